@@ -76,10 +76,59 @@ class RowDecoder:
 
 @cython.cclass
 class RowEncoder:
-    """Encodes row by row, behind what there is."""
+    """Encodes the rows of one array, each behind the one before.
+
+    Args:
+        step: the step that writes a value, as Python has it.
+        array: the values.
+    """
+
+    def __init__(self, step, array):
+        count: cython.Py_ssize_t = count_steps(step)
+        self.steps = cython.cast(cython.pointer(WriteStep), allocate(count, cython.sizeof(WriteStep)))
+        self.kept = []
+        self.num_steps = 1
+        self.described = [None] * count
+        self.lay_out(self.steps, step, array)
 
     def __dealloc__(self):
+        at: cython.Py_ssize_t
+        for at in range(self.num_steps):
+            free(self.steps[at].names)
+            free(self.steps[at].numbers)
+            free(self.steps[at].chosen)
+        free(self.steps)
         free(self.out)
+
+    def lay_out(self, step, described, array):
+        """Write a step with the column that it reads, and the steps within it after those that there are."""
+        at: cython.Py_ssize_t
+        self.described[step - self.steps] = described
+        step.code = described.code
+        step.head = slice_of(described.head)
+        step.count = len(described.steps)
+        step.steps = self.steps + self.num_steps
+        self.num_steps += step.count
+        self.describe(step, described)
+        type_ = pa.null() if array is None else array.type
+        if not pa.types.is_null(type_):
+            self.kept.append(array)
+            _bind_array(cython.address(step.cells), array)
+        for at in range(step.count):
+            one = described.steps[at]
+            column = None
+            if pa.types.is_list(type_):
+                column = array.values
+            elif pa.types.is_map(type_):
+                column = array.items if at else array.keys
+            elif one.column >= 0:
+                column = array.field(one.column)
+            self.lay_out(step.steps + at, one, column)
+        return 0
+
+    def describe(self, step, described):
+        """Write what the steps of this encoding have besides."""
+        raise NotImplementedError
 
     def encode(self, array):
         """Encode each value; NULL becomes NULL."""
@@ -125,7 +174,7 @@ class RowEncoder:
 
     def refuse(self, step, why):
         """Raise the error for a value that its step cannot write."""
-        raise unwritable(self.described[step], why)
+        raise unwritable(self.described[step - self.steps], why)
 
 
 def count_steps(described):
@@ -136,7 +185,9 @@ def count_steps(described):
     return count
 
 
-def bind_array(cells, array):
+@cython.cfunc
+@cython.exceptval(-1)
+def _bind_array(cells: cython.pointer(Cells), array) -> cython.int:
     """Bind the cells to an array of any type, which the caller keeps alive; a struct's values are in its fields."""
     type_ = array.type
     buffers = array.buffers()

@@ -16,7 +16,7 @@ from spark_mq_source.core.columns import MAX_COLUMN_BYTES
 
 _MIN_VALUES = cython.declare(cython.Py_ssize_t, 64)
 _MIN_BYTES = cython.declare(cython.Py_ssize_t, 256)
-_MOST = cython.declare(cython.Py_ssize_t, MAX_COLUMN_BYTES)
+_MAX_BYTES = cython.declare(cython.Py_ssize_t, MAX_COLUMN_BYTES)
 
 
 @cython.cclass
@@ -53,19 +53,6 @@ class Tree:
             free(self.nodes[at].offsets)
             free(self.nodes[at].data)
         free(self.nodes)
-
-    @property
-    def length(self):
-        """The number of values."""
-        return self.nodes.length
-
-    def append_null(self):
-        """Append a NULL."""
-        put_null(self.nodes)
-
-    def roll_back(self, length: cython.Py_ssize_t):
-        """Take back what came after the first `length` values, finished or not."""
-        truncate(self.nodes, length)
 
     def take(self):
         """Return the values so far as an Arrow array, which owns them; the tree is empty again, also if this fails."""
@@ -158,9 +145,9 @@ def grow(node):
     """Make room for more values."""
     had: cython.Py_ssize_t = node.capacity
     # Offsets count the values of a list's child, so none may have more than they can say.
-    if node.length >= _MOST:
+    if node.length >= _MAX_BYTES:
         raise column_overflow("value", "maxBatchBytes")
-    wanted: cython.Py_ssize_t = min(max(2 * had, _MIN_VALUES), _MOST)
+    wanted: cython.Py_ssize_t = min(max(2 * had, _MIN_VALUES), _MAX_BYTES)
     if node.kind == Kind.FIXED:
         node.data = cython.cast(cython.p_uchar, resize(node.data, wanted * node.width))
     elif node.kind == Kind.BIT:
@@ -177,9 +164,9 @@ def grow(node):
 
 def grow_bytes(node, more):
     """Make room for `more` bytes of text or binary."""
-    if more > _MOST - node.used:
+    if more > _MAX_BYTES - node.used:
         raise column_overflow("value", "maxBatchBytes")
-    room: cython.Py_ssize_t = min(max(node.used + more, 2 * node.room, _MIN_BYTES), _MOST)
+    room: cython.Py_ssize_t = min(max(node.used + more, 2 * node.room, _MIN_BYTES), _MAX_BYTES)
     node.data = cython.cast(cython.p_uchar, resize(node.data, room))
     node.room = room
     return 0

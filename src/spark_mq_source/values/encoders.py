@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import sys
 from array import array
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,15 +28,8 @@ if TYPE_CHECKING:
 _OF_STRUCTS: Final = ("json", "avro", "protobuf")
 
 
-class ValueEncoder(Protocol):
-    """Encodes the values of one column."""
-
-    def encode(self, values: pa.Array) -> pa.Array:
-        """Encode the payloads, as text or binary; NULL becomes NULL.
-
-        Raises:
-            UnwritableRowError: a value does not fit the schema.
-        """
+ValueEncoder: TypeAlias = Callable[[pa.Array], pa.Array]
+"""Encodes the values of one column as text or binary; NULL becomes NULL. UnwritableRowError: one does not fit."""
 
 
 def with_definitions(write: TypedWrite, columns: pa.Schema) -> TypedWrite:
@@ -51,7 +46,7 @@ def with_definitions(write: TypedWrite, columns: pa.Schema) -> TypedWrite:
     made = replace(
         write, value=_with_definition(write.value, columns, VALUE), key=_with_definition(write.key, columns, KEY)
     )
-    RowEncoder(made, columns)
+    BatchEncoder(made, columns)
     return made
 
 
@@ -75,45 +70,7 @@ def _with_definition(encoding: Encoding | None, columns: pa.Schema, column: str)
     return replace(encoding, definition=definition)
 
 
-@dataclass(frozen=True, slots=True)
-class _JsonEncoder:
-    definition: str
-    column: str
-    text_times: bool
-
-    def encode(self, values: pa.Array) -> pa.Array:
-        from spark_mq_source.values.json.encode import json_texts  # noqa: PLC0415 - as above
-
-        if self.definition:
-            from spark_mq_source.values.struct_schema import check_nulls  # noqa: PLC0415 - as above
-
-            check_nulls(values, self.definition, self.column)
-        return json_texts(values, text_times=self.text_times)
-
-
-class _AvroEncoder:
-    def __init__(self, type_: pa.DataType, definition: str, column: str) -> None:
-        self._definition = definition
-        self._column = column
-        self.encode(pa.nulls(0, type_))  # refuses what does not fit
-
-    def encode(self, values: pa.Array) -> pa.Array:
-        from spark_mq_source.values.avro.encode import encode_avro  # noqa: PLC0415 - as above
-
-        return encode_avro(values, self._definition, column=self._column)
-
-
-class _ProtobufEncoder:
-    def __init__(self, type_: pa.DataType, encoding: Encoding, column: str) -> None:
-        self._descriptors = base64.b64decode(encoding.definition)
-        self._message = encoding.message
-        self._column = column
-        self.encode(pa.nulls(0, type_))  # refuses what does not fit
-
-    def encode(self, values: pa.Array) -> pa.Array:
-        from spark_mq_source.values.protobuf.encode import encode_protobuf  # noqa: PLC0415 - as above
-
-        return encode_protobuf(values, self._descriptors, self._message, column=self._column)
+# Each encoder is tried on no rows, which refuses a type that does not fit.
 
 
 def encoder_for(encoding: Encoding, type_: pa.DataType, column: str = VALUE) -> ValueEncoder:
@@ -125,24 +82,44 @@ def encoder_for(encoding: Encoding, type_: pa.DataType, column: str = VALUE) -> 
     if encoding.name in PRIMITIVES:
         from spark_mq_source.values.primitives_encoding import PrimitiveEncoder  # noqa: PLC0415 - as above
 
-        return PrimitiveEncoder(encoding.name, type_, column)
+        return PrimitiveEncoder(encoding.name, type_, column).encode
+    if encoding.name == "json":
+        return _json_encoder(encoding, type_, column)
+    encode: ValueEncoder
     if encoding.name == "protobuf":
-        return _ProtobufEncoder(type_, encoding, column)
-    if encoding.name == "avro":
-        return _AvroEncoder(type_, encoding.definition, column)
-    from spark_mq_source.values.json.encode import json_texts  # noqa: PLC0415 - as above
-    from spark_mq_source.values.struct_schema import check_struct  # noqa: PLC0415 - as above
+        from spark_mq_source.values.protobuf.encode import encode_protobuf  # noqa: PLC0415 - as above
 
+        descriptors = base64.b64decode(encoding.definition)
+        encode = partial(encode_protobuf, descriptors=descriptors, message=encoding.message, column=column)
+    else:
+        from spark_mq_source.values.avro.encode import encode_avro  # noqa: PLC0415 - as above
+
+        encode = partial(encode_avro, definition=encoding.definition, column=column)
+    encode(pa.nulls(0, type_))
+    return encode
+
+
+def _json_encoder(encoding: Encoding, type_: pa.DataType, column: str) -> ValueEncoder:
+    from spark_mq_source.values.json.encode import json_texts  # noqa: PLC0415 - as above
+    from spark_mq_source.values.struct_schema import check_nulls, check_struct  # noqa: PLC0415 - as above
+
+    definition = encoding.definition
     try:
         json_texts(pa.array([], type_))
     except TypeError as error:
         raise OptionError(f"column {column} cannot be written as JSON: {error}") from None
-    if encoding.definition:
-        check_struct(type_, encoding.definition, column)
-    return _JsonEncoder(encoding.definition, column, encoding.text_times)
+    if definition:
+        check_struct(type_, definition, column)
+
+    def encode(values: pa.Array) -> pa.Array:
+        if definition:
+            check_nulls(values, definition, column)
+        return json_texts(values, text_times=encoding.text_times)
+
+    return encode
 
 
-class RowEncoder:
+class BatchEncoder:
     """Encodes the columns of batches.
 
     Args:
@@ -155,7 +132,7 @@ class RowEncoder:
     Example:
         >>> batch = pa.record_batch({"value": pa.array([{"a": 1}, None])})
         >>> write = with_definitions(TypedWrite(Encoding("json")), batch.schema)
-        >>> RowEncoder(write, batch.schema).encode(batch).column("value").to_pylist()
+        >>> BatchEncoder(write, batch.schema).encode(batch).column("value").to_pylist()
         ['{"a":1}', None]
     """
 
@@ -176,9 +153,9 @@ class RowEncoder:
             UnwritableRowError: a value does not fit its schema.
         """
         columns = {name: batch.column(name) for name in batch.schema.names}
-        for name, encoder in self._encoders.items():
+        for name, encode in self._encoders.items():
             try:
-                columns[name] = encoder.encode(columns[name])
+                columns[name] = encode(columns[name])
             except UnwritableRowError as error:
                 shown = self._write.encodings[name]
                 raise error.within(f"writing column {name} as {shown and shown.name}") from error
@@ -218,5 +195,5 @@ def encoded_rows(write: TypedWrite | None, batches: Iterator[pa.RecordBatch]) ->
     encoder = None
     for batch in batches:
         if encoder is None:
-            encoder = RowEncoder(write, batch.schema)
+            encoder = BatchEncoder(write, batch.schema)
         yield encoder.encode(batch)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
-from spark_mq_source.values.encoders import RowEncoder, encoded_rows, encoder_for, with_definitions
+from spark_mq_source.values.encoders import BatchEncoder, encoded_rows, encoder_for, with_definitions
 from spark_mq_source.values.encodings import PRIMITIVES, Encoding, TypedWrite, decoder_for
 from spark_mq_source.values.primitives import primitive_decoder, primitive_type_of
 from tests.java_arrow import as_java_writes
@@ -40,11 +40,11 @@ VALUES = {
 def test_a_primitive_is_read_as_it_was_written(kind: str) -> None:
     rows = [None, *VALUES[kind], None]
     values = pa.array([None, *rows], primitive_type_of(kind)).slice(1)
-    payloads = encoder_for(Encoding(kind), values.type).encode(values)
+    payloads = encoder_for(Encoding(kind), values.type)(values)
     decoded = primitive_decoder(kind).decode(payloads.cast(pa.binary()))
     assert not decoded.reasons
     assert decoded.values.to_pylist() == rows
-    assert encoder_for(Encoding(kind), values.type).encode(values.slice(0, 0)).to_pylist() == []
+    assert encoder_for(Encoding(kind), values.type)(values.slice(0, 0)).to_pylist() == []
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_primitive_is_read_as_it_was_written(kind: str) -> None:
     ],
 )
 def test_the_layouts(kind: str, type_: pa.DataType, value: object, payload: bytes) -> None:
-    assert encoder_for(Encoding(kind), type_).encode(pa.array([value], type_)).to_pylist() == [payload]
+    assert encoder_for(Encoding(kind), type_)(pa.array([value], type_)).to_pylist() == [payload]
 
 
 def test_a_column_of_another_type_is_refused() -> None:
@@ -79,7 +79,7 @@ PAIRS = pa.record_batch(
 @pytest.mark.parametrize("name", ["avro", "json"])
 def test_a_separated_pair(name: str) -> None:
     write = with_definitions(TypedWrite(Encoding(name), Encoding(name)), PAIRS.schema)
-    made = RowEncoder(write, PAIRS.schema).encode(PAIRS)
+    made = BatchEncoder(write, PAIRS.schema).encode(PAIRS)
     assert made.column("partition").to_pylist() == [0, 1, 2, 3]
     assert made.schema.field("key").type == pa.binary()
     for side, encoding in write.encodings.items():
@@ -90,7 +90,7 @@ def test_a_separated_pair(name: str) -> None:
 
 def test_an_inline_pair_has_both_in_the_payload_and_no_key() -> None:
     write = with_definitions(TypedWrite(Encoding("json"), Encoding("json"), is_inline=True), PAIRS.schema)
-    made = RowEncoder(write, PAIRS.schema).encode(PAIRS)
+    made = BatchEncoder(write, PAIRS.schema).encode(PAIRS)
     assert made.schema.names == ["value", "partition"]
     nothing = b"\xff" * 4
     assert made.column("value").to_pylist() == [
@@ -122,7 +122,7 @@ def test_each_column_of_a_protobuf_struct_needs_a_field() -> None:
     encoding = Encoding("protobuf", base64.b64encode(flight.descriptors).decode(), flight.message)
     rows = pa.record_batch({"value": pa.array([{"number": 7}, None], pa.struct([("number", pa.int32())]))})
     write = with_definitions(TypedWrite(encoding), rows.schema)
-    payloads = RowEncoder(write, rows.schema).encode(rows).column("value").to_pylist()
+    payloads = BatchEncoder(write, rows.schema).encode(rows).column("value").to_pylist()
     assert payloads == [flight.make(number=7).SerializeToString(), None]
     wrong = pa.schema([("value", pa.struct([("nonsense", pa.int32())]))])
     with pytest.raises(OptionError, match="nonsense"):
@@ -158,7 +158,7 @@ def test_lists_and_maps_of_no_values_have_no_offsets_when_spark_gives_them(name:
         batch = pa.record_batch({"value": as_java_writes(values)})
         write = with_definitions(TypedWrite(encoding), batch.schema)
         found, expected = (
-            RowEncoder(write, one.schema).encode(one).column("value").to_pylist()
+            BatchEncoder(write, one.schema).encode(one).column("value").to_pylist()
             for one in (batch, pa.record_batch({"value": values}))
         )
         assert found == expected

@@ -61,7 +61,7 @@ DIGITS = Encoding("digits")
 
 
 def batch_of(stage: TypedRows, *messages: dict[str, Any]) -> pa.RecordBatch:
-    """What a format would read: each message is at the position of its number."""
+    """Return a batch as a format reads it: each message is at the position of its number."""
     rows = [{"topic": "t", "id": {"at": n, "batch": -1}} | message for n, message in enumerate(messages)]
     return pa.RecordBatch.from_pylist(rows, schema=stage.raw_schema)
 

@@ -1,17 +1,8 @@
 """What the compiled Avro decoder walks: the steps of ``steps``, laid out as C structs."""
 
 from spark_mq_source.core._wire cimport Slice, read_varint
-from spark_mq_source.values._loops_native cimport RowDecoder
+from spark_mq_source.values._loops_native cimport RowDecoder, int128
 from spark_mq_source.values._tree_native cimport Node
-
-
-cdef extern from *:
-    """
-    typedef __int128 smq_int128;
-    typedef unsigned __int128 smq_uint128;
-    """
-    ctypedef long long int128 "smq_int128"
-    ctypedef unsigned long long uint128 "smq_uint128"
 
 
 # As `avro.steps.Code`, which `check_codes` compares with it.
@@ -61,7 +52,7 @@ cdef struct Step:
     int128 factor
 
 
-# Why there is no number and no size, where a position is negative: see `_WHYS`.
+# The reason for a negative position: see `_WHYS`.
 cdef enum Fault:
     ENDS_ = -1
     NO_END_ = -2
@@ -71,7 +62,7 @@ cdef enum Fault:
 cdef inline Py_ssize_t read_number(
     const unsigned char *data, Py_ssize_t at, Py_ssize_t end, long long *number
 ) noexcept nogil:
-    """Where the number at `at` ends, or a `Fault`. Zigzag: small negative numbers are short as well."""
+    """Return the end of the number at `at`, or a `Fault`. Zigzag: small negative numbers are short as well."""
     cdef unsigned long long word = 0
     cdef Py_ssize_t after = read_varint(data, at, end, &word)
     if after < 0:
@@ -82,14 +73,14 @@ cdef inline Py_ssize_t read_number(
 
 
 cdef inline Py_ssize_t check_size(long long size, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
-    """Where a value of so many bytes begins that is said to be at `at`, or a `Fault`."""
+    """Return `at` if a value of this size fits there, or a `Fault`."""
     return Fault.NO_LENGTH_ if size < 0 else Fault.ENDS_ if size > end - at else at
 
 
 cdef inline Py_ssize_t read_size(
     const unsigned char *data, Py_ssize_t at, Py_ssize_t end, long long *size
 ) noexcept nogil:
-    """Where the value begins behind its size, which is at `at`, or a `Fault`."""
+    """Return the start of the value after its size, which is at `at`, or a `Fault`."""
     at = read_number(data, at, end, size)
     return at if at < 0 else check_size(size[0], at, end)
 

@@ -15,7 +15,7 @@ from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcpy
 from cython.cimports.spark_mq_source.core._columns_native import allocate
 from cython.cimports.spark_mq_source.core._wire import Slice, find_no_utf8, slice_of
-from cython.cimports.spark_mq_source.values._loops_native import RowDecoder, count_steps, lay_out_texts
+from cython.cimports.spark_mq_source.values._loops_native import RowDecoder, count_steps, int128, lay_out_texts, uint128
 from cython.cimports.spark_mq_source.values._tree_native import (
     Node,
     end_list,
@@ -43,12 +43,12 @@ from spark_mq_source.values.avro.steps import (
     NO_TIME,
     NO_UTF8,
     TOO_MANY,
-    check_codes,
     unknown_symbol,
 )
 from spark_mq_source.values.avro.steps import Code as StepCode
+from spark_mq_source.values.codes import check_codes
 
-check_codes(StepCode, {code.name.rstrip("_"): code.value for code in list(Code)})
+check_codes(StepCode, list(Code))
 
 _MAX_EMPTY_ITEMS = cython.declare(cython.Py_ssize_t, MAX_EMPTY_ITEMS)
 _MAX_MILLIS = cython.declare(cython.longlong, (2**63 - 1) // 1000)

@@ -24,7 +24,7 @@ def encode_default(type_: AvroType, value: Any) -> bytes:  # noqa: ANN401 - JSON
     try:
         return b"".join(_encoded(type_, value))
     except (struct.error, OverflowError, TypeError) as error:
-        raise ValueError(f"{value!r} is no {type_!r}") from error
+        raise ValueError(f"{value!r} is not a value of {type_!r}") from error
 
 
 def _encoded(type_: AvroType, value: Any) -> Iterator[bytes]:  # noqa: ANN401 - JSON
@@ -87,7 +87,7 @@ def _encoded_number(bits: int, value: Any) -> bytes:  # noqa: ANN401 - JSON
 
 
 def _checked(value: Any, types: type | tuple[type, ...]) -> Any:  # noqa: ANN401 - JSON
-    # JSON's true is no number, though Python's is.
+    # Python's True is an int, JSON's is not a number.
     if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
         raise ValueError
     return value

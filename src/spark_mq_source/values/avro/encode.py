@@ -44,5 +44,5 @@ def encode_avro(array: pa.Array, definition: str, *, column: str = "value") -> p
         "typed columns of Avro",
         "encode them with Spark's to_avro and write binary",
     )
-    encoded: pa.BinaryArray = loop.encode(step, array)
+    encoded: pa.BinaryArray = loop.AvroEncoder(step, array).encode(array)
     return encoded

@@ -155,22 +155,6 @@ _SKIPS: Final = frozenset(
 )
 
 
-def check_codes(codes: type[IntEnum], compiled: Mapping[str, int]) -> None:
-    """Check that a compiled loop was built with the same codes, which its C enum repeats.
-
-    Raises:
-        ImportError: it was not; the module is older or newer than the package.
-
-    Example:
-        >>> check_codes(Code, {"NULL": 1})
-        Traceback (most recent call last):
-        ...
-        ImportError: the compiled module was built from another version of this package: build it again
-    """
-    if {code.name: code.value for code in codes} != dict(compiled):
-        raise ImportError("the compiled module was built from another version of this package: build it again")
-
-
 # Why a payload cannot be decoded.
 ENDS: Final = "the payload ends within it"
 NO_END: Final = "a number does not end"

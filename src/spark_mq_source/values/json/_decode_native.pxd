@@ -1,6 +1,6 @@
 """JSON as the compiled decoder reads it: characters, and the steps as C structs.
 
-What walks over text is given where it begins and ends, and returns where it stopped; NULL where the text is no JSON.
+Functions that walk over text take its start and end, and return where they stopped; NULL if the text is not JSON.
 """
 
 from libc.string cimport memcmp, memcpy
@@ -19,7 +19,7 @@ cdef extern from "characters.h" nogil:
     ctypedef struct Key "json_key":
         unsigned char *text
         Py_ssize_t size
-        Py_ssize_t least
+        Py_ssize_t needed
         unsigned long long first[2]
         unsigned long long mask[2]
         unsigned long long last[2]
@@ -48,7 +48,8 @@ cdef extern from *:
     const unsigned long long powers "spark_mq_powers"[8]
 
 
-cdef enum Code:  # in the order of json_steps.Code
+# As `json.steps.Code`, which `check_codes` compares with it.
+cpdef enum Code:
     NOTHING
     BOOLEAN
     INT
@@ -142,7 +143,7 @@ cdef inline unsigned char *skip_digits(unsigned char *at, unsigned char *end) no
 
 
 cdef inline unsigned char *read_digits(unsigned char *at, unsigned char *end, unsigned long long *number) noexcept nogil:
-    """Appends digits to a number, modulo 2^64."""
+    """Append digits to a number, modulo 2^64."""
     cdef unsigned long long word, found
     cdef int count
     while HAS_WORDS and end - at >= 8:
@@ -165,7 +166,7 @@ cdef inline unsigned char *read_digits(unsigned char *at, unsigned char *end, un
 
 
 cdef inline unsigned long long eight_digits(unsigned long long word) noexcept nogil:
-    """The number that eight digits are, the first one in the lowest byte: pairs, fours, all."""
+    """Return the number of eight digits, the first one in the lowest byte: pairs, fours, all."""
     word = word * 10 + (word >> 8)
     return (
         (word & 0x000000FF000000FFULL) * 0x000F424000000064ULL
@@ -180,7 +181,7 @@ cdef inline unsigned char *skip_word(
 
 
 cdef inline unsigned char *find_special(unsigned char *at, unsigned char *end) noexcept nogil:
-    """The first quote, backslash or control character."""
+    """Return the first quote, backslash or control character."""
     cdef unsigned long long word, quote, backslash, found
     while HAS_WORDS and end - at >= 8:
         memcpy(&word, at, 8)
@@ -209,7 +210,7 @@ cdef inline int hex_digit(unsigned char character) noexcept nogil:
 
 
 cdef inline int hex_number(unsigned char *at) noexcept nogil:
-    """Of four digits; negative if they are none."""
+    """Return the number of four hexadecimal digits; negative if they are not."""
     cdef int number = 0, i, digit
     for i in range(4):
         digit = hex_digit(at[i])
@@ -220,7 +221,7 @@ cdef inline int hex_number(unsigned char *at) noexcept nogil:
 
 
 cdef inline unsigned char *skip_string(unsigned char *at, unsigned char *end, bint *is_escaped) noexcept nogil:
-    """Behind the string that begins at a quote."""
+    """Return the end of the string that begins at a quote."""
     is_escaped[0] = False
     at += 1
     while True:
@@ -270,7 +271,7 @@ cdef inline unsigned char *skip_number(unsigned char *at, unsigned char *end) no
 
 
 cdef inline unsigned char *skip_plain(unsigned char *at, unsigned char *end) noexcept nogil:
-    """Behind a string or a number; where `at` is if there is neither."""
+    """Return the end of a string or a number; `at` if there is neither."""
     cdef bint is_escaped
     if at < end:
         if at[0] == c'"':
@@ -281,7 +282,7 @@ cdef inline unsigned char *skip_plain(unsigned char *at, unsigned char *end) noe
 
 
 cdef inline unsigned char *read_long(unsigned char *at, unsigned char *end, long long *value) noexcept nogil:
-    """An integer; NULL also if it has more than 64 bits."""
+    """Read an integer; return NULL also if it has more than 64 bits."""
     cdef bint is_negative = at < end and at[0] == c'-'
     cdef unsigned char *begin
     cdef unsigned long long number = 0
@@ -300,7 +301,7 @@ cdef inline unsigned char *read_long(unsigned char *at, unsigned char *end, long
 
 
 cdef inline Py_ssize_t put_utf8(unsigned char *out, int code) noexcept nogil:
-    """How many bytes a character has, which are written."""
+    """Write a character; return its bytes."""
     if code < 0x80:
         out[0] = code
         return 1
@@ -321,7 +322,7 @@ cdef inline Py_ssize_t put_utf8(unsigned char *out, int code) noexcept nogil:
 
 
 cdef inline Py_ssize_t unescape(const unsigned char *text, Py_ssize_t size, unsigned char *out) noexcept nogil:
-    """How many bytes a string has, which are written: never more than it has escaped; negative for half a pair.
+    """Write a string; return its bytes, never more than it has escaped; negative for half a surrogate pair.
 
     Its escapes are known to be right.
     """
@@ -381,7 +382,7 @@ cdef inline int two_digits(const unsigned char *text) noexcept nogil:
 
 
 cdef inline long long days_of(int year, int month, int day) noexcept nogil:
-    """Days since 1970 of a date of the Gregorian calendar; its years begin in March here, so that leap days end them."""
+    """Return the days since 1970 of a Gregorian date; years begin in March here, so that leap days end them."""
     year -= month <= 2
     month += 9 if month <= 2 else -3
     return year * 365LL + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day - 1 - 719468

@@ -1,7 +1,7 @@
 """Decodes JSON, compiled: Cython's pure-Python mode, C types in ``_decode_native.pxd``.
 
 The interface and the results are those of `explain`. A payload is read once, straight into the arrays.
-Where it turns out to be bad, the row is taken back, and the twin reads it to say why; the twin also has the rare paths.
+If it is bad, the row is taken back, and `explain` finds the reason; `explain` also has the rare paths.
 
 Safety: nothing is read without a look at where the payload ends; recursion is as deep as the wanted type, and what is
 not wanted is skipped without recursion.
@@ -38,15 +38,19 @@ from cython.cimports.spark_mq_source.values._tree_native import (
 )
 from cython.cimports.spark_mq_source.values.json._decode_native import PyOS_string_to_double, is_ascii
 
+from spark_mq_source.values.codes import check_codes
 from spark_mq_source.values.json.explain import reason_of, unscaled_of
 from spark_mq_source.values.json.steps import MAX_DEPTH
+from spark_mq_source.values.json.steps import Code as StepCode
+
+check_codes(StepCode, list(Code))
 
 _MAX_DEPTH = cython.declare(cython.int, MAX_DEPTH)
 # More than that many keys are looked for by hash, not each in all others.
 _MAX_COMPARED = cython.declare(cython.Py_ssize_t, 16)
 _LAST_US = cython.declare(cython.longlong, (1 << 63) - 1)
 _NEVER = cython.declare(cython.Py_ssize_t, (1 << 63) - 1)
-# Keys that nobody wants are known as well, so many of each struct and so long ones: what follows them is expected too.
+# Keys that are not wanted are learnt as well, up to this number and length: they predict the next key too.
 _MAX_LEARNT = cython.declare(cython.int, 64)
 _MAX_LEARNT_BYTES = cython.declare(cython.Py_ssize_t, 64)
 _POWERS = cython.declare(cython.double[23], [float(f"1e{n}") for n in range(23)])
@@ -61,7 +65,7 @@ for _digit, _letter in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrst
 @cython.final
 @cython.cclass
 class JsonDecoder(RowDecoder):
-    """As `json.explain.JsonDecoder`."""
+    """Decodes JSON payloads; the compiled form of `json.explain.JsonDecoder`."""
 
     def __init__(self, step):
         RowDecoder.__init__(self, step.type)
@@ -133,24 +137,24 @@ class JsonDecoder(RowDecoder):
 
     def why(self, payload):
         data = PyBytes_FromStringAndSize(cython.cast(cython.p_char, payload.data), payload.size)
-        return reason_of(self.described, data) or "it is no JSON that can be read"
+        return reason_of(self.described, data) or "it is not JSON that can be read"
 
     def reserve(self, size):
-        """Make room for a text aside."""
+        """Make room for a text in `scratch`."""
         if size > self.room:
             self.scratch = cython.cast(cython.p_uchar, resize(self.scratch, 2 * size))
             self.room = 2 * size
         return 0
 
     def add_key(self, step, text, is_plain, slot):
-        """Know one key more; there is room for it."""
+        """Add a known key, for which there is room."""
         key: cython.pointer(Key) = step.keys + step.num_keys
         bucket: cython.uint
         data: bytes = b'"%b"' % text
         self.owned.append(data)
         key.text = cython.cast(cython.p_uchar, PyBytes_AS_STRING(data))
         key.size = len(data)
-        key.least = key.size if is_plain else _NEVER
+        key.needed = key.size if is_plain else _NEVER
         memset(cython.address(key.first), 0, 16)
         memset(cython.address(key.mask), 0, 16)
         memcpy(cython.address(key.first), key.text, min(key.size, 16))
@@ -167,7 +171,7 @@ class JsonDecoder(RowDecoder):
         return 0
 
     def find(self, step, key, size, is_escaped):
-        """Which key it is; negative for one that is not known."""
+        """Return the index of a key; negative for an unknown one."""
         bucket: cython.uint
         found: cython.int
         if is_escaped:
@@ -188,7 +192,7 @@ class JsonDecoder(RowDecoder):
         return step.num_keys - 1
 
     def read(self, step, node, at, end, depth):
-        """Behind a value, which the node has then."""
+        """Append a value to the node; return its end."""
         number: cython.longlong
         real: cython.double
         is_escaped: cython.bint
@@ -380,7 +384,7 @@ class JsonDecoder(RowDecoder):
         return at
 
     def read_scalar(self, step, node, at, end, depth):
-        """As `read`, for the less frequent ones; `at` is where the value begins."""
+        """Append a value of a less frequent type, which begins at `at`; return its end."""
         number: cython.longlong
         real: cython.double
         single: cython.float
@@ -454,7 +458,7 @@ class JsonDecoder(RowDecoder):
         return cython.NULL
 
     def read_text(self, at, end):
-        """Behind a string; `text` and `size` are what it says, and it can be none."""
+        """Read a string into `text` and `size`; return its end, NULL if it is not valid."""
         is_escaped: cython.bint
         after: cython.p_uchar = skip_string(at, end, cython.address(is_escaped))
         if after == cython.NULL:
@@ -534,7 +538,7 @@ class JsonDecoder(RowDecoder):
         return cython.NULL if isinf(value[0]) else at
 
     def put_decimal(self, step, node, text, size):
-        """Whether the text is a decimal of the step's type, which the node has then."""
+        """Append the text as a decimal of the step's type; return whether it is one."""
         at: cython.Py_ssize_t = 0
         digits: cython.longlong = 0
         count: cython.Py_ssize_t = 0
@@ -581,7 +585,7 @@ def _text_of(text: cython.p_uchar, size: cython.Py_ssize_t):
 def _put_text(
     node: cython.pointer(Node), text: cython.p_uchar, size: cython.Py_ssize_t, is_escaped: cython.bint
 ) -> cython.int:
-    """Whether what stands between the quotes is a text, which the node has then."""
+    """Append the characters between the quotes as a text; return whether they are one."""
     if not is_escaped:
         put_bytes(node, text, size)
         return True
@@ -597,7 +601,7 @@ def _put_text(
 @cython.cfunc
 @cython.exceptval(-1)
 def _put_base64(node: cython.pointer(Node), text: cython.p_uchar, size: cython.Py_ssize_t) -> cython.int:
-    """Whether the text is base64, which the node has then."""
+    """Append the bytes of a base64 text; return whether it is one."""
     at: cython.Py_ssize_t
     i: cython.int
     bits: cython.uint
@@ -630,7 +634,7 @@ def _put_base64(node: cython.pointer(Node), text: cython.p_uchar, size: cython.P
 @cython.cfunc
 @cython.exceptval(check=False)
 def _read_named(text: cython.p_uchar, size: cython.Py_ssize_t, value: cython.p_double) -> cython.bint:
-    """Whether the text is one of a float that JSON has no number for."""
+    """Read a float that JSON has no number for; return whether the text is one."""
     is_negative: cython.bint = size > 0 and text[0] == 0x2D
     if size == 3 and memcmp(text, b"NaN", 3) == 0:
         value[0] = NAN
@@ -647,7 +651,7 @@ def _read_named(text: cython.p_uchar, size: cython.Py_ssize_t, value: cython.p_d
 @cython.inline
 @cython.exceptval(check=False)
 def _one_or_two(text: cython.p_uchar, size: cython.Py_ssize_t, at: cython.pointer(cython.Py_ssize_t)) -> cython.int:
-    """A number of one digit or two; negative if there is none."""
+    """Return a number of one digit or two; negative if there is none."""
     number: cython.int
     if at[0] >= size or not is_digit(text[at[0]]):
         return -1
@@ -664,7 +668,7 @@ def _one_or_two(text: cython.p_uchar, size: cython.Py_ssize_t, at: cython.pointe
 def _read_day(
     text: cython.p_uchar, size: cython.Py_ssize_t, at: cython.pointer(cython.Py_ssize_t), days: cython.p_longlong
 ) -> cython.bint:
-    """Whether the text begins with a date; moves `at` behind it."""
+    """Read a date at the start of a text, and move `at` behind it; return whether there is one."""
     year: cython.int
     month: cython.int
     day: cython.int
@@ -689,7 +693,7 @@ def _read_day(
 def _day_of(
     year: cython.longlong, month: cython.longlong, day: cython.longlong, days: cython.p_longlong
 ) -> cython.bint:
-    """Whether there is such a day."""
+    """Compute the days since 1970; return whether the day exists."""
     if not 1 <= year <= 9999 or not 1 <= month <= 12:
         return False
     if not 1 <= day <= days_in(cython.cast(cython.int, year), cython.cast(cython.int, month)):
@@ -703,7 +707,7 @@ def _day_of(
 def _read_parts(
     at: cython.p_uchar, end: cython.p_uchar, parts: cython.p_longlong, count: cython.p_int
 ) -> cython.p_uchar:
-    """Behind an array of one to seven integers, which begins at `at`."""
+    """Read an array of one to seven integers, which begins at `at`; return its end."""
     character: cython.uchar
     count[0] = 0
     at += 1
@@ -729,7 +733,7 @@ def _read_parts(
 def _put_parts(
     step: cython.pointer(Step), node: cython.pointer(Node), parts: cython.p_longlong, count: cython.int
 ) -> cython.int:
-    """Whether the parts are a date or a time of the step's type, which the node has then."""
+    """Append parts as a date or a time of the step's type; return whether they are one."""
     number: cython.longlong = 0
     at: cython.int
     for at in range(count, 7):
@@ -773,7 +777,7 @@ def _second_of(parts: cython.p_longlong) -> cython.longlong:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _read_seconds(at: cython.p_uchar, end: cython.p_uchar, microseconds: cython.p_longlong) -> cython.p_uchar:
-    """Behind a number of seconds with a fraction, as Jackson writes an Instant."""
+    """Read seconds with a fraction, as Jackson writes an Instant; return their end."""
     begin: cython.p_uchar
     seconds: cython.ulonglong = 0
     fraction: cython.longlong = 0
@@ -862,7 +866,7 @@ def _read_timestamp(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _read_zone(text: cython.p_uchar, size: cython.Py_ssize_t, offset: cython.p_int) -> cython.bint:
-    """Whether the text is a time zone, `offset` minutes east of Greenwich."""
+    """Read a time zone as minutes east of Greenwich; return whether the text is one."""
     minutes: cython.int = 0
     if text[0] == 0x5A:  # Z
         return size == 1
@@ -887,7 +891,7 @@ def _read_zone(text: cython.p_uchar, size: cython.Py_ssize_t, offset: cython.p_i
 @cython.cfunc
 @cython.exceptval(-1)
 def _has_equal(keys: cython.pointer(Node), before: cython.Py_ssize_t) -> cython.int:
-    """Whether two of the keys from `before` on are the same."""
+    """Return whether two of the keys from `before` on are equal."""
     at: cython.Py_ssize_t
     other: cython.Py_ssize_t
     size: cython.Py_ssize_t
@@ -919,7 +923,7 @@ def _key_at(keys: cython.pointer(Node), at: cython.Py_ssize_t):
 @cython.nogil
 @cython.exceptval(check=False)
 def _skip_value(at: cython.p_uchar, end: cython.p_uchar, depth: cython.int) -> cython.p_uchar:
-    """Behind a value that is not wanted."""
+    """Return the end of a value that is not wanted."""
     is_escaped: cython.bint
     # What ends each array and object around, from the inside to the outside.
     closing: cython.uchar[1024]
@@ -986,7 +990,7 @@ def _skip_value(at: cython.p_uchar, end: cython.p_uchar, depth: cython.int) -> c
 @cython.nogil
 @cython.exceptval(check=False)
 def _skip_key(at: cython.p_uchar, end: cython.p_uchar) -> cython.p_uchar:
-    """Behind the colon of a member."""
+    """Return the position behind the colon of a member."""
     is_escaped: cython.bint
     at = skip_space(at, end)
     if at >= end or at[0] != 0x22:

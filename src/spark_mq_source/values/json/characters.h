@@ -6,11 +6,11 @@
 #include <stdint.h>
 #include <string.h>
 
-/* A key that is known: of a field, or one that payloads have and nobody wants. */
+/* A known key: of a field, or of a member that is not wanted. */
 typedef struct {
     unsigned char *text; /* with its quotes */
     ptrdiff_t size;
-    ptrdiff_t least;   /* so many characters are needed for it: more than there can be if payloads have it escaped */
+    ptrdiff_t needed;  /* so many characters are needed for it: more than can exist if payloads have it escaped */
     uint64_t first[2]; /* its first characters, as many as `mask` has bytes that are set */
     uint64_t mask[2];
     uint64_t last[2]; /* its last ones, if it has sixteen */
@@ -18,7 +18,7 @@ typedef struct {
     int next;         /* which key follows it, as the last payload had them; negative if that is not known */
 } json_key;
 
-/* Whether sixteen characters, and those behind them, begin with a key. */
+/* Return whether sixteen characters, and those after them, begin with a key. */
 static inline int json_begins(const json_key *key, const unsigned char *at) {
     uint64_t one, other;
     memcpy(&one, at, 8);
@@ -34,15 +34,15 @@ static inline int json_begins(const json_key *key, const unsigned char *at) {
     return one == key->last[0] && other == key->last[1];
 }
 
-/* Whether a key stands at `at`, with its quotes. */
+/* Return whether a key is at `at`, with its quotes. */
 static inline int json_is_key(const json_key *key, const unsigned char *at, const unsigned char *end,
                               const unsigned char *limit) {
-    if (end - at < key->least)
+    if (end - at < key->needed)
         return 0;
     return limit - at < 16 ? memcmp(at, key->text, key->size) == 0 : json_begins(key, at);
 }
 
-/* Whether all bytes are ASCII. */
+/* Return whether all bytes are ASCII. */
 static inline int json_is_ascii(const unsigned char *data, ptrdiff_t size) {
     uint64_t words[4], found = 0;
     ptrdiff_t at;

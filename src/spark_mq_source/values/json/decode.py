@@ -31,7 +31,7 @@ def arrow_type_of_json(definition: str) -> pa.DataType:
         definition: the schema, as JSON.
 
     Raises:
-        OptionError: it is no Avro schema, is recursive, or has a type that Spark does not have.
+        OptionError: it is not an Avro schema, is recursive, or has a type that Spark does not have.
 
     Example:
         >>> arrow_type_of_json('{"type": "record", "name": "F", "fields": [{"name": "a", "type": ["int", "string"]}]}')
@@ -51,14 +51,14 @@ def json_decoder(wanted: pa.DataType, definition: str | None = None, implementat
         implementation: ``native`` or ``python``; None for what runs in this process.
 
     Raises:
-        OptionError: the definition is no Avro schema, or its values cannot be of the wanted type; or that type has no
+        OptionError: the definition is not an Avro schema, its values cannot have the wanted type, or that type has no
             JSON.
 
     Example:
         >>> decoder = json_decoder(pa.struct([("a", pa.int8()), ("b", pa.list_(pa.decimal128(4, 2)))]))
         >>> decoded = decoder.decode(pa.array([b'{"b": [1, "0.25"], "c": {}}', None, b'{"a": 200}'], pa.binary()))
         >>> decoded.values.to_pylist()[0], decoded.reasons
-        ({'a': None, 'b': [Decimal('1.00'), Decimal('0.25')]}, {2: 'field a: 200 is no tinyint'})
+        ({'a': None, 'b': [Decimal('1.00'), Decimal('0.25')]}, {2: 'field a: 200 is not a valid tinyint'})
     """
     step = steps_of(wanted, None if definition is None else _parsed(definition))
     chosen = _decoding if implementation is None else Implementation(explain, implementation, compiled=_COMPILED)
@@ -72,5 +72,7 @@ def _parsed(definition: str) -> AvroType:
         parsed = parse_avro(definition)
         check_finite(parsed)
     except ValueError as error:
-        raise OptionError(f"the definition of the JSON schema is no Avro schema that can be columns: {error}") from None
+        raise OptionError(
+            f"the definition of the JSON schema is not an Avro schema that can be columns: {error}"
+        ) from None
     return as_json(parsed)

@@ -56,7 +56,7 @@ def json_texts(values: pa.Array, *, text_times: bool = False) -> pa.Array:
     """
     kind = values.type
     if pa.types.is_map(kind) and not is_text(kind.key_type):
-        raise TypeError(f"there is no JSON for {kind}: its keys are no texts")
+        raise TypeError(f"there is no JSON for {kind}: its keys must be strings")
     for is_it, joined_of in _NESTED:
         if is_it(kind):
             return joined_of(values, text_times)

@@ -60,7 +60,7 @@ class _Array(list[Any]):
     """An array of JSON whose text is known.
 
     Attributes:
-        text: of the whole payload, so that nothing is copied for the arrays and objects that are no texts.
+        text: of the whole payload, so that nothing is copied for arrays and objects that are not read as texts.
         span: where the array begins and ends.
     """
 
@@ -176,7 +176,7 @@ def _shown(value: Any) -> str:  # noqa: ANN401
 
 
 def _misfit(step: Step, value: Any) -> BadPayloadError:  # noqa: ANN401
-    return BadPayloadError(f"{_shown(value)} is no {step.title}")
+    return BadPayloadError(f"{_shown(value)} is not a valid {step.title}")
 
 
 def _is_text(value: str) -> bool:
@@ -246,7 +246,7 @@ def _float(step: Step, value: Any) -> float:  # noqa: ANN401
 
 
 def unscaled_of(text: str, precision: int, scale: int) -> int | None:
-    """Return the digits of a decimal as an integer; None if the text is no number or the decimal cannot hold it.
+    """Return the digits of a decimal as an integer; None if the text is not a number, or does not fit the decimal.
 
     Example:
         >>> unscaled_of("-1.50", 3, 2), unscaled_of("15e-1", 3, 2), unscaled_of("1.505", 9, 2), unscaled_of("10", 3, 2)
@@ -377,7 +377,7 @@ def _seconds(step: Step, value: _Number, sign: str, seconds: str, fraction: str)
     """Return the microseconds of an Instant; its fraction is towards the future also where the seconds are negative."""
     whole = int(seconds) if len(seconds) <= _MAX_DIGITS else 1 << 63
     us = _microseconds(fraction)
-    # Between the last second before 1970 and 1970 there is no second that the digits could count from.
+    # Between -1 and 0 seconds the digits count from 0, towards the past.
     us = whole * 1_000_000 + us if not sign else us - whole * 1_000_000 if whole else -us
     if whole > _MAX_SECONDS or us >= 1 << 63:
         raise _misfit(step, value)
@@ -412,7 +412,7 @@ def _map(step: Step, value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
     made: dict[str, Any] = {}
     for key, member in value:
         if not _is_text(key):
-            raise BadPayloadError(f"the key {_shown(key)} is no string")
+            raise BadPayloadError(f"the key {_shown(key)} is not a valid string")
         item = _convert_within(step.steps[0], member, key)
         made.pop(key, None)  # the last of several counts, and where it stands
         made[key] = item

@@ -143,7 +143,7 @@ def _step(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step:
         return Step(Code.LIST, wanted, "array", steps=(_step(wanted.value_type, inner, f"{path}[]"),))
     if pa.types.is_map(wanted):
         if not pa.types.is_string(wanted.key_type):
-            raise OptionError(f"{_field(path)}JSON has no {wanted}: its keys are no texts")
+            raise OptionError(f"{_field(path)}JSON has no {wanted}: its keys must be strings")
         return Step(Code.MAP, wanted, "map", steps=(_step(wanted.item_type, inner, f"{path}{{}}"),))
     return _scalar(wanted, definition, path)
 
@@ -180,7 +180,7 @@ def _scalar(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step
         return Step(Code.TIMESTAMP, wanted, "timestamp", factor=factor, has_seconds=has_seconds)
     if pa.types.is_decimal128(wanted) and 0 <= wanted.scale <= wanted.precision <= _MAX_DECIMAL:
         return Step(Code.DECIMAL, wanted, f"decimal({wanted.precision},{wanted.scale})")
-    raise OptionError(f"{_field(path)}there is no {wanted} in Spark")
+    raise OptionError(f"{_field(path)}Spark has no type {wanted}")
 
 
 def _field(path: str) -> str:

@@ -5,7 +5,7 @@ from spark_mq_source.values._loops_native cimport RowDecoder
 from spark_mq_source.values._tree_native cimport Node
 
 
-# As `protobuf.schema.Read`, in the same order.
+# As `protobuf.schema.Read`, which `check_codes` compares with it.
 cpdef enum Read:
     AS_IS
     SIGNED32
@@ -15,7 +15,7 @@ cpdef enum Read:
     TRUTH
 
 
-# As `protobuf.schema.Put`, in the same order.
+# As `protobuf.schema.Put`, likewise.
 cpdef enum Put:
     NOWHERE
     INT
@@ -50,7 +50,7 @@ cdef struct Field:
     bint is_implicit
     bint is_closed
     bint has_default
-    int label  # where its name is in `Decoder.labels`
+    int label  # where its name is in `ProtobufDecoder.labels`
     bint is_seen  # in the message at hand, which also has the next four
     unsigned char *data
     unsigned long long value  # the number, or the size of `data`
@@ -78,10 +78,10 @@ cdef struct Message:
     unsigned int table_size
     short *order
     # what the message has
-    bint is_dropped  # the entry of a map with a number that its closed enum has not
+    bint is_dropped  # an entry of a map whose number is not in its closed enum
 
 
-cdef class Decoder(RowDecoder):
+cdef class ProtobufDecoder(RowDecoder):
     cdef list labels
     cdef list kept
     cdef void **memory

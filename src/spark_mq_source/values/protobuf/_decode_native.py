@@ -32,7 +32,13 @@ from cython.cimports.spark_mq_source.values._tree_native import (
     truncate,
 )
 
+from spark_mq_source.values.codes import check_codes
 from spark_mq_source.values.protobuf.schema import MAX_DEPTH, MAX_SECONDS, why_of
+from spark_mq_source.values.protobuf.schema import Put as PlannedPut
+from spark_mq_source.values.protobuf.schema import Read as PlannedRead
+
+check_codes(PlannedRead, list(Read))
+check_codes(PlannedPut, list(Put))
 
 _DEPTH = cython.declare(cython.int, MAX_DEPTH)
 _TABLE = cython.declare(cython.int, 4096)
@@ -44,7 +50,7 @@ _FEW_KEYS = cython.declare(cython.Py_ssize_t, 16)
 
 @cython.final
 @cython.cclass
-class Decoder(RowDecoder):
+class ProtobufDecoder(RowDecoder):
     """Decodes messages of one plan; see `ValueDecoder`.
 
     Args:
@@ -315,7 +321,7 @@ class Decoder(RowDecoder):
                     memcpy(cython.address(word), data + at, 4)
                     value = number_of(field.read, word)
                 at = last
-            # A number that a closed enum has not is an unknown field.
+            # A number that is not in its closed enum is an unknown field.
             if field.is_closed and start == cython.NULL and find_name(field, cython.cast(cython.int, value)) < 0:
                 message.is_dropped = True
                 continue
@@ -343,7 +349,7 @@ class Decoder(RowDecoder):
         while other != field:
             if other.is_seen:
                 if other.message != cython.NULL:
-                    # These bytes are no message if that one is none, although no column shows it.
+                    # A corrupt message is corrupt here too, although no column shows it.
                     length = other.node.length
                     was_dry: cython.bint = self.is_dry
                     self.is_dry = True

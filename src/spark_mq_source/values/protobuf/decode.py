@@ -50,5 +50,5 @@ def protobuf_decoder(descriptors: bytes, message: str, wanted: pa.DataType) -> V
         "typed columns of protobuf",
         "read them as binary and decode them with Spark's from_protobuf",
     )
-    decoder: ValueDecoder = loop.Decoder(plan, wanted)
+    decoder: ValueDecoder = loop.ProtobufDecoder(plan, wanted)
     return decoder

@@ -17,7 +17,9 @@ from spark_mq_source.values.protobuf.write_steps import plan_writing
 _planned: Final = lru_cache(maxsize=64)(plan_writing)
 
 
-def encode_protobuf(array: pa.StructArray, descriptors: bytes, message: str, column: str = "value") -> pa.BinaryArray:
+def encode_protobuf(
+    array: pa.StructArray, descriptors: bytes, message: str, *, column: str = "value"
+) -> pa.BinaryArray:
     r"""Encode structs as protobuf messages; NULL becomes NULL.
 
     A column becomes the field that `protobuf.arrow_type_of` maps to it, or one that can be read as it: an enum's
@@ -54,5 +56,6 @@ def encode_protobuf(array: pa.StructArray, descriptors: bytes, message: str, col
         "typed columns of protobuf",
         "encode them with Spark's to_protobuf and write binary",
     )
-    encoded: pa.BinaryArray = loop.encode(_planned(array.type, descriptors, message, column), array)
+    step = _planned(array.type, descriptors, message, column)
+    encoded: pa.BinaryArray = loop.ProtobufEncoder(step, array).encode(array)
     return encoded

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
-import struct
 import subprocess
 import sys
 from datetime import UTC, date, datetime
@@ -172,42 +170,6 @@ def test_names_are_found_in_their_namespace():
 # -- values
 
 
-@pytest.mark.parametrize(
-    ("schema", "value", "expected"),
-    [
-        ("boolean", True, True),
-        ("int", -(2**31), -(2**31)),
-        ("long", 2**63 - 1, 2**63 - 1),
-        ("long", -(2**63), -(2**63)),
-        ("float", 0.5, 0.5),
-        ("double", float("inf"), float("inf")),
-        ("string", "", ""),
-        ("string", "ü😀" * 9, "ü😀" * 9),
-        ("bytes", b"\xff\0", b"\xff\0"),
-        (fixed(3), b"abc", b"abc"),
-        (fixed(0), b"", b""),
-        (enum("A", "B"), "B", "B"),
-        ({"type": "array", "items": ["null", "int"]}, [1, None, 3], [1, None, 3]),
-        ({"type": "map", "values": "int"}, {"a": 1, "b": 2}, [("a", 1), ("b", 2)]),
-        (record(), {}, {}),
-        (record(a="null", b=["null", "int"]), {"a": None, "b": None}, {"a": None, "b": None}),
-        (logical("int", "date"), date(1969, 12, 31), date(1969, 12, 31)),
-        (logical("long", "timestamp-millis"), -1, datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)),
-        (logical("long", "timestamp-micros"), 7, datetime(1970, 1, 1, 0, 0, 0, 7, UTC)),
-        (logical("long", "local-timestamp-millis"), 7, datetime(1970, 1, 1, 0, 0, 0, 7000)),
-        (logical("long", "time-micros"), 7, 7),
-        (logical("bytes", "decimal", precision=38, scale=3), Decimal("-1e34"), Decimal("-1e34")),
-        (fixed(16, logicalType="decimal", precision=38, scale=1), Decimal("-0.1"), Decimal("-0.1")),
-        (["int", "long"], 2**40, 2**40),
-        (["null", "int", "string"], "a", {"member0": None, "member1": "a"}),
-        (["null", "int", "string"], None, None),
-        (["int", "null", INT_IN_RECORD], {"x": 4}, {"member0": None, "member1": {"x": 4}}),
-    ],
-)
-def test_a_value_is_what_fastavro_wrote(values_of, schema, value, expected):
-    assert values_of(schema, write(schema, value), None, write(schema, value)) == [expected, None, expected]
-
-
 INTS = {"type": "array", "items": "int"}
 
 
@@ -227,13 +189,6 @@ def test_arrays_come_in_blocks_that_may_say_their_size(values_of, data):
 
 def test_what_follows_a_value_is_ignored(values_of):
     assert values_of("int", b"\x02\xff\xff") == [1]
-
-
-def test_a_sliced_array_is_decoded_from_where_it_begins():
-    decoder = avro_decoder("string", pa.string())
-    payloads = pa.array([b"\xff", b"\x02a", None, b"\x02b", b"\xff"], pa.binary()).slice(1, 3)
-    decoded = decoder.decode(payloads)
-    assert (decoded.values.to_pylist(), decoded.reasons) == (["a", None, "b"], {})
 
 
 # -- bad payloads
@@ -292,18 +247,6 @@ def test_a_bad_payload_is_a_reason_and_leaves_no_trace(decode, schema, payload, 
     assert decoded.values.to_pylist() == [None] * 3
     assert list(decoded.reasons) == [1]
     assert "bad" in decoded.reasons[1]
-
-
-def test_rows_around_a_bad_one_are_what_they_were(decode):
-    schema = record(a={"type": "map", "values": ["null", INTS]}, b=["null", "int", "string"], c="boolean")
-    value = {"a": {"k": [1, 2], "l": None, "m": []}, "b": "x", "c": True}
-    data = write(schema, value)
-    cut = [data[:size] for size in range(len(data))]
-    payloads = [one for bad in cut for one in (data, bad)] + [data]
-    decoded = decode(schema, *payloads)
-    expected = {"a": list(value["a"].items()), "b": {"member0": None, "member1": "x"}, "c": True}
-    assert decoded.values.to_pylist() == [expected if one is data else None for one in payloads]
-    assert list(decoded.reasons) == list(range(1, len(payloads), 2))
 
 
 def test_nulls_in_arrays_are_bounded_for_a_payload_and_not_for_a_batch(decode):
@@ -630,12 +573,6 @@ def test_names_that_differ_in_case_alone_must_be_written_as_they_are(values_of):
 def test_a_decimal_that_is_wanted_may_be_left_out_where_spark_has_none(values_of):
     schema = record(a=logical("bytes", "decimal", precision=50), b="int")
     assert values_of(schema, b"\2a\2", wanted=pa.struct([("b", pa.int32())])) == [{"b": 1}]
-
-
-def test_nan_is_a_number():
-    decoder = avro_decoder("double", pa.float64())
-    values = decoder.decode(pa.array([struct.pack("<d", float("nan"))], pa.binary())).values
-    assert math.isnan(values[0].as_py())
 
 
 DEEP = "int"

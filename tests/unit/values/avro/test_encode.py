@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import UTC, datetime
-from decimal import Decimal
 
 import fastavro
 import pyarrow as pa
@@ -43,7 +41,7 @@ def encode():
 
 @pytest.fixture
 def read(encode):
-    """What fastavro reads of what is encoded."""
+    """Return a function that encodes an array and reads it with fastavro."""
 
     def read(array, schema):
         parsed = fastavro.parse_schema(schema)
@@ -53,82 +51,6 @@ def read(encode):
         ]
 
     return read
-
-
-@pytest.mark.parametrize(
-    ("type_", "value", "schema", "expected"),
-    [
-        (pa.bool_(), True, "boolean", True),
-        (pa.int8(), -5, "int", -5),
-        (pa.int16(), -500, "long", -500),
-        (pa.int32(), -(2**31), "int", -(2**31)),
-        (pa.int32(), 7, "long", 7),
-        (pa.int32(), 7, "double", 7.0),
-        (pa.int64(), -(2**63), "long", -(2**63)),
-        (pa.float32(), 0.5, "float", 0.5),
-        (pa.float32(), 0.5, "double", 0.5),
-        (pa.float64(), -1e300, "double", -1e300),
-        (pa.string(), "ü" * 5000, "string", "ü" * 5000),
-        (pa.string(), "B", ENUM, "B"),
-        (pa.binary(), b"\xff", "bytes", b"\xff"),
-        (pa.binary(), b"abc", {"type": "fixed", "name": "F", "size": 3}, b"abc"),
-        (pa.decimal128(5, 2), Decimal("-1.50"), logical("bytes", "decimal", precision=5, scale=2), Decimal("-1.50")),
-        (pa.decimal128(5, 2), Decimal("1.50"), logical("bytes", "decimal", precision=9, scale=4), Decimal("1.5000")),
-        (
-            pa.decimal128(38, 0),
-            Decimal(1 - 10**38),
-            {"type": "fixed", "name": "F", "size": 20, "logicalType": "decimal", "precision": 38},
-            Decimal(1 - 10**38),
-        ),
-        (TIME, 1_500_000, logical("long", "timestamp-micros"), datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)),
-        (TIME, -1, logical("long", "timestamp-millis"), datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)),
-        (pa.list_(pa.int32()), [1, 2], INTS, [1, 2]),
-        (pa.list_(pa.int32()), [], INTS, []),
-        (pa.map_(pa.string(), pa.int32()), [("a", 1)], {"type": "map", "values": ["int", "null"]}, {"a": 1}),
-        (pa.int32(), 5, ["null", "int"], 5),
-        (pa.int64(), 5, ["int", "long"], 5),
-        (pa.string(), "a", ["null", "int", "string"], "a"),
-        (
-            pa.struct([("member0", pa.int32()), ("member1", pa.string())]),
-            {"member1": "a"},
-            ["int", "null", "string"],
-            "a",
-        ),
-        (
-            pa.struct([("B", pa.int32()), ("a", pa.string())]),
-            {"a": "x", "B": 1},
-            record(field("a", "string"), field("b", "int")),
-            {"a": "x", "b": 1},
-        ),
-        (
-            pa.struct([]),
-            {},
-            record(field("d", INTS, default=[1, 2]), field("n", ["null", "int"])),
-            {"d": [1, 2], "n": None},
-        ),
-    ],
-)
-def test_a_value_is_what_fastavro_reads(read, type_, value, schema, expected):
-    array = pa.array([value, value, None, value], type_).slice(1)
-    assert read(array, schema) == [expected, None, expected]
-
-
-def test_a_slice_is_encoded_from_where_it_begins(read):
-    type_ = pa.struct(
-        [("l", pa.list_(pa.struct([("x", pa.bool_())]))), ("m", pa.map_(pa.string(), pa.string())), ("b", pa.bool_())]
-    )
-    rows = [
-        {"l": [{"x": at % 3 == 0}] * at, "m": [(str(n), None if n else "v") for n in range(at)], "b": at % 2 == 0}
-        for at in range(20)
-    ]
-    x = {"type": "record", "name": "X", "fields": [field("x", "boolean")]}
-    schema = record(
-        field("b", "boolean"),
-        field("l", {"type": "array", "items": x}),
-        field("m", {"type": "map", "values": ["null", "string"]}),
-    )
-    expected = [{**row, "m": dict(row["m"])} for row in rows]
-    assert read(pa.array(rows, type_).slice(3, 15), schema) == expected[3:18]
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,13 @@
-"""Both decoders of JSON give what Python's own reader takes the text for, and the same reasons for what is bad."""
+"""Values and reasons of JSON payloads, alike in the compiled decoder and `explain`; see also tests/matrices."""
 
 from __future__ import annotations
 
-import base64
 import datetime
 import enum
 import itertools
 import json
 import math
 import re
-import struct
 import sys
 import zoneinfo
 from collections.abc import Callable, Iterator
@@ -19,8 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from pulsar import schema as official_schema
 
 from spark_mq_source.core.errors import OptionError
@@ -32,17 +28,13 @@ from spark_mq_source.values.json.steps import MAX_DEPTH
 UTC = zoneinfo.ZoneInfo("UTC")  # as pyarrow has it
 INSTANT = pa.timestamp("us", "UTC")
 LOCAL = pa.timestamp("us")
-TEXT = st.characters(codec="utf-8")
 
 MARK = explain._MARK
 FOLLOWING = pa.array([b" " * 512], pa.binary())
 
-Document = tuple[str, Any]
-"""A text, and the value that it says."""
-
 
 def decode(payloads: list[bytes | str | None], wanted: pa.DataType, definition: str | None = None) -> Decoded:
-    """What both decoders say, which is the same."""
+    """Return what both decoders make of payloads, which must be the same."""
     data = pa.array([one.encode() if isinstance(one, str) else one for one in payloads], pa.binary())
     native = json_decoder(wanted, definition, "native").decode(data)
     python = json_decoder(wanted, definition, "python").decode(data)
@@ -73,263 +65,51 @@ def decode_one(payload: bytes | str, wanted: pa.DataType, definition: str | None
     return decoded.reasons.get(0, decoded.values[0].as_py())
 
 
-# -- any type and value
-
-
-def quoted(text: str, *, ascii_only: bool = False) -> str:
-    return json.dumps(text, ensure_ascii=ascii_only)
-
-
-def decimals(type_: pa.DataType) -> st.SearchStrategy[Document]:
-    most = 10**type_.precision - 1
-
-    def document(unscaled: int, form: int) -> Document:
-        value = Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -type_.scale))
-        text = (f"{value:f}", f"{unscaled}e-{type_.scale}", f'"{value:f}"', f'"{value}"')[form]
-        return text, value
-
-    return st.builds(document, st.integers(-most, most), st.integers(0, 3))
-
-
-def moments(*, is_utc: bool) -> st.SearchStrategy[Document]:
-    def document(value: datetime.datetime, separator: str) -> Document:
-        return quoted(value.isoformat(separator).replace("+00:00", "Z")), value
-
-    values = st.datetimes().map(lambda value: value.replace(fold=0, tzinfo=UTC if is_utc else None))
-    return st.builds(document, values, st.sampled_from("T "))
-
-
-def in_bytes(values: bytes) -> Document:
-    return quoted(base64.b64encode(values).decode()), values
-
-
-def number(value: float) -> Document:
-    return (str(value) if math.isfinite(value) else quoted(json.dumps(value))), value
-
-
-SCALARS: dict[pa.DataType, st.SearchStrategy[Document]] = {
-    pa.bool_(): st.booleans().map(lambda value: (json.dumps(value), value)),
-    **{
-        kind: st.integers(-(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1).map(lambda n: (str(n), n))
-        for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-    },
-    pa.float64(): st.floats().map(number),
-    pa.float32(): st.floats(width=32).map(number),
-    pa.string(): st.builds(lambda t, flag: (quoted(t, ascii_only=flag), t), st.text(TEXT, max_size=12), st.booleans()),
-    pa.binary(): st.binary(max_size=8).map(in_bytes),
-    pa.date32(): st.dates().map(lambda day: (quoted(str(day)), day)),
-    INSTANT: moments(is_utc=True),
-    LOCAL: moments(is_utc=False),
-    **{kind: decimals(kind) for kind in (pa.decimal128(5, 2), pa.decimal128(18, 0), pa.decimal128(38, 20))},
-}
-NAMES = st.text(TEXT, max_size=3) | st.sampled_from(["a", "b", "name", "a longer name", 'q"', "\\"])
-TYPES = st.recursive(
-    st.sampled_from(sorted(SCALARS, key=str)),
-    lambda inner: st.one_of(
-        inner.map(pa.list_),
-        inner.map(lambda item: pa.map_(pa.string(), item)),
-        st.dictionaries(NAMES, inner, max_size=4).map(lambda fields: pa.struct(list(fields.items()))),
-    ),
-    max_leaves=8,
-)
-SPACE = st.sampled_from(["", "", " ", "\n\t", " \r\n "])
-JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(TEXT, max_size=5),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(TEXT, max_size=3), inner, max_size=2),
-    max_leaves=4,
-).map(json.dumps)
-
-
-@st.composite
-def documents(draw: st.DrawFn, type_: pa.DataType) -> Document:
-    if draw(st.integers(0, 9)) == 0:
-        return "null", None
-    if pa.types.is_struct(type_):
-        value: dict[str, Any] = {field.name: None for field in type_}
-        members = []
-        for field in draw(st.permutations(list(type_))):
-            if draw(st.booleans()):
-                text, value[field.name] = draw(documents(field.type))
-                members.append((field.name, text))
-            if draw(st.integers(0, 4)) == 0:
-                junk = draw(NAMES)
-                if junk not in value:
-                    members.append((junk, draw(JUNK)))
-        return in_brackets(draw, "{", [f"{quoted(name)}{draw(SPACE)}:{text}" for name, text in members], "}"), value
-    if pa.types.is_map(type_):
-        entries = draw(st.dictionaries(st.text(TEXT, max_size=4), documents(type_.item_type), max_size=4))
-        texts = [f"{quoted(key)}:{text}" for key, (text, _) in entries.items()]
-        return in_brackets(draw, "{", texts, "}"), [(key, item) for key, (_, item) in entries.items()]
-    if pa.types.is_list(type_):
-        items = draw(st.lists(documents(type_.value_type), max_size=4))
-        return in_brackets(draw, "[", [text for text, _ in items], "]"), [item for _, item in items]
-    return draw(SCALARS[type_])
-
-
-def in_brackets(draw: st.DrawFn, opening: str, texts: list[str], closing: str) -> str:
-    return f"{draw(SPACE)}{opening}{draw(SPACE)}" + f"{draw(SPACE)},{draw(SPACE)}".join(texts) + draw(SPACE) + closing
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[pa.DataType, list[Document]]:
-    type_ = draw(TYPES)
-    return type_, draw(st.lists(documents(type_), max_size=4))
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow])
-@given(batches())
-def test_any_value_of_any_type(batch: tuple[pa.DataType, list[Document]]) -> None:
-    type_, rows = batch
-    decoded = decode([text for text, _ in rows], type_)
-    assert decoded.reasons == {}
-    assert repr(decoded.values.to_pylist()) == repr([value for _, value in rows])
-
-
-@st.composite
-def projections(draw: st.DrawFn, type_: pa.DataType) -> pa.DataType:
-    """Fewer fields, at any depth, in another order."""
-    if pa.types.is_struct(type_):
-        fields = [field for field in draw(st.permutations(list(type_))) if draw(st.booleans())]
-        return pa.struct([(field.name, draw(projections(field.type))) for field in fields])
-    if pa.types.is_list(type_):
-        return pa.list_(draw(projections(type_.value_type)))
-    if pa.types.is_map(type_):
-        return pa.map_(pa.string(), draw(projections(type_.item_type)))
-    return type_
-
-
-def selected(value: Any, type_: pa.DataType) -> Any:
-    if value is None:
-        return None
-    if pa.types.is_struct(type_):
-        return {field.name: selected(value[field.name], field.type) for field in type_}
-    if pa.types.is_list(type_):
-        return [selected(item, type_.value_type) for item in value]
-    if pa.types.is_map(type_):
-        return [(key, selected(item, type_.item_type)) for key, item in value]
-    return value
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow])
-@given(batches(), st.data())
-def test_a_projection_is_the_whole_then_selected(
-    batch: tuple[pa.DataType, list[Document]], data: st.DataObject
-) -> None:
-    type_, rows = batch
-    wanted = data.draw(projections(type_))
-    payloads: list[bytes | str | None] = [text for text, _ in rows]
-    whole = decode(payloads, type_).values.to_pylist()
-    assert repr(decode(payloads, wanted).values.to_pylist()) == repr([selected(value, wanted) for value in whole])
-
-
-# -- what is bad
-
-FRAGMENTS = st.sampled_from(
-    [*'{}[],:"\\ \n\t0123456789.-+eEuntf\x00\x1f/é', "null", "true", "false", "NaN", "Infinity", "-Infinity", '"a"',
-     '"b":', "\\u0041", "\\ud83d", "\\ude00", "\\n", '{"a":', "[1,", "0.5", "-0", "1e5", "\ufeff", "\x7f", "😀"]
-)  # fmt: skip
-SOUP = st.lists(FRAGMENTS, max_size=12).map("".join)
-
-
-def is_json(data: bytes) -> bool:
-    try:
-        json.loads(data.decode())
-    except ValueError:
-        return False
-    return True
-
-
-@st.composite
-def damaged(draw: st.DrawFn, good: bytes) -> bytes:
-    data = bytearray(good)
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(data)))
-        match draw(st.integers(0, 3)):
-            case 0:
-                data[at : at + draw(st.integers(1, 3))] = b""
-            case 1:
-                data[at:at] = draw(FRAGMENTS).encode()
-            case 2:
-                data[at : at + 1] = bytes([draw(st.integers(0, 255))])
-            case 3:
-                del data[at:]
-    return bytes(data)
-
-
-@given(st.one_of(SOUP.map(str.encode), JUNK.map(str.encode).flatmap(damaged), st.binary(max_size=6)))
-@example(b'"\\ud83d\\u0041"')
-@example(b"[1]x")
-@example(b"-")
-@example(b"01")
-@example(b"\xef\xbb\xbf1")
-@example(b'"\xed\xa0\x80"')
-def test_json_is_what_python_takes_for_json(data: bytes) -> None:
-    # Nothing is wanted, so that only the grammar counts.
-    decoded = decode([data], pa.struct([]))
-    is_object = is_json(data) and isinstance(json.loads(data), dict | None)
-    assert bool(decoded.reasons) == (not is_object)
-    if decoded.reasons:
-        is_misfit = re.fullmatch(r".* is no struct", decoded.reasons[0], re.DOTALL) is not None
-        assert is_misfit == is_json(data), decoded.reasons
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow])
-@given(batches(), st.data())
-def test_damage_in_a_row_leaves_no_trace_in_others(
-    batch: tuple[pa.DataType, list[Document]], data: st.DataObject
-) -> None:
-    type_, rows = batch
-    good: list[bytes | str | None] = [text for text, _ in rows]
-    mixed: list[bytes | str | None] = []
-    for text in good:
-        mixed += [text, data.draw(damaged(str(text).encode()) | SOUP.map(str.encode)), None]
-    decoded = decode(mixed, type_)
-    assert not [row for row in decoded.reasons if row % 3 != 1]
-    assert repr(decoded.values.to_pylist()[::3]) == repr(decode(good, type_).values.to_pylist())
+# -- values and reasons
 
 
 @pytest.mark.parametrize(
     ("payload", "type_", "reason"),
     [
-        ('"1"', pa.int32(), '"1" is no int'),
-        ("1.5", pa.int32(), "1.5 is no int"),
-        ("1.0", pa.int64(), "1.0 is no bigint"),
-        ("1e2", pa.int64(), "1e2 is no bigint"),
-        ("128", pa.int8(), "128 is no tinyint"),
-        ("-32769", pa.int16(), "-32769 is no smallint"),
-        ("9223372036854775808", pa.int64(), "9223372036854775808 is no bigint"),
-        ("1" * 30, pa.int64(), f"{'1' * 30} is no bigint"),
-        ("1" * 70, pa.int64(), f"{'1' * 60}... is no bigint"),
-        ("true", pa.float64(), "true is no double"),
-        ('"1.5"', pa.float64(), '"1.5" is no double'),
-        ("1e400", pa.float64(), "1e400 is no double"),
-        ("-1e39", pa.float32(), "-1e39 is no float"),
-        ("0", pa.bool_(), "0 is no boolean"),
-        ("1.005", pa.decimal128(9, 2), "1.005 is no decimal(9,2)"),
-        ("1000", pa.decimal128(5, 2), "1000 is no decimal(5,2)"),
-        ('"1,5"', pa.decimal128(5, 2), '"1,5" is no decimal(5,2)'),
-        ('""', pa.decimal128(5, 2), '"" is no decimal(5,2)'),
-        ("1e99999999999999999999", pa.decimal128(38, 0), "1e99999999999999999999 is no decimal(38,0)"),
-        ('"A"', pa.binary(), '"A" is no binary'),
-        ('"-_8="', pa.binary(), '"-_8=" is no binary'),
-        ('"===="', pa.binary(), '"====" is no binary'),
-        ('"2021-02-29"', pa.date32(), '"2021-02-29" is no date'),
-        ('"2021-02-28T00:00"', pa.date32(), '"2021-02-28T00:00" is no date'),
-        ("1", pa.date32(), "1 is no date"),
-        ('"2021-02-28 24:00:00Z"', INSTANT, '"2021-02-28 24:00:00Z" is no timestamp'),
-        ('"2021-02-28 00:00:00+18:01"', INSTANT, '"2021-02-28 00:00:00+18:01" is no timestamp'),
-        ('"2021-02-28 00:00:00Z"', LOCAL, '"2021-02-28 00:00:00Z" is no timestamp_ntz'),
-        ("1", LOCAL, "1 is no timestamp_ntz"),
-        ("9223372036855", INSTANT, "9223372036855 is no timestamp"),
+        ('"1"', pa.int32(), '"1" is not a valid int'),
+        ("1.5", pa.int32(), "1.5 is not a valid int"),
+        ("1.0", pa.int64(), "1.0 is not a valid bigint"),
+        ("1e2", pa.int64(), "1e2 is not a valid bigint"),
+        ("128", pa.int8(), "128 is not a valid tinyint"),
+        ("-32769", pa.int16(), "-32769 is not a valid smallint"),
+        ("9223372036854775808", pa.int64(), "9223372036854775808 is not a valid bigint"),
+        ("1" * 30, pa.int64(), f"{'1' * 30} is not a valid bigint"),
+        ("1" * 70, pa.int64(), f"{'1' * 60}... is not a valid bigint"),
+        ("true", pa.float64(), "true is not a valid double"),
+        ('"1.5"', pa.float64(), '"1.5" is not a valid double'),
+        ("1e400", pa.float64(), "1e400 is not a valid double"),
+        ("-1e39", pa.float32(), "-1e39 is not a valid float"),
+        ("0", pa.bool_(), "0 is not a valid boolean"),
+        ("1.005", pa.decimal128(9, 2), "1.005 is not a valid decimal(9,2)"),
+        ("1000", pa.decimal128(5, 2), "1000 is not a valid decimal(5,2)"),
+        ('"1,5"', pa.decimal128(5, 2), '"1,5" is not a valid decimal(5,2)'),
+        ('""', pa.decimal128(5, 2), '"" is not a valid decimal(5,2)'),
+        ("1e99999999999999999999", pa.decimal128(38, 0), "1e99999999999999999999 is not a valid decimal(38,0)"),
+        ('"A"', pa.binary(), '"A" is not a valid binary'),
+        ('"-_8="', pa.binary(), '"-_8=" is not a valid binary'),
+        ('"===="', pa.binary(), '"====" is not a valid binary'),
+        ('"2021-02-29"', pa.date32(), '"2021-02-29" is not a valid date'),
+        ('"2021-02-28T00:00"', pa.date32(), '"2021-02-28T00:00" is not a valid date'),
+        ("1", pa.date32(), "1 is not a valid date"),
+        ('"2021-02-28 24:00:00Z"', INSTANT, '"2021-02-28 24:00:00Z" is not a valid timestamp'),
+        ('"2021-02-28 00:00:00+18:01"', INSTANT, '"2021-02-28 00:00:00+18:01" is not a valid timestamp'),
+        ('"2021-02-28 00:00:00Z"', LOCAL, '"2021-02-28 00:00:00Z" is not a valid timestamp_ntz'),
+        ("1", LOCAL, "1 is not a valid timestamp_ntz"),
+        ("9223372036855", INSTANT, "9223372036855 is not a valid timestamp"),
         (
             '"2021-02-28 10:00"',
             INSTANT,
             '"2021-02-28 10:00" names no time zone; read it as timestamp_ntz, or as string',
         ),
-        ('"a\\udc00"', pa.string(), '"a\\udc00" is no string'),
-        ("[1]", pa.struct([("a", pa.int8())]), "an array is no struct"),
-        ("{}", pa.list_(pa.int8()), "an object is no array"),
-        ("3", pa.map_(pa.string(), pa.int8()), "3 is no map"),
+        ('"a\\udc00"', pa.string(), '"a\\udc00" is not a valid string'),
+        ("[1]", pa.struct([("a", pa.int8())]), "an array is not a valid struct"),
+        ("{}", pa.list_(pa.int8()), "an object is not a valid array"),
+        ("3", pa.map_(pa.string(), pa.int8()), "3 is not a valid map"),
         ("", pa.int8(), "it is not JSON: Expecting value at byte 0"),
         ("ää", pa.int8(), "it is not JSON: Expecting value at byte 0"),
         ('["ä" 1]', pa.list_(pa.string()), "it is not JSON: Expecting ',' delimiter at byte 6"),
@@ -339,7 +119,7 @@ def test_damage_in_a_row_leaves_no_trace_in_others(
         (
             '{"a": [{"b": {"x\\n": true, "y": 1}}]}',
             pa.struct([("a", pa.list_(pa.struct([("b", pa.map_(pa.string(), pa.bool_()))])))]),
-            'field a[0].b["y"]: 1 is no boolean',
+            'field a[0].b["y"]: 1 is not a valid boolean',
         ),
         # That the whole is no JSON counts more than that a part of it does not fit.
         ('{"a": "x", "b": nil}', pa.struct([("a", pa.int8())]), "it is not JSON: Expecting value at byte 16"),
@@ -348,7 +128,7 @@ def test_damage_in_a_row_leaves_no_trace_in_others(
 def test_reasons(payload: bytes | str, type_: pa.DataType, reason: str) -> None:
     assert decode_one(payload, type_) == reason
     inside = '{"f":%s}'
-    if isinstance(payload, str) and is_json(payload.encode()) and not reason.startswith("field"):
+    if isinstance(payload, str) and not reason.startswith(("field", "it is")):
         assert decode_one(inside % payload, pa.struct([("f", type_)])) == f"field f: {reason}"
 
 
@@ -398,22 +178,6 @@ def test_reasons(payload: bytes | str, type_: pa.DataType, reason: str) -> None:
 def test_values(payload: str, type_: pa.DataType, value: Any) -> None:
     assert repr(decode_one(payload, type_)) == repr(value)
     assert repr(decode_one(f' {{"x":[{{}}],"f":{payload}}}\n', pa.struct([("f", type_)]))) == repr({"f": value})
-
-
-@given(st.from_regex(r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True))
-def test_numbers_are_rounded_correctly(text: str) -> None:
-    expected = float(text)
-    assert repr(decode_one(text, pa.float64())) == (repr(expected) if math.isfinite(expected) else repr(text_of(text)))
-    try:
-        single = struct.unpack("<f", struct.pack("<f", expected))[0]
-    except OverflowError:
-        return
-    if math.isfinite(expected):
-        assert repr(decode_one(text, pa.float32())) == repr(single)
-
-
-def text_of(text: str) -> str:
-    return f"{text if len(text) <= 60 else text[:60] + '...'} is no double"
 
 
 @pytest.mark.parametrize("count", [2, 16, 17, 1000])
@@ -504,7 +268,7 @@ def test_work_is_linear_in_the_length_of_a_payload(name: str, monkeypatch: pytes
     monkeypatch.setattr(explain, "_MARK", Mark())
 
     def work_of(size: int) -> int:
-        """How many calls decoding and finding the reason make; what they visit within a call is checked here."""
+        """Return the number of calls that decoding and finding the reason make."""
         calls = itertools.count()
         decoder: Any = json_decoder(type_, None, "native")
         payload = pa.array([make(size).encode()], pa.binary())
@@ -555,40 +319,6 @@ def test_keys_are_left_out_and_change_their_order_from_row_to_row(wanted: str) -
         for row in rows
     ]
     assert decoded.values.to_pylist() == [{key: row.get(key) for key in wanted} for row in shown_of]
-
-
-UNWANTED = [
-    '0', '-0', '7', '-12.5', '0.25', '123456789012345', '1234567890123456', '12345678901234567', '1234567.890123456',
-    '1e5', '1E-5', '1.5e+3', '-1e5', '""', '"a"', '"15 characters.."', '"16 characters..."', '"17 characters...."',
-    '"a, b"', '"a\\"b"', '"\\u0041"', '"\xe9"', 'true', 'false', 'null', 'NaN', '-Infinity', '[1, {"w": 2}]',
-    '{"w": 3}',
-]  # fmt: skip
-NONE = [
-    '', '-', '00', '01', '-01', '1.', '1.e5', '.5', '1e', '1e+', '1.2.3', '12345678901234567.', '123456789012345.',
-    '1234567890123456e', '+1', '"a', '"a\x01"', '"\\x"', '"\\u00g0"', 'tru', 'truE', 'nul', 'fals', '-true', '-"a"',
-    '- 1', "'a'",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" , ", " : ")], ids=repr)
-@pytest.mark.parametrize("name", ["x", "thirteen_char", "fourteen_chars", "thirty_characters_are_in_here.", "n" * 60])
-def test_what_is_not_wanted_is_json_all_the_same(separators: tuple[str, str], name: str) -> None:
-    comma, colon = separators
-    wanted = pa.struct([("w", pa.int32())])
-
-    def documents(values: list[str]) -> list[bytes | str | None]:
-        return [
-            "{" + comma.join(f'"{key}"{colon}{one}' for key, one in (("a", 1), (name, value), ("b", 2), ("w", 5))) + "}"
-            for value in values
-        ]
-
-    assert decode(documents(UNWANTED), wanted).reasons == {}
-    assert decode(documents(UNWANTED), wanted).values.to_pylist() == [{"w": 5}] * len(UNWANTED)
-    assert list(decode(documents(NONE), wanted).reasons) == [*range(len(NONE))]
-    # A payload ends where it ends, whatever follows.
-    whole = str(documents(["1"])[0])
-    ends = [whole[:at] for at in range(len(whole))]
-    assert list(decode(list(ends), wanted).reasons) == [*range(len(whole))]
 
 
 def test_a_byte_that_is_not_utf8_is_found_wherever_it_is() -> None:
@@ -651,8 +381,9 @@ def test_numbers_are_what_the_definition_says() -> None:
         "again": {"at": datetime.datetime(2020, 1, 1, tzinfo=UTC)},
         "unknown": None,
     }
-    assert decode_one('{"day": 2147483648}', wanted, definition) == "field day: 2147483648 is no date"
-    assert decode_one('{"ms": 9223372036854776}', wanted, definition) == "field ms: 9223372036854776 is no timestamp"
+    assert decode_one('{"day": 2147483648}', wanted, definition) == "field day: 2147483648 is not a valid date"
+    beyond = decode_one('{"ms": 9223372036854776}', wanted, definition)
+    assert beyond == "field ms: 9223372036854776 is not a valid timestamp"
 
 
 TIMES = record(
@@ -670,35 +401,35 @@ SOME_TIMES = pa.struct([("t", INSTANT), ("l", LOCAL), ("d", pa.date32()), ("m", 
         ("t", "-1.500000000", datetime.datetime(1969, 12, 31, 23, 59, 59, 500_000, UTC)),
         ("t", "-0.25", datetime.datetime(1969, 12, 31, 23, 59, 59, 750_000, UTC)),
         ("t", "-62135596800.0", datetime.datetime(1, 1, 1, tzinfo=UTC)),
-        ("t", "9223372036854.775808", "9223372036854.775808 is no timestamp"),
-        ("t", "-9223372036855.0", "-9223372036855.0 is no timestamp"),
-        ("t", "1234567890123456789012.5", "1234567890123456789012.5 is no timestamp"),
-        ("t", "1.5e3", "1.5e3 is no timestamp"),
-        ("t", "[2020, 1, 2, 3, 4]", "an array is no timestamp"),
-        ("l", "1.5", "1.5 is no timestamp_ntz"),
+        ("t", "9223372036854.775808", "9223372036854.775808 is not a valid timestamp"),
+        ("t", "-9223372036855.0", "-9223372036855.0 is not a valid timestamp"),
+        ("t", "1234567890123456789012.5", "1234567890123456789012.5 is not a valid timestamp"),
+        ("t", "1.5e3", "1.5e3 is not a valid timestamp"),
+        ("t", "[2020, 1, 2, 3, 4]", "an array is not a valid timestamp"),
+        ("l", "1.5", "1.5 is not a valid timestamp_ntz"),
         ("l", "[2020 , 2,29,23, 59,58,999999999]", datetime.datetime(2020, 2, 29, 23, 59, 58, 999_999)),
         ("l", "[2020,1,2,3,4]", datetime.datetime(2020, 1, 2, 3, 4)),
-        ("l", "[2020,1,2,3]", "an array is no timestamp_ntz"),
-        ("l", "[2020,1,2,3,4,5,6,7]", "an array is no timestamp_ntz"),
-        ("l", "[2020,1,2,24,4]", "an array is no timestamp_ntz"),
-        ("l", '[2020,1,2,3,"4"]', "an array is no timestamp_ntz"),
-        ("l", "[2020,1,2,3,[4]]", "an array is no timestamp_ntz"),
+        ("l", "[2020,1,2,3]", "an array is not a valid timestamp_ntz"),
+        ("l", "[2020,1,2,3,4,5,6,7]", "an array is not a valid timestamp_ntz"),
+        ("l", "[2020,1,2,24,4]", "an array is not a valid timestamp_ntz"),
+        ("l", '[2020,1,2,3,"4"]', "an array is not a valid timestamp_ntz"),
+        ("l", "[2020,1,2,3,[4]]", "an array is not a valid timestamp_ntz"),
         ("d", "[1,1,1]", datetime.date(1, 1, 1)),
-        ("d", "[2021,2,29]", "an array is no date"),
-        ("d", "[10000,1,1]", "an array is no date"),
-        ("d", "[2021,9223372036854775807,1]", "an array is no date"),
-        ("d", "[2021,1,1,0]", "an array is no date"),
-        ("d", "[]", "an array is no date"),
-        ("d", "{}", "an object is no date"),
+        ("d", "[2021,2,29]", "an array is not a valid date"),
+        ("d", "[10000,1,1]", "an array is not a valid date"),
+        ("d", "[2021,9223372036854775807,1]", "an array is not a valid date"),
+        ("d", "[2021,1,1,0]", "an array is not a valid date"),
+        ("d", "[]", "an array is not a valid date"),
+        ("d", "{}", "an object is not a valid date"),
         ("m", "5", 5),
         ("m", "[0,0]", 0),
         ("m", "[23,59,59,999999999]", 86_399_999),
-        ("m", "[1]", "an array is no int"),
-        ("m", "[1,2,3,1000000000]", "an array is no int"),
-        ("m", "[1,2,3,4,5]", "an array is no int"),
-        ("m", "[1,-2]", "an array is no int"),
+        ("m", "[1]", "an array is not a valid int"),
+        ("m", "[1,2,3,1000000000]", "an array is not a valid int"),
+        ("m", "[1,2,3,4,5]", "an array is not a valid int"),
+        ("m", "[1,-2]", "an array is not a valid int"),
         ("u", "[23,59,59,999999999]", 86_399_999_999),
-        ("u", "[1,2,60]", "an array is no bigint"),
+        ("u", "[1,2,60]", "an array is not a valid bigint"),
     ],
 )
 def test_times_as_jackson_writes_those_of_java(name: str, text: str, value: Any) -> None:
@@ -715,21 +446,13 @@ def test_times_as_jackson_writes_those_of_java(name: str, text: str, value: Any)
 def test_an_array_of_parts_is_refused_by_types_without_parts(type_: pa.DataType, title: str) -> None:
     payloads: list[bytes | str | None] = [json.dumps({"a": list(range(1, count + 1))}) for count in range(9)]
     decoded = decode(payloads, pa.struct([("a", type_)]))
-    assert dict(decoded.reasons) == dict.fromkeys(range(9), f"field a: an array is no {title}")
+    assert dict(decoded.reasons) == dict.fromkeys(range(9), f"field a: an array is not a valid {title}")
 
 
 def test_a_time_of_day_that_its_column_cannot_hold_is_a_reason() -> None:
     wanted = pa.struct([("u", pa.int32())])
-    assert decode_one('{"u":[1,0]}', wanted, TIMES) == "field u: an array is no int"
+    assert decode_one('{"u":[1,0]}', wanted, TIMES) == "field u: an array is not a valid int"
     assert decode_one('{"u":[0,1]}', wanted, TIMES) == {"u": 60_000_000}
-
-
-@given(st.integers(-(2**63) // 10**6 - 5, 2**63 // 10**6 + 5), st.from_regex(r"[0-9]{1,12}", fullmatch=True))
-def test_seconds_with_a_fraction(seconds: int, fraction: str) -> None:
-    decoded = decode([f'{{"t":{seconds}.{fraction}}}'], SOME_TIMES, TIMES)
-    us = seconds * 10**6 + int(fraction[:6].ljust(6, "0"))
-    fits = abs(seconds) <= (2**63 - 1) // 10**6 and us < 2**63
-    assert decoded.values.field("t").cast(pa.int64()).to_pylist() == [us if fits else None]
 
 
 class Gate(enum.Enum):
@@ -793,7 +516,7 @@ def test_a_union_of_several_types_is_a_text() -> None:
         {"u": None, "n": None, "f": None},
     ]
     assert decode_one('{"u": 1}', pa.struct([("u", pa.int32())]), definition) == {"u": 1}
-    assert decode_one('{"u": "1"}', pa.struct([("u", pa.int32())]), definition) == 'field u: "1" is no int'
+    assert decode_one('{"u": "1"}', pa.struct([("u", pa.int32())]), definition) == 'field u: "1" is not a valid int'
 
 
 def test_the_type_of_a_definition_can_be_read() -> None:
@@ -850,9 +573,9 @@ def test_what_cannot_be_is_refused_with_its_field(kind: Any, wanted: pa.DataType
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (pa.struct([("a", pa.list_(pa.uint8()))]), r"field a\[\]: there is no uint8 in Spark"),
-        (pa.map_(pa.int32(), pa.int32()), "its keys are no texts"),
-        (pa.timestamp("ms"), "there is no timestamp"),
+        (pa.struct([("a", pa.list_(pa.uint8()))]), r"field a\[\]: Spark has no type uint8"),
+        (pa.map_(pa.int32(), pa.int32()), "its keys must be strings"),
+        (pa.timestamp("ms"), "Spark has no type timestamp"),
         (pa.struct([("a", pa.int8()), ("a", pa.int8())]), "two of the wanted fields are the key 'a'"),
     ],
 )
@@ -862,5 +585,5 @@ def test_what_has_no_json_is_refused(wanted: pa.DataType, message: str) -> None:
 
 
 def test_a_definition_that_is_none_is_refused() -> None:
-    with pytest.raises(OptionError, match="the definition of the JSON schema is no Avro schema"):
+    with pytest.raises(OptionError, match="the definition of the JSON schema is not an Avro schema"):
         json_decoder(pa.struct([]), '{"type": "record"}')

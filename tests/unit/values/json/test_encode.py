@@ -5,82 +5,23 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-import math
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import UnwritableRowError
 from spark_mq_source.values.json.encode import json_texts
 
-TEXTS = st.none() | st.text(st.characters(codec="utf-8"), max_size=12)
-FLOATS = st.none() | st.floats(width=64)
-INNER = st.fixed_dictionaries({"s": TEXTS, 'a "b" ': st.none() | st.integers(-(2**31), 2**31 - 1)})
-ROWS = st.none() | st.fixed_dictionaries(
-    {
-        "t": TEXTS,
-        "n": st.none() | st.integers(-(2**63), 2**63 - 1),
-        "f": FLOATS,
-        "g": st.none() | st.booleans(),
-        "list": st.none() | st.lists(st.none() | INNER, max_size=3),
-        "map": st.none() | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), TEXTS, max_size=3),
-        "lists": st.none() | st.lists(st.none() | st.lists(FLOATS, max_size=2), max_size=2),
-    }
-)
-INNER_TYPE = pa.struct([("s", pa.string()), ('a "b" ', pa.int32())])
-TYPE = pa.struct(
-    [
-        ("t", pa.string()),
-        ("n", pa.int64()),
-        ("f", pa.float64()),
-        ("g", pa.bool_()),
-        ("list", pa.list_(INNER_TYPE)),
-        ("map", pa.map_(pa.string(), pa.string())),
-        ("lists", pa.list_(pa.list_(pa.float64()))),
-    ]
-)
 
-
-def expected(value: Any, *, is_field: bool = False) -> Any:
-    """The same value as JSON has it: structs without what is NULL, floats that are none as texts."""
-    if isinstance(value, dict):
-        return {name: expected(one) for name, one in value.items() if one is not None or is_field}
-    if isinstance(value, list):
-        return [expected(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-def expected_row(row: dict[str, Any] | None) -> Any:
-    if row is None:
-        return None
-    map_ = row["map"]
-    found = expected({name: value for name, value in row.items() if name != "map"})
-    return found if map_ is None else found | {"map": expected(map_, is_field=True)}
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(ROWS, max_size=6), st.integers(0, 6), st.integers(0, 6))
-def test_every_row_is_read_back_whatever_part_of_a_column_it_is_in(rows, begin, length):
-    column = pa.array([None if r is None else r | {"map": list((r["map"] or {}).items())} for r in rows], TYPE)
-    # Lists of pairs cannot say that a map is NULL.
-    rows = [None if r is None else r | {"map": r["map"] or {}} for r in rows]
-    part = column.slice(begin, length)
-    found = [None if text is None else json.loads(text) for text in json_texts(part).to_pylist()]
-    assert found == [expected_row(row) for row in rows[begin : begin + length]]
-
-
-@given(st.lists(FLOATS))
+@given(st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False)))
 def test_numbers_keep_every_digit(values):
     found = [
         None if text is None else json.loads(text) for text in json_texts(pa.array(values, pa.float64())).to_pylist()
     ]
-    assert found == [expected(value) for value in values]
+    assert found == values
 
 
 @pytest.mark.parametrize(
