@@ -1,4 +1,4 @@
-"""Runs tests on the checked build of the compiled modules: ``python -m pytest -p tests.checked tests/unit``.
+"""Run tests on the checked build of the compiled modules: ``python -m pytest -p tests.checked tests/unit``.
 
 Each write into a column asserts the kind and the bounds of what it writes into. Where a failed assertion cannot raise,
 it ends the process; what it says goes to the runner's standard error, and pytest's traceback names the test.

@@ -1,4 +1,4 @@
-"""Builds what fuzzing needs: the compiled modules with sanitizers and assertions, and the fuzzer's own C."""
+"""Build the compiled modules with sanitizers and assertions, and the fuzzer's own C."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIONS = {
 
 
 class Build(NamedTuple):
-    """What was built."""
+    """The results of a build."""
 
     modules: Path
     """The folder with the instrumented package."""
@@ -35,12 +35,12 @@ class Build(NamedTuple):
     preload: str
 
     def environment(self) -> dict[str, str]:
-        """The environment of a worker."""
+        """Return the environment of a worker."""
         return os.environ | OPTIONS | {"LD_PRELOAD": self.preload, "SPARK_MQ_SOURCE_FUZZER": str(self.fuzzer)}
 
 
 def build() -> Build:
-    """Builds everything that is older than its sources.
+    """Build everything that is older than its sources.
 
     Raises:
         SystemExit: a tool is missing, or a build failed.

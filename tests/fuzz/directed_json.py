@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq_source.values.json.decode import json_decoder
+from tests.oracles.arrays import laid_out
 from tests.oracles.json import differences, read_all, reader_of
 from tests.oracles.json_tokens import NO_JSON, SPACES, TOKENS
 
@@ -228,13 +228,6 @@ def damaged(rng: Random, payload: bytes) -> bytes:
     return bytes(data)
 
 
-def laid_out(payloads: list[bytes], offset: int) -> pa.Array:
-    """Return payloads of which the first begins at an offset, and the last ends where their memory ends."""
-    data = array("B", b'"' * offset + b"".join(payloads))
-    ends = array("i", itertools.accumulate(map(len, payloads), initial=offset))
-    return pa.Array.from_buffers(pa.binary(), len(payloads), [None, pa.py_buffer(ends), pa.py_buffer(data)])
-
-
 def run(seed: int) -> int:
     """Compare what a seed makes with the oracle; return how many payloads were decoded.
 
@@ -254,6 +247,10 @@ def run(seed: int) -> int:
         rng.shuffle(payloads)
     unique = [*dict.fromkeys(payloads)]
     values = dict(zip(unique, read_all(reader_of(wanted, definition), unique), strict=True))
+    explained = json_decoder(wanted, definition, "python").decode(pa.array(unique, pa.binary()))
+    for row, found in differences(explained.values, explained.reasons, [values[one] for one in unique]):
+        raise AssertionError(f"seed {seed}: {wanted}, definition {definition}: {unique[row]!r} is {found!r} in Python")
+    reasons = {unique[row]: reason for row, reason in explained.reasons.items()}
     decoder = json_decoder(wanted, definition)
     count = 0
     # The same decoder, so that each batch meets what was learnt from others; all, some, and some in batches of one row.
@@ -270,5 +267,6 @@ def run(seed: int) -> int:
                 f"seed {seed}: {wanted}, definition {definition}: {rows[row]!r} in row {row} of {len(rows)} is "
                 f"{found!r}, expected {expected!r}"
             )
+        assert decoded.reasons == {row: reasons[one] for row, one in enumerate(rows) if one in reasons}, f"seed {seed}"
         count += len(rows)
     return count

@@ -31,9 +31,10 @@ def run(seed: int) -> int:
             size = rng.choice([2**31 - 1, len(data) - 3 if parts[0] is None else len(data)])
             payloads += [size.to_bytes(4, "big") + data[4:], None]
             expected += [None, None]
-    decoded = pair_decoder().decode(pa.array([b"before", *payloads], pa.binary()).slice(1))
-    decoded.values.validate(full=True)
     refused = [at for at, value in enumerate(expected) if value is None and payloads[at] is not None]
-    assert decoded.values.to_pylist() == expected, f"seed {seed}"
-    assert list(decoded.reasons) == refused, f"seed {seed}"
+    for implementation in ("native", "python"):
+        decoded = pair_decoder(implementation).decode(pa.array([b"before", *payloads], pa.binary()).slice(1))
+        decoded.values.validate(full=True)
+        assert decoded.values.to_pylist() == expected, f"seed {seed}, {implementation}"
+        assert list(decoded.reasons) == refused, f"seed {seed}, {implementation}"
     return len(payloads)

@@ -107,7 +107,7 @@ def run_decoder(rng: Random, seed: int, loops: str) -> int:
 
 
 def is_whole(message: bytes) -> bool:
-    """Whether protobuf's runtime can read a message."""
+    """Return whether protobuf's runtime can read a message."""
     try:
         oracle.Message.FromString(message)
     except Exception:  # noqa: BLE001 - its error is of a module that differs from version to version

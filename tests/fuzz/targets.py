@@ -1,4 +1,4 @@
-"""What is fuzzed: for each target, inputs to begin with, and what is done with an input.
+"""Targets of the fuzzer: for each one, inputs to begin with, and the session that takes them.
 
 A session feeds a group of inputs to one decoder or encoder, as a task does with the entries of a range. Both
 implementations must answer each input alike, and finish with the same rows.
@@ -57,10 +57,10 @@ from tests.unit.nsq.vectors import FROM_NSQD
 from tests.vectors import pulsar_frames, tubemq_calls
 
 MAX_MESSAGE_BYTES = 1 << 20
-"""What decoders are told to accept; the sanitizer refuses an allocation many times as large."""
+"""The limit of decoders; the sanitizer refuses an allocation many times as large."""
 
 FULL_BYTES = 4 << 20
-"""What a session holds at most before its rows are taken, as a reader does."""
+"""The bytes of rows at which a session takes them, as a reader does."""
 
 TIME = pa.timestamp("us", "UTC")
 MAP = pa.map_(pa.string(), pa.string())
@@ -75,10 +75,10 @@ class Session(Protocol):
     """One decoder or encoder, made of a seed: the same seed makes the same options."""
 
     def feed(self, data: memoryview) -> object:
-        """What became of an input, to be compared with what the other implementation made of it."""
+        """Take an input; return the outcome, to be compared with the other implementation's."""
 
     def finish(self) -> object:
-        """What is there at the end, checked."""
+        """End the session; return what is left, checked."""
 
 
 class Target(NamedTuple):
@@ -91,7 +91,7 @@ class Target(NamedTuple):
 
 
 def random_schema(rng: Random, columns: pa.Schema) -> pa.Schema:
-    """All columns half of the time, else some; each binary one is text at times."""
+    """Return all columns half of the time, else some; some binary ones as text."""
     names = columns.names if rng.random() < 0.5 else rng.sample(columns.names, rng.randint(0, len(columns)))
     as_text = rng.random() < 0.3
     texts = {"key", "value"} if as_text else set()
@@ -101,7 +101,7 @@ def random_schema(rng: Random, columns: pa.Schema) -> pa.Schema:
 
 
 class DecoderSession:
-    """Feeds a decoder, and takes its rows when there are many."""
+    """A session that feeds a decoder, and takes its rows when there are many."""
 
     decoder: Any
 
@@ -171,7 +171,7 @@ class PulsarDecoding(DecoderSession):
 
 
 def entry_of(metadata: bytes, payload: bytes, *, is_checked: bool, broker: bytes | None = None) -> bytes:
-    """The bytes of an entry."""
+    """Return the bytes of an entry."""
     body = len(metadata).to_bytes(4, "big") + metadata + payload
     if is_checked:
         body = b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
@@ -181,7 +181,7 @@ def entry_of(metadata: bytes, payload: bytes, *, is_checked: bool, broker: bytes
 
 
 def pulsar_entries() -> Iterator[bytes]:
-    """What brokers sent, and entries with every field there is."""
+    """Yield what brokers sent, and entries with every field."""
     for frame in pulsar_frames():
         taken = pulsar_wire.take_frame(memoryview(frame.data), 0, 1 << 23)
         if taken is not None and taken.body is not None:
@@ -281,7 +281,7 @@ class TubeMQDecoding(DecoderSession):
 
 
 def tubemq_answers() -> Iterator[bytes]:
-    """What brokers sent, and messages whose checksum is -1: not checked."""
+    """Yield what brokers sent, and messages whose checksum is -1: not checked."""
     for call in tubemq_calls():
         taken = tubemq_wire.take_frame(memoryview(call.answer), 0)
         if taken is not None:
@@ -313,7 +313,7 @@ class NsqDecoding(DecoderSession):
 
 
 def nsq_frames() -> Iterator[bytes]:
-    """What nsqd sent, and runs of messages."""
+    """Yield what nsqd sent, and runs of messages."""
     yield from FROM_NSQD
     message = encode_frame(
         MESSAGE, (1_700_000_000_000_000_000).to_bytes(8, "big") + b"\0\1" + b"0123456789abcdef" + b"v"
@@ -323,7 +323,7 @@ def nsq_frames() -> Iterator[bytes]:
 
 
 def drawn_batch(data: memoryview, columns: dict[str, pa.DataType], *, is_null_free: bool = False) -> pa.RecordBatch:
-    """Rows made of an input: cells are pieces of it, sliced so that arrays begin within their buffers."""
+    """Return rows made of an input: cells are pieces of it, sliced so that arrays begin within their buffers."""
     raw = bytes(data)
     rng = Random(zlib.crc32(raw))
     rows = rng.randint(0, 12)
@@ -443,7 +443,7 @@ class NsqEncoding:
 
 
 class PythonSession:
-    """Feeds what has no compiled twin: only an error of ours may come of it."""
+    """A session of code without a compiled twin, which may raise errors of this package only."""
 
     def __init__(self, run: Callable[[memoryview, int], object], seed: int) -> None:
         self.run = run

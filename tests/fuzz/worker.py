@@ -33,15 +33,15 @@ CORPUS = Path(__file__).with_name("corpus")
 FOLDER = Path(__file__).parents[2] / "build" / "fuzz"
 HANG_SECONDS = 120
 WEIGHTS = {"pulsar_entries": 4, "tubemq_answers": 3, "nsq_messages": 2}
-"""So many slices of a round go to what takes the bytes of others."""
+"""Slices of a round, for targets that take bytes of others."""
 DIRECTED = "directed_"
 DIRECTED_WEIGHT = 2
 
 MAX_BYTES = 4096
-"""How large an input becomes."""
+"""The size limit of an input."""
 GROUP_INPUTS = 256
 COMPARED = 16
-"""One of so many groups is run by the twin as well."""
+"""One in this many groups also runs on the twin."""
 SHARED_BYTES = 64 + GROUP_INPUTS * (MAX_BYTES + 4)
 # executions, inputs to begin with and found, seed of the session, inputs in the group, bytes of the group
 HEAD = struct.Struct("<QQQQQ")
@@ -55,13 +55,13 @@ class Directed(NamedTuple):
 
 
 def directed_targets() -> dict[str, Directed]:
-    """The directed targets: all modules of that name here."""
+    """Return the directed targets: all modules of that name here."""
     names = sorted(path.stem for path in Path(__file__).parent.glob(f"{DIRECTED}*.py"))
     return {name: Directed(name, import_module(f"tests.fuzz.{name}").run) for name in names}
 
 
 class Shared:
-    """What survives the process: counts, and the group that is running."""
+    """A file that survives the process, with counts and the running group."""
 
     def __init__(self, path: Path) -> None:
         path.touch()
@@ -72,12 +72,12 @@ class Shared:
         self._seed = self._inputs = self._bytes = 0
 
     def begin(self, seed: int) -> None:
-        """A group begins, or a seed of a directed target."""
+        """Begin a group, or a seed of a directed target."""
         self._seed, self._inputs, self._bytes = seed, 0, 0
         self._write()
 
     def add(self, data: bytes) -> None:
-        """An input is about to run."""
+        """Note an input that is about to run."""
         at = 64 + self._bytes
         self._map[at : at + 4 + len(data)] = len(data).to_bytes(4, "little") + data
         self._inputs += 1
@@ -89,20 +89,20 @@ class Shared:
 
 
 def read_shared(path: Path) -> tuple[int, int, int, list[bytes]]:
-    """Executions, the corpus' size, the session's seed and the inputs of the group."""
+    """Return the executions, the size of the corpus, the seed of the session and the inputs of the group."""
     data = path.read_bytes()
     executions, corpus, seed, _, size = HEAD.unpack_from(data)
     return executions, corpus, seed, list(_inputs(data[64 : 64 + size]))
 
 
 def write_group(path: Path, seed: int, inputs: list[bytes]) -> None:
-    """Saves a group: what reproduces a finding."""
+    """Save a group, which reproduces a finding."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(seed.to_bytes(8, "little") + b"".join(len(one).to_bytes(4, "little") + one for one in inputs))
 
 
 def read_group(path: Path) -> tuple[int, list[bytes]]:
-    """A group that was saved."""
+    """Return the seed and the inputs of a saved group."""
     data = path.read_bytes()
     return int.from_bytes(data[:8], "little"), list(_inputs(data[8:]))
 
@@ -116,7 +116,7 @@ def _inputs(data: bytes) -> Iterator[bytes]:
 
 
 def run_group(target: Target, seed: int, inputs: list[bytes], implementation: str) -> list[object]:
-    """What an implementation makes of a group."""
+    """Return what an implementation answers to the inputs of a group."""
     session = target.session(seed, implementation)
     # An array's memory ends where the input ends, unlike that of bytes: reading past it is seen.
     outcomes = [session.feed(memoryview(array("B", array("B", one)))) for one in inputs]
@@ -124,20 +124,20 @@ def run_group(target: Target, seed: int, inputs: list[bytes], implementation: st
 
 
 def compare(native: list[object], python: list[object]) -> None:
-    """Whether both implementations gave the same.
+    """Compare the answers of both implementations.
 
     Raises:
-        AssertionError: they did not; says what.
+        AssertionError: they differ; names the input and both answers.
     """
     for number, (one, other) in enumerate(zip(native, python, strict=True)):
         assert one == other, f"input {number} of {len(native) - 1}: native gives {one!r}, python {other!r}"
 
 
 def check_group(target: Target, seed: int, inputs: list[bytes]) -> None:
-    """Runs a group by both implementations.
+    """Run a group on both implementations.
 
     Raises:
-        AssertionError: they do not agree.
+        AssertionError: they differ.
     """
     native = run_group(target, seed, inputs, "native")
     if target.has_twin:
@@ -145,7 +145,7 @@ def check_group(target: Target, seed: int, inputs: list[bytes]) -> None:
 
 
 def fuzz(target: Target, corpus: list[bytes], rng: Random, shared: Shared, until: float) -> list[bytes]:
-    """Runs groups until then; gives the inputs that reached something new."""
+    """Run groups until a time; return the inputs that reached new code."""
     library = ctypes.CDLL(os.environ["SPARK_MQ_SOURCE_FUZZER"])
     mutate, is_new = library.fuzzer_mutate, library.fuzzer_is_new
     mutate.restype = ctypes.c_size_t
@@ -166,7 +166,7 @@ def fuzz(target: Target, corpus: list[bytes], rng: Random, shared: Shared, until
         base = rng.choice(corpus)
         for number in range(GROUP_INPUTS):
             if number % 8 == 0:
-                # What was found last is the most promising.
+                # The latest finds are the most promising.
                 base = rng.choice(corpus[-20:] if rng.random() < 0.3 else corpus)
                 other = rng.choice(corpus)
             ctypes.memmove(address, base, len(base))
@@ -191,7 +191,7 @@ def fuzz(target: Target, corpus: list[bytes], rng: Random, shared: Shared, until
 
 
 def fuzz_directed(target: Directed, rng: Random, shared: Shared, until: float) -> None:
-    """Runs consecutive seeds until then, at least one."""
+    """Run consecutive seeds until a time, at least one."""
     seed = rng.getrandbits(32)
     while True:
         shared.begin(seed)
@@ -241,7 +241,7 @@ class Slice:
             (folder / f"{zlib.crc32(data):08x}").write_bytes(data)
 
     def wait(self) -> str:
-        """How it ended: an empty text is well."""
+        """Wait for the end; return the error report, empty without an error."""
         executions, moved_at = 0, time.monotonic()
         while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
             time.sleep(0.1)
@@ -254,7 +254,7 @@ class Slice:
         return self.log_path.read_text(errors="replace")[-8000:]
 
     def save(self, report: str) -> None:
-        """Keeps what it ran, and says how to run it again."""
+        """Save what was running, and print the command that runs it again."""
         again = path = FOLDER / "findings" / f"{self.target.name}-{self.seed}"
         _, _, seed, inputs = read_shared(self.shared_path)
         print(f"\n{self.target.name}: FOUND with seed {self.seed}:\n{report}")
@@ -267,7 +267,7 @@ class Slice:
 
 
 def inputs_of(target: Target, *folders: Path) -> Iterator[bytes]:
-    """What mutations begin with: inputs that were made or recorded, and those that reached something new."""
+    """Yield the inputs to mutate: made or recorded ones, and those that reached new code."""
     for data in target.inputs():
         yield data[:MAX_BYTES]
     for folder in folders:
@@ -276,7 +276,7 @@ def inputs_of(target: Target, *folders: Path) -> Iterator[bytes]:
 
 
 class Count:
-    """What a target did."""
+    """Counts of one target."""
 
     def __init__(self) -> None:
         self.executions = self.findings = self.slices = 0
@@ -288,7 +288,7 @@ class Count:
 
 
 def run(targets: Mapping[str, Target | Directed], names: Sequence[str], seed: int, seconds: float) -> dict[str, Count]:
-    """Fuzzes targets in turn, each at least once."""
+    """Fuzz targets in turn, each at least once."""
     slice_seconds = min(max(seconds / len(names), 1.0), 60.0)
     until = time.monotonic() + seconds
     counts = {name: Count() for name in names}
@@ -314,7 +314,7 @@ def run(targets: Mapping[str, Target | Directed], names: Sequence[str], seed: in
 
 
 def reproduce(targets: Mapping[str, Target | Directed], path: Path) -> None:
-    """Runs again what was found: a group that was saved, or a directed target's seed.
+    """Run a finding again: a saved group, or a seed of a directed target.
 
     Raises:
         AssertionError: it still fails.
@@ -328,7 +328,7 @@ def reproduce(targets: Mapping[str, Target | Directed], path: Path) -> None:
 
 
 def main() -> int:
-    """Fuzzes, or runs a group that was saved; 1 if anything was found."""
+    """Fuzz, or run a finding again; return 1 if anything was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", type=Path)
     parser.add_argument("names", nargs="*")

@@ -11,7 +11,7 @@ import pytest
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.protobuf.decode import protobuf_decoder
 from spark_mq_source.values.protobuf.encode import encode_protobuf
-from tests.oracles.layout import at_the_end
+from tests.oracles.arrays import at_the_end
 from tests.oracles.protobuf import (
     KEYS,
     NAMES,
@@ -157,7 +157,7 @@ def test_each_wire_type_against_each_field():
 
 
 def differences(decoder, payloads, expected, text):
-    """What a decoder gives that is not expected: at 16 alignments, of a thousand rows and of a single one."""
+    """Return the differences of a decoder: at 16 alignments, of a thousand rows and of a single one."""
 
     def decode(rows, offset):
         decoded = decoder.decode(at_the_end(rows, offset))
@@ -221,7 +221,7 @@ def nested(type_):
 
 
 def fits(kind, text, type_, types):
-    """Whether a field can be a column of the type."""
+    """Return whether a field can be a column of the type."""
     if entry := re.search(r"map<(\w+), (\w+)>", text):
         key, item = entry.groups()
         return (

@@ -15,15 +15,17 @@ float the integer of its bits, a decimal its unscaled integer.
 from __future__ import annotations
 
 import io
-import itertools
 import struct
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
 import fastavro
 import pyarrow as pa
+
+from tests.oracles.arrays import cells, laid_out
+
+__all__ = ["cells", "laid_out"]
 
 Schema = Any
 """Parsed JSON in which names are replaced by what they name; see `expanded`."""
@@ -132,7 +134,7 @@ def spark_type(schema: Schema) -> pa.DataType:  # noqa: PLR0911 - a kind each
 
 
 def fits(schema: Schema, wanted: pa.DataType) -> bool:
-    """Whether a column of a type can have the values of a schema."""
+    """Return whether a column of a type can have the values of a schema."""
     kind = kind_of(schema)
     if kind == "union" and len(not_null(schema)) == 1:
         return fits(not_null(schema)[0], wanted)
@@ -624,55 +626,6 @@ def written(schema: Schema, type_: pa.DataType, cell: Any) -> Any:  # noqa: PLR0
     if kind == "double" and pa.types.is_float32(type_):
         return double_bits(struct.unpack("<f", cell.to_bytes(4, "little"))[0])
     return cell
-
-
-# -- Arrow
-
-
-def cells(values: pa.Array) -> list[Any]:
-    """Return the cells of an Arrow array."""
-    type_ = values.type
-    found: Sequence[Any]
-    if pa.types.is_struct(type_):
-        fields = [cells(values.field(at)) for at in range(type_.num_fields)]
-        found = list(zip(*fields, strict=True)) if fields else [()] * len(values)
-    elif pa.types.is_map(type_):
-        found = _parts(values.offsets, list(zip(cells(values.keys), cells(values.items), strict=True)))
-    elif pa.types.is_list(type_):
-        found = _parts(values.offsets, cells(values.values))
-    elif pa.types.is_decimal(type_):
-        found = [_unscaled(values, values.offset + at) for at in range(len(values))]
-    elif pa.types.is_temporal(type_) or pa.types.is_floating(type_):
-        width = pa.uint64() if pa.types.is_float64(type_) else pa.uint32() if pa.types.is_floating(type_) else None
-        found = values.view(width or (pa.int32() if type_.bit_width == 32 else pa.int64())).to_pylist()
-    else:
-        return values.to_pylist()
-    if not values.null_count:
-        return list(found)
-    return [cell if valid else None for cell, valid in zip(found, values.is_valid().to_pylist(), strict=True)]
-
-
-def _unscaled(values: pa.Array, at: int) -> int:
-    return int.from_bytes(memoryview(values.buffers()[1])[16 * at : 16 * at + 16], "little", signed=True)
-
-
-def _parts(offsets: pa.Array, items: list[Any]) -> list[list[Any]]:
-    ends = offsets.to_pylist()
-    return [items[start:end] for start, end in itertools.pairwise(ends)]
-
-
-def laid_out(payloads: Sequence[bytes | None], offset: int = 0) -> pa.BinaryArray:
-    """Return a binary array in an allocation of its own: the data begin at an offset, and end where it ends."""
-    cells = [payload or b"" for payload in payloads]
-    data = array("B", bytes(offset) + b"".join(cells))
-    ends = array("i", itertools.accumulate(map(len, cells), initial=offset))
-    valid = None
-    if None in payloads:
-        bits = bytearray((len(payloads) + 7) // 8)
-        for at, payload in enumerate(payloads):
-            bits[at >> 3] |= (payload is not None) << (at & 7)
-        valid = pa.py_buffer(bits)
-    return pa.Array.from_buffers(pa.binary(), len(payloads), [valid, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
 # -- random schemas, values and evolution

@@ -234,7 +234,7 @@ def signed(value: int, bits: int = 64) -> int:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether bytes are UTF-8."""
+    """Return whether bytes are UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:

@@ -377,7 +377,7 @@ class RefusedError(Exception):
 
 
 class Oracle:
-    """What payloads are as a struct of wanted columns, and what such structs are as payloads.
+    """A reader of payloads as structs of wanted columns, and a writer of such structs.
 
     The runtime has a class made for the columns: texts are bytes in it, maps are repeated entries, open enums are
     int32, and each field tells absent from zero.

@@ -117,17 +117,17 @@ class Entry:
 
     @property
     def is_chunk(self) -> bool:
-        """Whether it is a chunk of a message."""
+        """True for a chunk of a message."""
         return self.metadata.num_chunks_from_msg > 1
 
     @property
     def is_batch(self) -> bool:
-        """Whether it is a batch."""
+        """True for a batch."""
         return not self.is_chunk and self.metadata.HasField("num_messages_in_batch")
 
     @property
     def messages(self) -> int:
-        """How many messages it says it holds."""
+        """The number of messages, as the metadata has it."""
         return self.metadata.num_messages_in_batch if self.is_batch else 1
 
 

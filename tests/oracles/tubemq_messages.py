@@ -86,7 +86,7 @@ class Reader:
         return rows
 
     def _cells(self, said: Any) -> dict[str, Any] | None:
-        """What a message says; None if no filter wants it."""
+        """Return the row of a message; None if no filter wants it."""
         data = said.payLoadData
         check(said.checkSum in (-1, zlib.crc32(data) & 0x7FFFFFFF), "checksum")
         pairs: list[tuple[bytes, bytes]] = []

@@ -27,12 +27,12 @@ SESSIONS = {
     "pulsar_entries": (slice(-6, None), [0], 100),
     "tubemq_answers": (slice(-9, None), [0], 75),
     "nsq_messages": (slice(-4, None), [0, 1], 6),
-    "avro_values": (slice(None), [0], 60),
-    "avro_rows": (slice(None), [0], 200),
-    "json_values": (slice(None), [0], 100),
+    "avro_values": (slice(None, None, 4), [0], 60),
+    "avro_rows": (slice(None, None, 12), [0], 60),
+    "json_values": (slice(None, None, 6), [0], 60),
     "pairs": (slice(None), [0], 60),
-    "protobuf_values": (slice(None, None, 8), [0], 300),
-    "protobuf_rows": (slice(None, None, 20), [0], 400),
+    "protobuf_values": (slice(None, None, 6), [0], 60),
+    "protobuf_rows": (slice(None, None, 12), [0], 60),
     "pulsar_rows": (slice(None), [0], 30),
 }
 

@@ -1,0 +1,22 @@
+"""Decoders and encoders agree with the oracles on some seeds of the fuzzer's directed targets."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.worker import directed_targets
+
+pytest.importorskip("spark_mq_source.pulsar.payload._messages_native", exc_type=ImportError)
+
+TARGETS = directed_targets()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 7, 23])
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_a_seed_makes_is_what_the_oracle_says(name: str, seed: int) -> None:
+    assert TARGETS[name].run(seed) > 0
+
+
+def test_there_is_a_target_for_each_format_and_encoding() -> None:
+    names = ["avro", "json", "nsq", "pairs", "protobuf", "pulsar", "tubemq"]
+    assert list(TARGETS) == [f"directed_{name}" for name in names]
