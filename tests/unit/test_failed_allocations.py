@@ -27,12 +27,12 @@ SESSIONS = {
     "pulsar_entries": (slice(-6, None), [0], 100),
     "tubemq_answers": (slice(-9, None), [0], 75),
     "nsq_messages": (slice(-4, None), [0, 1], 6),
-    "avro_values": (slice(None, None, 4), [0], 60),
-    "avro_rows": (slice(None, None, 12), [0], 60),
-    "json_values": (slice(None, None, 6), [0], 60),
+    "avro_values": (slice(None, None, 4), [0], 150),
+    "avro_rows": (slice(None, None, 12), [0], 250),
+    "json_values": (slice(None, None, 6), [0], 150),
     "pairs": (slice(None), [0], 60),
-    "protobuf_values": (slice(None, None, 6), [0], 60),
-    "protobuf_rows": (slice(None, None, 12), [0], 60),
+    "protobuf_values": (slice(None, None, 6), [0], 200),
+    "protobuf_rows": (slice(None, None, 12), [0], 400),
     "pulsar_rows": (slice(None), [0], 30),
 }
 
