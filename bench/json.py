@@ -20,7 +20,7 @@ import pyarrow.json
 from bench.avro import SCHEMA, THREE
 from bench.loops import ROWS, Run, run_of
 from bench.values import make_flights
-from spark_mq_source.values.json.decode import arrow_type_of_json, json_decoder
+from spark_mq_source.values.json.decode import arrow_type_of, json_decoder
 
 
 def flights() -> list[bytes]:
@@ -34,7 +34,7 @@ def runs() -> Iterator[tuple[str, Run]]:
     values = flights()
     payloads = pa.array(values, pa.binary())
     definition = json.dumps(SCHEMA)
-    whole = arrow_type_of_json(definition)
+    whole = arrow_type_of(definition)
     # The others have no number that is a timestamp.
     plain = pa.schema([(field.name, pa.int64() if field.name == "time_hour" else field.type) for field in whole])
     columns = (("all columns", whole, plain), ("three columns", *map(_three, (whole, plain))))

@@ -152,12 +152,12 @@ def _avro_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None
 
 
 def _json_type(encoding: Encoding) -> pa.DataType:
-    from spark_mq_source.values.json.decode import arrow_type_of_json  # noqa: PLC0415
+    from spark_mq_source.values.json.decode import arrow_type_of  # noqa: PLC0415
 
     if not encoding.definition:
         raise ValueError("JSON has no types of its own: set its schema (valueSchema, keySchema), or name the columns")
     is_avro = is_avro_definition(encoding.definition)
-    return arrow_type_of_json(encoding.definition) if is_avro else arrow_type_of_ddl(encoding.definition)
+    return arrow_type_of(encoding.definition) if is_avro else arrow_type_of_ddl(encoding.definition)
 
 
 def _json_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:

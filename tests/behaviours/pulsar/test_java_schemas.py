@@ -15,7 +15,8 @@ import pytest
 
 from brokers.pulsar import distribution
 from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
-from spark_mq_source.values.json.decode import arrow_type_of_json, json_decoder
+from spark_mq_source.values.json.decode import arrow_type_of as json_type_of
+from spark_mq_source.values.json.decode import json_decoder
 from spark_mq_source.values.primitives import primitive_decoder
 from tests.java_program import JavaProgram
 
@@ -129,7 +130,7 @@ def test_primitives(written: dict[str, Any], kind: str) -> None:
 def test_json(written: dict[str, Any], implementation: str) -> None:
     definition = written["json"]["definition"]
     payloads = pa.array([base64.b64decode(written["json"]["payload"]), b"{}"], pa.binary())
-    decoded = json_decoder(arrow_type_of_json(definition), definition, implementation).decode(payloads)
+    decoded = json_decoder(json_type_of(definition), definition, implementation).decode(payloads)
     assert decoded.reasons == {}
     assert decoded.values.to_pylist() == [EVERYTHING, dict.fromkeys(EVERYTHING)]
 

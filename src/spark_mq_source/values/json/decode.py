@@ -22,10 +22,10 @@ _COMPILED: Final = "spark_mq_source.values.json._decode_native"
 _decoding: Final = Implementation(explain, compiled=_COMPILED)
 
 
-def arrow_type_of_json(definition: str) -> pa.DataType:
+def arrow_type_of(definition: str) -> pa.DataType:
     """Return the Arrow type of values with one of Pulsar's JSON schemas, which are Avro definitions.
 
-    As `avro.arrow_type_of`, except for a union of several types and for some of Java's types: see `json.steps`.
+    As `avro.decode.arrow_type_of`, except for a union of several types and for some of Java's types: see `json.steps`.
 
     Args:
         definition: the schema, as JSON.
@@ -34,7 +34,7 @@ def arrow_type_of_json(definition: str) -> pa.DataType:
         OptionError: it is not an Avro schema, is recursive, or has a type that Spark does not have.
 
     Example:
-        >>> arrow_type_of_json('{"type": "record", "name": "F", "fields": [{"name": "a", "type": ["int", "string"]}]}')
+        >>> arrow_type_of('{"type": "record", "name": "F", "fields": [{"name": "a", "type": ["int", "string"]}]}')
         StructType(struct<a: string>)
     """
     return arrow_type(_parsed(definition))

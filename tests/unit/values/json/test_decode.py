@@ -22,7 +22,7 @@ from pulsar import schema as official_schema
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.values.decoder import Decoded
 from spark_mq_source.values.json import explain
-from spark_mq_source.values.json.decode import arrow_type_of_json, json_decoder
+from spark_mq_source.values.json.decode import arrow_type_of, json_decoder
 from spark_mq_source.values.json.steps import MAX_DEPTH
 
 UTC = zoneinfo.ZoneInfo("UTC")  # as pyarrow has it
@@ -490,7 +490,7 @@ def test_what_the_python_client_writes() -> None:
     definition = json.dumps(Flight.schema())
     payload = official_schema.JsonSchema(Flight).encode(flight)
     # It writes the values of an enum, of whatever type, where Java writes the names.
-    assert repr(decode_one(payload, arrow_type_of_json(definition), definition)) == repr(
+    assert repr(decode_one(payload, arrow_type_of(definition), definition)) == repr(
         {
             "number": 2**62,
             "delay": math.nan,
@@ -508,7 +508,7 @@ def test_what_the_python_client_writes() -> None:
 def test_a_union_of_several_types_is_a_text() -> None:
     definition = record(("u", ["null", "int", "string"]), ("n", ["int", "null", "long"]), ("f", ["float", "double"]))
     wanted = pa.struct([("u", pa.string()), ("n", pa.int64()), ("f", pa.float64())])
-    assert arrow_type_of_json(definition) == wanted
+    assert arrow_type_of(definition) == wanted
     decoded = decode(['{"u": 1, "n": 2, "f": 3}', '{"u": "1", "n": null}', '{"u": null}'], wanted, definition)
     assert decoded.values.to_pylist() == [
         {"u": "1", "n": 2, "f": 3.0},
@@ -533,7 +533,7 @@ def test_the_type_of_a_definition_can_be_read() -> None:
         ("ns", logical("long", "timestamp-nanos")), ("list", {"type": "array", "items": ["null", inner]}),
         ("map", {"type": "map", "values": "I"}),
     )  # fmt: skip
-    fields = {field.name: field.type for field in arrow_type_of_json(definition)}
+    fields = {field.name: field.type for field in arrow_type_of(definition)}
     assert fields == {
         "b": pa.bool_(), "i": pa.int32(), "l": pa.int64(), "f": pa.float32(), "d": pa.float64(), "s": pa.string(),
         "y": pa.binary(), "x": pa.binary(), "n": pa.null(), "e": pa.string(), "c": pa.decimal128(4, 1),
