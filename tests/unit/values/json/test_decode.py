@@ -271,12 +271,16 @@ def test_work_is_linear_in_the_length_of_a_payload(name: str, monkeypatch: pytes
         """Return the number of calls that decoding and finding the reason make."""
         calls = itertools.count()
         decoder: Any = json_decoder(type_, None, "native")
-        payload = pa.array([make(size).encode()], pa.binary())
+        text = make(size)
+        payload = pa.array([text.encode()], pa.binary())
+        marks.clear()
         sys.setprofile(lambda *_: next(calls))
         try:
             assert list(decoder.decode(payload).reasons) == [0]
         finally:
             sys.setprofile(None)
+        # The depth is searched for by marks, each of two characters at most.
+        assert bool(marks) == (text.count("[") + text.count("{") > MAX_DEPTH)
         assert max(map(len, marks), default=0) <= 2
         assert decoder.reread <= MAP_DEPTH * size
         return next(calls)
