@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from brokers.cache import unpacked_artifact
+from brokers.cache import cache_folder, unpacked_artifact
+from brokers.class_data import ClassData
 from brokers.credentials import BASIC_PASSWORD, BASIC_USER, Credentials, make_credentials
 from brokers.processes import ManagedProcess, free_ports, log_tail
 from brokers.pulsar_admin import TEST_NAMESPACE, AdminError, PulsarAdmin
@@ -218,6 +219,8 @@ class PulsarStandalone:
         command, environment = self.prepare()
         self._process = ManagedProcess(command, log=self.log, environment=environment, folder=self.folder)
         wait_until_ready(self.admin, self.log, still_alive=lambda: self._process is not None and self._process.alive)
+        if (class_data := self._class_data) is not None:
+            class_data.make(self._process.pid)
 
     def prepare(self) -> tuple[list[str], dict[str, str]]:
         """Writes the configuration; returns the command line and environment of the broker."""
@@ -239,6 +242,13 @@ class PulsarStandalone:
             command += ["--zookeeper-dir", str(self.folder / "metadata")]
             command += ["--zookeeper-port", str(self._ports.zookeeper or 2181)]
         environment = program_environment(self.folder, self.jvm)
+        class_data = self._class_data
+        if class_data is not None:
+            # A JVM with a folder of files on its class path maps no archive, and bin/pulsar puts that of the logging
+            # configuration there; so this one does not exist.
+            environment["PULSAR_LOG_CONF"] = str(home / "no-folder" / "log4j2.yaml")
+            logging = f"-Dlog4j.configurationFile={home / 'conf' / 'log4j2.yaml'}"
+            environment["PULSAR_GC"] = " ".join([environment["PULSAR_GC"], logging, *class_data.options(record=True)])
         # bin/pulsar passes it to the broker; some versions refuse it twice.
         environment["PULSAR_STANDALONE_CONF"] = str(configuration)
         extra = [f"-Dpulsar.auth.basic.conf={self.credentials.password_file}"] if self.credentials else []
@@ -247,6 +257,14 @@ class PulsarStandalone:
         if extra:
             environment["PULSAR_EXTRA_OPTS"] = " ".join(extra)
         return command, environment
+
+    @property
+    def _class_data(self) -> ClassData | None:
+        """The archive of classes for the small JVM of tests; benchmarks measure JVMs as users start them."""
+        if self.jvm is not SMALL_JVM:
+            return None
+        home = distribution(self.version)
+        return ClassData(cache_folder(), home.name, [home, home / "lib"], SMALL_JVM.values())
 
     @property
     def _release(self) -> tuple[int, int]:

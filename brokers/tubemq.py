@@ -34,7 +34,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from brokers.cache import artifact, unpacked_artifact
+from brokers.cache import artifact, cache_folder, unpacked_artifact
+from brokers.class_data import ClassData
 from brokers.credentials import Credentials, make_credentials
 from brokers.processes import ManagedProcess, free_ports, log_tail
 from brokers.tubemq_admin import MODIFY_TOKEN, AdminError, Topic, TubeAdmin
@@ -97,8 +98,19 @@ def zookeeper_classpath() -> str:
     return f"{distribution()}/lib/*:{metrics}"
 
 
+def class_data(server: str) -> ClassData:
+    """The archive of the classes of a server, for the small JVM."""
+    home = distribution()
+    return ClassData(cache_folder(), f"{home.name}-{server.partition('-')[0]}", [home / "lib"], SMALL_JVM)
+
+
 class Process(Protocol):
     """A running program, such as `ManagedProcess`."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
 
     @property
     def alive(self) -> bool:
@@ -312,7 +324,11 @@ class TubeCluster:
         self._wait_for(lambda: self.admin.brokers_online(broker_ids), "not all brokers are online", *self.brokers)
         # A master offers a new topic only after 30 s (StepStatus of 2.4.0). A restarted master gets all topics from the
         # brokers and offers them at once.
+        self._make_class_data(first)
         first.stop()
+        # A program stands still meanwhile, which here makes no master lose its session.
+        self._make_class_data(self.zookeeper)
+        self._make_class_data(self.brokers[0])
         self.start_server(first)
         self.wait_for_topics(topic.name for topic in self.topics)
         for master in other_masters:
@@ -453,7 +469,8 @@ class TubeCluster:
         }
         configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         program = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        command = ["java", ZOOKEEPER_HEAP, *self.jvm, "-cp", zookeeper_classpath(), program, str(configuration)]
+        options = [ZOOKEEPER_HEAP, *self._jvm_options("zookeeper")]
+        command = ["java", *options, "-cp", zookeeper_classpath(), program, str(configuration)]
         return Server("zookeeper", configuration.parent, command, HOST, port)
 
     def _master(self, number: int, port: int, web_port: int, tls_port: int) -> Server:
@@ -533,10 +550,18 @@ class TubeCluster:
             )
         )
         return [
-            "java", heap, *self.jvm, f"-Dtubemq.home={folder}", f"-Dtubemq.log.path={folder}",
+            "java", heap, *self._jvm_options(name), f"-Dtubemq.home={folder}", f"-Dtubemq.log.path={folder}",
             f"-Dlog4j.configurationFile={self.folder / 'log4j2.xml'}", "-cp", f"{distribution()}/lib/*",
             f"org.apache.inlong.tubemq.server.tools.{program}", "-f", str(configuration),
         ]  # fmt: skip
+
+    def _jvm_options(self, name: str) -> list[str]:
+        # Benchmarks measure JVMs as users start them.
+        return [*self.jvm, *(class_data(name).options(record=True) if self.jvm is SMALL_JVM else ())]
+
+    def _make_class_data(self, server: Server) -> None:
+        if server.process is not None and self.jvm is SMALL_JVM:
+            class_data(server.name).make(server.process.pid)
 
     def _write_folder(self, name: str) -> Path:
         folder = self.folder / name

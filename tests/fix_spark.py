@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from brokers.class_data import ClassData
 from brokers.processes import ManagedProcess, free_ports, log_tail
 
 if TYPE_CHECKING:
@@ -30,16 +31,28 @@ SHORT_LIVED_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """It does not live long enough for better code: compiling that would take a third of its time."""
 
 
-def spark_environment() -> dict[str, str]:
-    """The environment of every Spark process here: this interpreter on both sides, everything on loopback."""
+def class_data() -> ClassData:
+    """The archive of Spark's classes, which lies in the environment of the pyspark that it is made from."""
+    (pyspark,) = find_spec("pyspark").submodule_search_locations
+    return ClassData(Path(sys.prefix, "class-data"), "spark", [Path(pyspark, "jars")], [SHORT_LIVED_JVM])
+
+
+def spark_environment(*, record: bool = False) -> dict[str, str]:
+    """The environment of every Spark process here: this interpreter on both sides, everything on loopback.
+
+    Args:
+        record: whether the driver records its classes if they have no archive yet.
+    """
+    options = " ".join([SHORT_LIVED_JVM, *class_data().options(record=record)])
     return {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_SUBMIT_OPTS": SHORT_LIVED_JVM,
-        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED_JVM,
+        "SPARK_LAUNCHER_OPTS": SHORT_LIVED_JVM,
+        "SPARK_SUBMIT_OPTS": options,
+        "SPARK_DAEMON_JAVA_OPTS": options,
     }
 
 
@@ -74,7 +87,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         )
     with pytest.MonkeyPatch.context() as only_for_the_jvm:
         only_for_the_jvm.setenv("PYTHONPATH", str(PRELOADING), prepend=os.pathsep)
+        only_for_the_jvm.setenv("SPARK_SUBMIT_OPTS", spark_environment(record=True)["SPARK_SUBMIT_OPTS"])
         session = builder.getOrCreate()
+    # What most queries need is in the archive too.
+    session.range(10).selectExpr("cast(id AS string) AS text").groupBy("text").count().collect()
+    class_data().make(session._jvm.java.lang.ProcessHandle.current().pid())
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
@@ -154,7 +171,7 @@ class SparkCluster:
             '    .config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")\n'
             '    .config("spark.driver.bindAddress", "127.0.0.1")\n'
             '    .config("spark.executor.memory", "512m").config("spark.driver.memory", "512m")\n'
-            f'    .config("spark.executor.extraJavaOptions", "{SHORT_LIVED_JVM}")\n'
+            f'    .config("spark.executor.extraJavaOptions", "{spark_environment()["SPARK_DAEMON_JAVA_OPTS"]}")\n'
             '    .config("spark.sql.session.timeZone", "UTC").getOrCreate())\n'
         )
         return run_script(prologue + source, self.folder, *arguments)
@@ -163,11 +180,10 @@ class SparkCluster:
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """A standalone cluster: master and two workers in JVMs of their own, ended afterwards."""
-    import pyspark
-
+    (pyspark,) = find_spec("pyspark").submodule_search_locations
     tmp_path = tmp_path_factory.mktemp("cluster")
 
-    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    spark_class = Path(pyspark, "bin", "spark-class")
     environment = spark_environment() | {"SPARK_DAEMON_MEMORY": "384m"}
     master_port, master_web, *worker_ports = free_ports(6)
     master_url = f"spark://127.0.0.1:{master_port}"
