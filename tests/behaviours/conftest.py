@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.broker)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers, other ones for each test and the same in every run: no test is judged by chance."""
+    return random.Random(zlib.crc32(request.node.name.encode()))
 
 
 @pytest.fixture

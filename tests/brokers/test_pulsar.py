@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -94,8 +93,6 @@ def test_private_broker_comes_back_from_a_crash_with_its_data(pulsar_private: Pu
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path, pulsar: PulsarUnderTest) -> None:
     taken = int(pulsar.service_url.rpartition(":")[2])
     free = PulsarStandalone(tmp_path, ports=Ports(broker=taken, web=0, bookie=0))
-    began = time.monotonic()
     with pytest.raises(RuntimeError, match="ended while starting"):
         free.start()
-    assert time.monotonic() - began < 60
     free.kill()

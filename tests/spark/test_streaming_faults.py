@@ -329,9 +329,7 @@ def test_the_links_of_a_query_fail_between_its_triggers(
 def test_random_schedules(
     spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink, link: FaultProxy, number: int
 ) -> None:
-    seed = random.randrange(1_000_000)
-    print("schedule", number, "seed", seed)  # noqa: T201
-    rng = random.Random(seed)
+    rng = random.Random(number)
     feed = PulsarFeed(pulsar, rng.randrange(1, 4))
     options = through(link, feed, maxEntriesPerTrigger=rng.randrange(4, 40))
 

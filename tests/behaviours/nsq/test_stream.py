@@ -43,14 +43,6 @@ Start = Callable[..., NsqUnderTest]
 
 
 @pytest.fixture
-def seed() -> int:
-    """Printed where a test fails."""
-    seed = random.randrange(1_000_000)
-    print("seed", seed)  # noqa: T201
-    return seed
-
-
-@pytest.fixture
 def query(tmp_path: Path) -> Iterator[Callable[..., Query]]:
     """Starts queries: `query(broker, topic, option=value)`; they are closed with the test."""
     started: list[Query] = []
@@ -488,9 +480,8 @@ def _bytes_until_first_fin(q: Query) -> int:
 
 
 def test_a_connection_cut_anywhere_loses_nothing_and_doubles_nothing(
-    nsq: NsqUnderTest, query: Callable[..., Query], seed: int
+    nsq: NsqUnderTest, query: Callable[..., Query], rng: random.Random
 ):
-    rng = random.Random(seed)
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(2000))
     host, port = nsq.tcp_address.split(":")
@@ -515,9 +506,8 @@ def test_a_connection_cut_anywhere_loses_nothing_and_doubles_nothing(
 
 
 def test_attempts_that_die_anywhere_leave_a_batch_that_others_finish(
-    nsq: NsqUnderTest, query: Callable[..., Query], seed: int
+    nsq: NsqUnderTest, query: Callable[..., Query], rng: random.Random
 ):
-    rng = random.Random(seed)
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(2000))
     host, port = nsq.tcp_address.split(":")

@@ -61,23 +61,19 @@ def round_trip(session: Session, topic: str, messages: list[bytes]) -> list[byte
     return got
 
 
-def messages(seed: int) -> list[bytes]:
+def messages(rng: random.Random) -> list[bytes]:
     """Some that compress well, and some that do not at all."""
-    print(f"seed {seed}")  # noqa: T201 - shown where a test fails
-    dice = random.Random(seed)
-    return [
-        dice.choice([dice.randbytes, lambda size: b"z" * size])(dice.choice([1, 10, 100, 70_000])) for _ in range(600)
-    ]
+    return [rng.choice([rng.randbytes, lambda size: b"z" * size])(rng.choice([1, 10, 100, 70_000])) for _ in range(600)]
 
 
 @pytest.mark.parametrize("compression", ["none", "deflate", "snappy"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_upgraded_connections_carry_what_they_are_given(
-    nsq_private: Start, tls_material: TlsMaterial, tls: bool, compression: str
+    nsq_private: Start, tls_material: TlsMaterial, tls: bool, compression: str, rng: random.Random
 ):
     nsq = nsq_private(**with_certificate(tls_material) if tls else {})
     options = trusting(tls_material) if tls else {}
-    sent = messages(random.randrange(1 << 32))
+    sent = messages(rng)
     with open_session(nsq.tcp_address, compression=compression, **options) as session:
         agreed = session.identified
         assert (agreed.tls_v1, agreed.deflate, agreed.snappy) == (

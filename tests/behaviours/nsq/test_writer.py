@@ -218,14 +218,12 @@ def test_a_broker_that_is_down_is_passed_over(nsq_private: Start):
     assert sorted(read_all(second.tcp_address, topic, 100)) == numbered(100)
 
 
-def test_what_a_lost_broker_has_not_taken_goes_to_another(nsq_private: Start, fault_proxy: Proxies):
+def test_what_a_lost_broker_has_not_taken_goes_to_another(nsq_private: Start, fault_proxy: Proxies, rng: random.Random):
     first, second = nsq_private(), nsq_private()
     topic = first.topic("c")
     second.create(topic, "c")
     proxy = in_front_of(fault_proxy, first)
-    at = random.randrange(400, 20_000)
-    print("cut at", at)  # noqa: T201 - shown where the test fails
-    proxy.add(Fault("cut", "c2b", at=at))
+    proxy.add(Fault("cut", "c2b", at=rng.randrange(400, 20_000)))
     options = write_options(f"{proxy.address},{second.tcp_address}", topic=topic, batchingMaxMessages="10")
     assert write(options, *(batch(numbered(5000)[start : start + 500]) for start in range(0, 5000, 500))) == 5000
     assert proxy.happened

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -32,14 +31,6 @@ def mq(pulsar_format: PulsarFormat) -> PulsarFormat:
 def featured(pulsar_featured: PulsarUnderTest) -> PulsarFormat:
     """`pulsar-native` on the broker with transactions, small ledgers, broker entry metadata and authentication."""
     return PulsarFormat(pulsar_featured, defaults={"authToken": pulsar_featured.require_own().admin_token or ""})
-
-
-@pytest.fixture
-def seed() -> int:
-    """Printed where a test fails."""
-    seed = random.randrange(1_000_000)
-    print("seed", seed)  # noqa: T201
-    return seed
 
 
 @pytest.fixture

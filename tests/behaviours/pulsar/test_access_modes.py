@@ -90,12 +90,12 @@ def test_who_waits_writes_when_the_others_are_gone(
 ):
     topic = pulsar.topic()
     # Longer than anything that is asked of a broker may take: waiting is no asking.
-    patience = {"sendTimeout": "500ms", "operationTimeout": "500ms"}
+    patience = {"sendTimeout": "2s", "operationTimeout": "2s"}
     first = open_writer(topic, "WaitForExclusive")
     say(first, b"1")
     waiting = thread.submit(lambda: say(open_writer(topic, "WaitForExclusive", **patience), b"2"))
     assert_waits(pulsar, topic, waiting)
-    time.sleep(1.5)  # the point: three times as long
+    time.sleep(2.5)  # the point: longer than that
     assert_waits(pulsar, topic, waiting)
     say(first, b"1 again")
     first.close()

@@ -302,11 +302,8 @@ def proxy(pulsar: PulsarUnderTest) -> Iterator[FaultProxy]:
 
 @pytest.mark.parametrize("number", range(4))
 def test_whatever_happens_each_row_is_there_once_and_in_order(
-    pulsar: PulsarUnderTest, topic: str, proxy: FaultProxy, number: int
+    pulsar: PulsarUnderTest, topic: str, proxy: FaultProxy, rng: random.Random, number: int
 ) -> None:
-    seed = random.randrange(1_000_000)
-    print("schedule", number, "seed", seed)  # noqa: T201
-    rng = random.Random(seed)
     given = {"serviceUrl": f"pulsar://{proxy.address}", "batchingMaxBytes": 3000, "batchingMaxMessages": 100}
     batches = [rows(*range(start, start + 500)) for start in range(0, 5000, 500)]
     for attempt in range(4):

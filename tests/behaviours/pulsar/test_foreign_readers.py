@@ -69,8 +69,7 @@ def test_keys_of_text_are_text(pulsar: PulsarUnderTest, java: JavaClient):
     assert [(m.get("key"), m.get("isBase64")) for m in found] == [("schlüssel".encode(), False), (None, None)]
 
 
-def test_both_clients_read_many_rows_of_all_sizes(pulsar: PulsarUnderTest, java: JavaClient, seed: int):
-    rng = random.Random(seed)
+def test_both_clients_read_many_rows_of_all_sizes(pulsar: PulsarUnderTest, java: JavaClient, rng: random.Random):
     values = [rng.randbytes(rng.choice((0, 3, 100, 5000, 200_000))) for _ in range(150)]
     times_ms = [rng.randrange(1, 4_000_000_000_000) for _ in values]
     topic = pulsar.topic()
@@ -120,9 +119,8 @@ KEYS = [f"k{n}" for n in range(60)]
 
 @pytest.mark.parametrize("column", ["key", "ordering_key"])
 def test_each_key_of_a_key_shared_subscription_has_one_consumer(
-    pulsar: PulsarUnderTest, java: JavaClient, seed: int, column: str
+    pulsar: PulsarUnderTest, java: JavaClient, rng: random.Random, column: str
 ):
-    rng = random.Random(seed)
     chosen = [rng.choice(KEYS) for _ in range(700)]
     columns: dict[str, Any] = {"value": [f"{n:03d}{key}".encode() for n, key in enumerate(chosen)]}
     if column == "key":

@@ -7,7 +7,6 @@ import random
 import re
 import socket
 import threading
-import time
 
 import pytest
 
@@ -16,6 +15,7 @@ from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, metadata
+from tests.fix_brokers import wait_until
 from tests.fix_net import Direction, Fault, FaultProxy, _Link, free_port
 from tests.formats import schema_of
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
@@ -107,10 +107,8 @@ def test_a_topic_deleted_while_it_is_read(pulsar_format: PulsarFormat, numbered)
     batches = pulsar_format.batches(topic, ROW, **SMALL, operationTimeout="5s")
     next(batches)
     pulsar_format.broker.admin.delete_topic(topic)
-    started = time.monotonic()
     with pytest.raises(MQSourceError) as caught:
         list(batches)
-    assert time.monotonic() - started < 10
     sentence = str(caught.value)
     assert "\n" not in sentence
     assert "pulsar-native" in sentence
@@ -119,12 +117,10 @@ def test_a_topic_deleted_while_it_is_read(pulsar_format: PulsarFormat, numbered)
     assert topic not in pulsar_format.broker.admin.topics(pulsar_format.broker.namespace)
 
 
-def test_a_flipped_bit_is_read_again(pulsar_format: PulsarFormat, numbered, link: FaultProxy):
+def test_a_flipped_bit_is_read_again(pulsar_format: PulsarFormat, numbered, link: FaultProxy, rng: random.Random):
     topic, values = numbered
     options = pulsar_format.options(topic, service=("127.0.0.1", link.port))
     (task,) = plan_batch(options)
-    rng = random.Random(seed := random.randrange(1000))
-    print("seed", seed)  # noqa: T201
     for _ in range(4):
         link.happened.clear()
         link.cut_now()  # the connection that waits since the last round
@@ -177,10 +173,7 @@ def test_a_reader_that_is_given_up_leaves_nothing_behind(pulsar_format: PulsarFo
     batches.close()
     names = {thread.name for thread in set(threading.enumerate()) - before}
     assert not any(name.startswith("spark-mq-source") for name in names)
-    deadline = time.monotonic() + 5
-    while pulsar_format.broker.admin.subscriptions(topic):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)  # the broker offers no event for it
+    wait_until(lambda: not pulsar_format.broker.admin.subscriptions(topic), "the broker has no reader any more")
 
 
 class ElsewhereProxy(FaultProxy):

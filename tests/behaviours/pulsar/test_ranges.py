@@ -21,14 +21,6 @@ from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once, rea
 ROW = f"value binary, {MESSAGE_ID}"
 
 
-@pytest.fixture
-def seed() -> int:
-    """Printed where a test fails."""
-    seed = random.randrange(1_000_000)
-    print("seed", seed)  # noqa: T201
-    return seed
-
-
 def mixed(mq: PulsarFormat, java: JavaClient) -> tuple[str, list[bytes], list[Position]]:
     """A topic of single messages, batches, chunks and several ledgers; its values and their positions in order."""
     topic, broker = mq.broker.topic(), mq.broker
@@ -71,8 +63,9 @@ def test_cutting_at_every_message_gives_each_once(pulsar_format: PulsarFormat, j
         assert read_between(pulsar_format, topic, cut, ids[-1]) == values[n + 1 :]
 
 
-def test_random_ranges_chain_whether_their_ends_exist_or_not(pulsar_format: PulsarFormat, java: JavaClient, seed: int):
-    rng = random.Random(seed)
+def test_random_ranges_chain_whether_their_ends_exist_or_not(
+    pulsar_format: PulsarFormat, java: JavaClient, rng: random.Random
+):
     topic, values, ids = mixed(pulsar_format, java)
     ledgers = sorted({position.ledger for position in ids})
     for _ in range(12):

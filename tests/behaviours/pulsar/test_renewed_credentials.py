@@ -42,7 +42,7 @@ def topic(featured: PulsarFormat) -> str:
 
 def soon(featured: PulsarFormat) -> str:
     """A token that is good for connecting, and not for long."""
-    return featured.broker.require_own().credentials.token("admin", expires_at_s=time.time() + 3)
+    return featured.broker.require_own().credentials.token("admin", expires_at_s=time.time() + 6)
 
 
 def proxied(featured: PulsarFormat, frames: Frames) -> RecordingProxy:

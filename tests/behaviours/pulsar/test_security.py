@@ -226,7 +226,7 @@ def test_who_is_not_believed_is_told_so_and_nothing_else(
 
 def soon(credentials: Credentials) -> str:
     """A token that is good for connecting, and not for long."""
-    return credentials.token("admin", expires_at_s=time.time() + 3)
+    return credentials.token("admin", expires_at_s=time.time() + 6)
 
 
 class Renewal:

@@ -239,8 +239,7 @@ def test_a_large_backlog_starves_nobody(pulsar: PulsarUnderTest, query: Callable
     assert {row["partition"] for row in tight.rows} == {0, 1, 2, 3}
 
 
-def test_random_triggers_read_each_entry_once(pulsar: PulsarUnderTest, query: Callable[..., Query], seed: int):
-    rng = random.Random(seed)
+def test_random_triggers_read_each_entry_once(pulsar: PulsarUnderTest, query: Callable[..., Query], rng: random.Random):
     topic = pulsar.topic(2)
     names = [f"{topic}-partition-{n}" for n in range(2)]
     limit = rng.randrange(1, 9)
@@ -510,7 +509,7 @@ def test_a_subscription_that_is_held_is_waited_for(pulsar: PulsarUnderTest, quer
     publish(pulsar, topic, numbered(3))
     holder = query(topic, startingOffsets="earliest", subscription=PIN)
     holder.plan()
-    impatient = query(topic, startingOffsets="earliest", subscription=PIN, operationTimeout="500ms")
+    impatient = query(topic, startingOffsets="earliest", subscription=PIN, operationTimeout="2s")
     with pytest.raises(ResourceBusyError, match="another consumer holds this subscription"):
         impatient.plan()
     patient = query(topic, startingOffsets="earliest", subscription=PIN)
@@ -519,7 +518,7 @@ def test_a_subscription_that_is_held_is_waited_for(pulsar: PulsarUnderTest, quer
         with pytest.raises(TimeoutError):
             waiting.result(1)
         holder.stream.close()
-        assert waiting.result(20) == numbered(3)
+        assert waiting.result() == numbered(3)
 
 
 def test_a_pin_keeps_what_is_not_read_yet(pulsar: PulsarUnderTest, query: Callable[..., Query]):

@@ -116,9 +116,8 @@ def test_nobody_starves_though_one_has_large_entries(pulsar: PulsarUnderTest, qu
 
 
 def test_rows_by_the_index_are_exact_however_entries_differ(
-    featured: PulsarFormat, indexed: Callable[..., Query], seed: int
+    featured: PulsarFormat, indexed: Callable[..., Query], rng: random.Random
 ):
-    rng = random.Random(seed)
     topic = featured.broker.topic()
     values = mixed(featured.broker, topic, [1] * 12 + [40] * 3 + [1] * 12 + [rng.choice([1, 5, 30]) for _ in range(20)])
     assert len(featured.broker.admin.ledgers(topic)) > 3
@@ -152,8 +151,7 @@ def test_a_transaction_that_the_index_counts_as_one_is_seen_all_the_same(
 # -- what has to be looked at
 
 
-def test_entries_that_differ_are_followed(pulsar: PulsarUnderTest, query: Callable[..., Query], seed: int):
-    rng = random.Random(seed)
+def test_entries_that_differ_are_followed(pulsar: PulsarUnderTest, query: Callable[..., Query], rng: random.Random):
     topic = pulsar.topic(2)
     expected = {n: mixed(pulsar, f"{topic}-partition-{n}", [rng.choice([1, 10]) for _ in range(40)]) for n in range(2)}
     q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=25, subscription=PIN)

@@ -231,9 +231,8 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(broker: PulsarUnderTest, pro
     assert visible(broker, topic) == [0, 1]
 
 
-def attempts_under_faults(broker: PulsarUnderTest, topic: str, proxy: FaultProxy, seed: int) -> int:
+def attempts_under_faults(broker: PulsarUnderTest, topic: str, proxy: FaultProxy, rng: random.Random) -> int:
     """Runs attempts at a task, as Spark does, until one succeeds and is committed; how many failed."""
-    rng = random.Random(seed)
     given = options(
         broker, topic, serviceUrl=f"pulsar://{proxy.address}", batchingMaxMessages=100, operationTimeout="20s"
     )
@@ -261,17 +260,14 @@ def attempts_under_faults(broker: PulsarUnderTest, topic: str, proxy: FaultProxy
 
 @pytest.mark.parametrize("deduplicates", [True, False])
 def test_unloads_and_cut_links_leave_each_row_once(
-    broker: PulsarUnderTest, proxy: FaultProxy, deduplicates: bool
+    broker: PulsarUnderTest, proxy: FaultProxy, rng: random.Random, deduplicates: bool
 ) -> None:
     namespace = broker.new_namespace()
     broker.admin.set_deduplication(namespace, enabled=deduplicates)
     for _ in range(3):
         topic = broker.topic(namespace=namespace)
-        seed = random.randrange(1_000_000)
-        failed = attempts_under_faults(broker, topic, proxy, seed)
-        print("seed", seed, "deduplicates", deduplicates, "failed attempts", failed)  # noqa: T201
-        found = visible(broker, topic)
-        assert found == list(range(5000)), seed
+        failed = attempts_under_faults(broker, topic, proxy, rng)
+        assert visible(broker, topic) == list(range(5000)), f"after {failed} failed attempts"
 
 
 def test_a_task_without_rows_begins_no_transaction(broker: PulsarUnderTest) -> None:

@@ -54,9 +54,13 @@ def read_official(broker: PulsarUnderTest, topic: str, count: int) -> list[Any]:
 @pytest.mark.parametrize("scheme", ["JavaStringHash", "Murmur3_32Hash"])
 @pytest.mark.parametrize("is_text", [True, False])
 def test_a_key_goes_where_the_java_client_sends_it(
-    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, java: JavaClient, seed: int, scheme: str, is_text: bool
+    pulsar: PulsarUnderTest,
+    pulsar_format: PulsarFormat,
+    java: JavaClient,
+    rng: random.Random,
+    scheme: str,
+    is_text: bool,
 ):
-    rng = random.Random(seed)
     alphabet = "abcäß€😀\u0000zy"
     keys = ["", *("".join(rng.choices(alphabet, k=rng.randrange(9))) for _ in range(60))]
     topic = pulsar.topic(7)
@@ -203,10 +207,12 @@ def test_a_link_that_is_cut_while_it_is_written(pulsar: PulsarUnderTest, pulsar_
     assert_complete(numbers(pulsar_format, topic), 20_000)
 
 
-def test_a_flipped_bit_is_sent_again(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link: FaultProxy, seed: int):
+def test_a_flipped_bit_is_sent_again(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link: FaultProxy, rng: random.Random
+):
     topic = pulsar.topic()
     # Past the requests, most bytes are payload.
-    link.add(Fault("flip", "c2b", at=random.Random(seed).randrange(50_000, 5_000_000), connections=2))
+    link.add(Fault("flip", "c2b", at=rng.randrange(50_000, 5_000_000), connections=2))
     write(pulsar, topic, *numbered(10_000), service=("127.0.0.1", link.port))
     assert len(link.happened) == 1
     assert set(numbers(pulsar_format, topic)) == set(range(10_000))

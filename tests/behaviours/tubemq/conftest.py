@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,14 +31,6 @@ def options_for(tubemq: TubeUnderTest, **options: str) -> TubeMQOptions:
             "authPassword": AUTH_PASSWORD,
         }
     return TubeMQOptions.from_spark(given | options, WRITE)
-
-
-@pytest.fixture
-def seed() -> int:
-    """Printed where a test fails."""
-    seed = random.randrange(1_000_000)
-    print("seed", seed)  # noqa: T201
-    return seed
 
 
 @pytest.fixture

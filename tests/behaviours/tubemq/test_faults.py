@@ -387,11 +387,8 @@ def dead_driver(faulty: TubeUnderTest, tube_java: TubeJavaClient) -> DeadDriver:
 @pytest.mark.slow
 @pytest.mark.usefixtures("dead_driver")
 def test_a_group_that_is_shared_out_anew_every_few_seconds_loses_nothing(
-    faulty: TubeUnderTest, tube_java: TubeJavaClient
+    faulty: TubeUnderTest, tube_java: TubeJavaClient, rng: random.Random
 ):
-    seed = random.randrange(1_000_000)
-    print("seed", seed)  # noqa: T201
-    rng = random.Random(seed)
     topic, group = faulty.topic(3), faulty.group()
     values: list[str] = []
     found: list[str] = []

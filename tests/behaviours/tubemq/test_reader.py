@@ -57,10 +57,8 @@ def random_ranges(rng: random.Random, task: TubeMQRange, count: int) -> list[Tub
 @pytest.mark.parametrize("broker", [1, 2])
 @pytest.mark.parametrize("filters", [None, "a,c"])
 def test_any_range_has_just_the_messages_that_were_put_there(
-    tubemq: TubeUnderTest, tube_java: TubeJavaClient, broker: int, filters: str | None
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, rng: random.Random, broker: int, filters: str | None
 ):
-    rng = random.Random(seed := random.randrange(10_000))
-    print("seed", seed)  # noqa: T201
     topic = tubemq.topic(3, brokers=(broker,))
     kinds = ["a", "b", "c", "Aa", "BB"]
     messages = [

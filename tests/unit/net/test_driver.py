@@ -207,10 +207,9 @@ def test_more_than_the_socket_takes_is_sent_in_parts(scripted_server, start, tls
     first = [tls(tls_material.server())] if secure else []
     server = scripted_server([*first, wait(go_on), read_all, expect_eof()])
     client = start(server.port, settings=TlsSettings(tls_material.ca) if secure else None)
-    begin = time.monotonic()
+    # The peer reads nothing before both calls have returned.
     client.driver.send(big)
     client.driver.send("after")
-    assert time.monotonic() - begin < 5, "send waited for the peer"
     go_on.set()
     client.wait_for(lambda: client.lines == ["got it"])
     client.driver.close()
@@ -434,9 +433,7 @@ def test_closing_while_reading_is_paused_and_much_is_unsent(scripted_server, sta
     client = start(server.port)
     client.driver.pause_reading()
     client.driver.send("x" * (16 << 20))
-    begin = time.monotonic()
     client.driver.close()
-    assert time.monotonic() - begin < 5
     release.set()
 
 

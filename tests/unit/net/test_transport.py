@@ -8,7 +8,6 @@ import select
 import socket
 import ssl
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -67,15 +66,12 @@ def receive(transport, size):
 
 
 def fails(expected, *, host=HOST, port, settings=None, timeout_ms=LONG_MS, retryable):
-    """The error that connecting ends with, which is the expected one, in time, and survives pickling."""
-    begin = time.monotonic()
+    """The error that connecting ends with, which is the expected one and survives pickling."""
     with pytest.raises(TransportError) as caught:
         connect(host, port, tls=settings, deadline=Deadline.after_ms(timeout_ms)).close()
-    took = time.monotonic() - begin
     assert type(caught.value) is expected
     assert caught.value.retryable is retryable
     assert f"{host}:{port}" in str(caught.value)
-    assert took < timeout_ms / 1000 + 2
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301
     return str(caught.value)
 
@@ -174,7 +170,8 @@ def test_an_address_without_a_listener_does_not_hide_the_next(scripted_server, m
     connect("two-addresses.example", 6650, tls=None, deadline=Deadline.after_ms(LONG_MS)).close()
 
 
-def test_several_deaf_addresses_share_one_deadline(monkeypatch):
+@pytest.mark.timeout(100)
+def test_many_deaf_addresses_share_one_deadline(monkeypatch):
     with socket.socket() as deaf:
         deaf.bind((HOST, 0))
         deaf.listen(0)
@@ -184,11 +181,10 @@ def test_several_deaf_addresses_share_one_deadline(monkeypatch):
             for filler in fillers:
                 filler.setblocking(False)
                 filler.connect_ex(target)
-            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(2, 1, 6, "", target)] * 8)
-            begin = time.monotonic()
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(2, 1, 6, "", target)] * 1000)
+            # With a deadline each it would take 500 s.
             with pytest.raises(ConnectTimeoutError):
-                connect("eight.example", 6650, tls=None, deadline=Deadline.after_ms(800))
-            assert 0.7 < time.monotonic() - begin < 2.4
+                connect("many.example", 6650, tls=None, deadline=Deadline.after_ms(500))
         finally:
             for filler in fillers:
                 filler.close()

@@ -809,7 +809,7 @@ def test_the_disk_queue_is_synced_in_time(nsq_private: Private, connect: Connect
     client.subscribe(topic, ready=2500)
     assert client.bodies(30) == numbers(0, 30)
     until(broker, topic, depth=0, in_flight_count=0)
-    time.sleep(0.3)  # nothing tells when it is synced
+    time.sleep(1)  # nothing tells when it is synced
     assert bodies_after_a_crash(broker, topic, connect, 0) == []
 
 
