@@ -328,63 +328,13 @@ class PulsarStandalone:
 
     # -- the official Java programs
 
-    def perf_produce(
-        self,
-        topic: str,
-        *,
-        messages: int,
-        size_bytes: int,
-        compression: str = "NONE",
-        batch_messages: int = 1000,
-        batch_bytes: int = 131_072,
-        batching: bool = True,
-        rate: int = 1_000_000,
-        key_mode: str | None = None,
-        arguments: tuple[str, ...] = (),
-    ) -> str:
-        """Publishes with the Java client (pulsar-perf); returns its output.
-
-        Args:
-            topic: full name.
-            messages: number of messages.
-            size_bytes: size of each payload, of random bytes.
-            compression: NONE, LZ4, ZLIB, ZSTD or SNAPPY.
-            batch_messages: maximum number of messages in a batch.
-            batch_bytes: maximum bytes of a batch.
-            batching: False sends every message alone.
-            rate: maximum number of messages per second.
-            key_mode: `random` or `autoIncrement` keys; None for no keys.
-            arguments: further arguments of pulsar-perf.
-
-        Raises:
-            RuntimeError: it failed.
-        """
-        options = ["--rate", str(rate), "--num-messages", str(messages), "--size", str(size_bytes)]
-        options += ["--compression", compression, "--max-outstanding", "2000"]
-        if batching:
-            options += ["--batch-max-messages", str(batch_messages), "--batch-max-bytes", str(batch_bytes)]
-        else:
-            options += ["--disable-batching"]
-        if key_mode is not None:
-            options += ["--message-key-generation-mode", key_mode]
-        return self.run_program("pulsar-perf", "produce", *self._perf_access(), *options, *arguments, topic)
-
-    def _perf_access(self) -> list[str]:
-        access = ["--service-url", self.service_url]
-        if self.credentials:
-            access += ["--auth-plugin", "org.apache.pulsar.client.impl.auth.AuthenticationToken"]
-            access += ["--auth-params", f"token:{self.admin_token}"]
-        return access
-
     def run_program(self, program: str, *arguments: str, timeout_s: float = 300.0) -> str:
-        """Runs a program of the distribution (pulsar-perf, pulsar-admin, pulsar-client); returns its output.
+        """Runs a program of the distribution, such as pulsar-perf or pulsar-client; returns its output.
 
         Raises:
             RuntimeError: it failed; with the end of its output. subprocess.TimeoutExpired: it took too long and was
                 killed.
         """
-        if program == "pulsar-admin":
-            arguments = ("--admin-url", self.admin_url, *arguments)
         environment = {**os.environ, **program_environment(self.folder)}
         # For short-lived clients, tiered compilation costs more than it saves.
         environment["PULSAR_MEM"] = "-Xms64m -Xmx512m -XX:MaxDirectMemorySize=512m"

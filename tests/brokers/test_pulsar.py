@@ -77,19 +77,6 @@ def test_featured_broker_authorizes_by_basic_and_by_certificate(pulsar_featured:
             pulsar_featured.admin.revoke(pulsar_featured.namespace, role)
 
 
-@pytest.mark.slow
-def test_private_broker_comes_back_from_a_crash_with_its_data(pulsar_private: PulsarUnderTest) -> None:
-    topic = pulsar_private.topic()
-    publish(pulsar_private, topic, 7)
-    pulsar_private.close_clients()
-    broker = pulsar_private.require_own()
-    pid, url = broker.pid, broker.service_url
-    broker.restart(crash=True)
-    assert broker.pid != pid
-    assert broker.service_url == url
-    assert sum(entries for _, entries in pulsar_private.admin.ledgers(topic)) == 7
-
-
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path, pulsar: PulsarUnderTest) -> None:
     taken = int(pulsar.service_url.rpartition(":")[2])
     free = PulsarStandalone(tmp_path, ports=Ports(broker=taken, web=0, bookie=0))

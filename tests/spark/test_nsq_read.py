@@ -127,27 +127,8 @@ def test_a_drain_whose_worker_dies_fails_unless_it_is_written_down(
 
 
 @pytest.mark.slow
-def test_a_task_that_dies_is_done_over_with_the_same_rows(spark: SparkSession, nsq: NsqUnderTest, sink: Sink) -> None:
-    topic = nsq.topic("c")
-    nsq.publish(topic, *numbered(0, 3000))
-    given = options(nsq, topic, walDir=sink.folder / "wal", msgTimeout="2s")
-    assert run_driver(sink, given, "worker_killed", master="local[2,4]", after=1000) == 0
-    assert (sink.folder / "killed").exists()
-    assert sorted(sink.values) == texts(0, 3000)
-    wait_until(lambda: is_empty(nsq, topic), "all is finished")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("step", "arguments"),
-    [
-        ("killed_when_planned", {"batch": 0}),
-        ("killed_in_a_task", {"batch": 1, "after": 300}),
-        ("killed_when_written", {"batch": 1}),
-    ],
-)
 def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(
-    spark: SparkSession, nsq: NsqUnderTest, sink: Sink, step: str, arguments: dict[str, int]
+    spark: SparkSession, nsq: NsqUnderTest, sink: Sink
 ) -> None:
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(0, 2000))
@@ -155,7 +136,7 @@ def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(
     first = given | {"maxRowsPerTrigger": "700"}
     # Before 4.2 AvailableNow is one batch, and this has to come to its second one.
     trigger = {"processingTime": "0 seconds"}
-    assert run_driver(sink, first, step, trigger=trigger, **arguments) == SIGKILLED
+    assert run_driver(sink, first, "killed_in_a_task", trigger=trigger, batch=1, after=300) == SIGKILLED
     nsq.publish(topic, *numbered(2000, 2500))
     # Before 4.2 AvailableNow is one batch, too: the one that was interrupted, and what was left is in another one.
     for _ in range(2):

@@ -36,6 +36,7 @@ def test_the_sink_has_each_message_once_through_restarts_within_the_limit(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mq", ["tubemq", "nsq_embedded", "nsq_nsqd"], indirect=True)  # Pulsar: test_streaming_faults
 def test_the_bad_messages_of_a_task_that_dies_are_dead_letters(mq: Format, tmp_path: Path) -> None:
     feed, dead = mq.feed(2), mq.new_topic()
     sink = Sink(tmp_path, mq.name, mq.columns)

@@ -63,7 +63,7 @@ class MortalFormat(PulsarFormat):
         if attempt.batch_id == 0:
             if self._happens("planned"):
                 self._kill_driver()
-            if self._happens("in a task") or (self._happens("worker") and attempt.attempt == 0):
+            if self._happens("worker") and attempt.attempt == 0:
                 batches = self._killing(batches)
         return super().write(options, batches, attempt, *more)
 
@@ -74,10 +74,8 @@ class MortalFormat(PulsarFormat):
             rows += batch.num_rows
             if rows >= ROWS_BEFORE_A_KILL:
                 self._wait_until_some_are_stored()
-                if self._happens("worker"):
-                    self._note("killed a worker").touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
-                self._kill_driver()
+                self._note("killed a worker").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def _admin(self) -> PulsarAdmin:
         return PulsarAdmin(self._task["admin_url"], self._task["admin_token"])
@@ -116,8 +114,6 @@ class MortalFormat(PulsarFormat):
 
     def commit(self, options: PulsarOptions, reports: Sequence[WriteReport]) -> None:
         self._note("reports").write_bytes(pickle.dumps(reports))
-        if self._happens("before commit"):
-            self._kill_driver()
         if self._happens("between two ends"):
             super().commit(options, reports[:1])
             self._kill_driver()

@@ -38,11 +38,6 @@ def produce_cpp(broker, topic: str, messages, **how) -> list[tuple[int, int, int
     return sorted((i.ledger_id(), i.entry_id(), i.batch_index()) for _, i in ids)
 
 
-def producer_count(broker, topic: str) -> int:
-    """How many messages the broker says it was sent."""
-    return int(broker.admin.stats(topic)["msgInCounter"])
-
-
 def positions(table) -> list[tuple[int, int, int]]:
     return [tuple(i.values()) for i in table.column("message_id").to_pylist()]
 
@@ -75,18 +70,6 @@ def test_messages_of_the_java_client(pulsar_format: PulsarFormat, java: JavaClie
     assert table.column("value").to_pylist() == values
     assert positions(table) == [i[:3] for i in ids]
     assert {i[2] for i in ids} == (set(range(60)) if batching else {-1})
-
-
-@pytest.mark.slow
-def test_many_messages_of_the_java_client_by_its_own_benchmark(pulsar_format: PulsarFormat):
-    topic = pulsar_format.broker.topic()
-    pulsar_format.broker.require_own().perf_produce(topic, messages=20_000, size_bytes=100, compression="LZ4")
-    table = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}")
-    # pulsar-perf sends a few more than it is asked for.
-    assert table.num_rows == producer_count(pulsar_format.broker, topic) >= 20_000
-    assert set(map(len, table.column("value").to_pylist())) == {100}
-    found = positions(table)
-    assert found == sorted(set(found))
 
 
 def test_all_columns_of_a_message(pulsar_format: PulsarFormat, java: JavaClient):

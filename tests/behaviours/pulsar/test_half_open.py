@@ -10,7 +10,6 @@ import pytest
 from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import FaultProxy
-from tests.formats.pulsar import PulsarFormat
 
 DEFAULTS = {"operationTimeout": "30s"}
 """The timeout's own default, in place of what the tests of streams take for theirs."""
@@ -36,18 +35,3 @@ def test_a_query_goes_on_after_its_connections_died_between_two_triggers(
     assert link.freeze_now() > 0
     assert q.trigger() == values
     assert q.trigger() == []
-
-
-@pytest.mark.slow
-def test_a_range_is_read_to_its_end_after_its_connection_died_in_the_middle(pulsar: PulsarUnderTest, link: FaultProxy):
-    topic = pulsar.topic()
-    values = [f"{n}".encode() * 100 for n in range(400)]
-    publish(pulsar, topic, [value.decode() for value in values])
-    feed = PulsarFormat(pulsar)
-    read: list[bytes] = []
-    small = {"receiverQueueSize": 20, "maxBatchRows": 20, "serviceUrl": f"pulsar://{link.address}"}
-    for n, batch in enumerate(feed.batches(topic, **small, **DEFAULTS)):
-        if n == 1:
-            assert link.freeze_now() > 0
-        read += batch.column("value").to_pylist()
-    assert read == values
