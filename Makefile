@@ -1,4 +1,5 @@
-# Everything runs in .venv (newest dependencies) or .venv-oldest (lowest supported ones); both are made here when needed.
+# Everything runs in .make/env (newest dependencies) or .make/env-oldest (lowest supported ones), made when needed. A
+# .venv of your own is never touched.
 # What is downloaded once (Pulsar, TubeMQ) lies in a cache outside the checkout: see `make help`.
 
 PYTHON ?= python3
@@ -8,8 +9,10 @@ PYTEST_FLAGS ?=
 SEEDS ?= 10000
 PROTOCOLS ?=
 
-BIN := .venv/bin
-OLDEST_BIN := .venv-oldest/bin
+ENV := .make/env
+BIN := $(ENV)/bin
+OLDEST_ENV := .make/env-oldest
+OLDEST_BIN := $(OLDEST_ENV)/bin
 NATIVE_SOURCES := $(wildcard $(addprefix src/spark_mq_source/,core/_*_native.py core/*.pxd values/_*_native.py values/*.pxd values/*/_*_native.py values/*/*.pxd values/*/*.h $(addprefix */payload/,_*_native.py *.pxd *.h)))
 BOOTSTRAP := tools/bootstrap.py
 # The tools of the compatibility environment, kept as new as in dev.txt.
@@ -24,52 +27,61 @@ help: ## Print this list
 	@echo
 	@echo "  Needs git, make, Python 3.11+, Java 17 and Maven; a C compiler makes reading faster."
 	@echo "  SPARK_MQ_SOURCE_CACHE   where downloads are kept   (default: ~/.cache/spark-mq-source)"
-	@echo "  PYTHON                  the interpreter of .venv   (default: python3)"
+	@echo "  PYTHON                  the interpreter to use     (default: python3)"
 	@echo "  TEST_JOBS               parts of the tests at once (default: 2)"
 	@echo "  PYTEST_FLAGS            more arguments for pytest, e.g. PYTEST_FLAGS='-k chunked -x'"
 
 .PHONY: setup
-setup: .make/venv .make/native ## Build .venv: the package, its development and test dependencies
+setup: .make/env.installed .make/native ## Build .make/env: the package, its development and test dependencies
 
-.make/venv: requirements/dev.txt pyproject.toml setup.py $(BOOTSTRAP)
+.make/env.installed: requirements/dev.txt pyproject.toml setup.py $(BOOTSTRAP)
 	@mkdir -p .make
-	$(PYTHON) $(BOOTSTRAP) .venv requirements/dev.txt
+	$(PYTHON) $(BOOTSTRAP) $(ENV) requirements/dev.txt
 	@rm -f .make/native
 	@touch $@
 
 # The package is installed editable; the compiled module is the only thing that an edit does not reach by itself.
-.make/native: .make/venv setup.py $(NATIVE_SOURCES)
-	$(BIN)/python $(BOOTSTRAP) --native .venv
+.make/native: .make/env.installed setup.py $(NATIVE_SOURCES)
+	$(BIN)/python $(BOOTSTRAP) --native $(ENV)
 	@touch $@
 
 .PHONY: native
-native: ## Compile what is older than its sources, in place: seconds for one module, once .venv is there
+native: ## Compile what is older than its sources, in place: seconds for one module, once the environment is there
 	$(BIN)/python setup.py --quiet build_ext --inplace
 
 .PHONY: setup-oldest
-setup-oldest: .make/venv-oldest .make/native-oldest ## Build .venv-oldest: the lowest supported dependencies (pyspark 4.0.0)
+setup-oldest: .make/env-oldest.installed .make/native-oldest ## Build .make/env-oldest: the lowest supported dependencies (pyspark 4.0.0)
 
-.make/venv-oldest: requirements/oldest.txt pyproject.toml setup.py $(BOOTSTRAP)
+.make/env-oldest.installed: requirements/oldest.txt pyproject.toml setup.py $(BOOTSTRAP)
 	@mkdir -p .make
-	$(if $(OLDEST_PYTHON),$(OLDEST_PYTHON),$(PYTHON)) $(BOOTSTRAP) .venv-oldest requirements/oldest.txt
+	$(if $(OLDEST_PYTHON),$(OLDEST_PYTHON),$(PYTHON)) $(BOOTSTRAP) $(OLDEST_ENV) requirements/oldest.txt
 	@rm -f .make/native-oldest
 	@touch $@
 
-.make/native-oldest: .make/venv-oldest setup.py $(NATIVE_SOURCES)
-	$(OLDEST_BIN)/python $(BOOTSTRAP) --native .venv-oldest
+.make/native-oldest: .make/env-oldest.installed setup.py $(NATIVE_SOURCES)
+	$(OLDEST_BIN)/python $(BOOTSTRAP) --native $(OLDEST_ENV)
 	@touch $@
 
 .PHONY: demo
 demo: setup ## Publish 336,776 flights to a real Pulsar with Spark; read them as a batch, and as a stream while they are replayed
 	$(BIN)/python -m demo.flights
 
+# The same simulated worlds every time, since no test may depend on chance; `make simulate` explores fresh ones.
+test test-slow test-all: export SIMULATION_FIRST ?= 1
+test test-slow test-all: export SIMULATION_SEEDS ?= 100
+test test-slow test-all: export SIMULATION_MORE_SEEDS ?= 300
+
 .PHONY: test
 test: setup setup-oldest ## Run the tests, and Spark's contracts on the oldest supported pyspark too, two parts at a time
 	$(BIN)/python -m tools.run_tests $(PYTEST_FLAGS)
 
 .PHONY: test-slow
-test-slow: setup setup-oldest ## Run what `make test` leaves out: long faults, notebooks, packaging, more of the oldest pyspark
+test-slow: setup ## Run the tests that `make test` leaves out: long faults, killed drivers, notebooks, packaging
 	$(BIN)/python -m tools.run_tests --slow $(PYTEST_FLAGS)
+
+.PHONY: test-all
+test-all: setup setup-oldest ## Run both in one go, which starts brokers and Spark once for both
+	$(BIN)/python -m tools.run_tests --all $(PYTEST_FLAGS)
 
 .PHONY: simulate
 simulate: setup ## Explore the guarantees in simulated worlds: SEEDS=100000 fresh seeds a protocol, on all cores (PROTOCOLS="pulsar nsq")
@@ -143,5 +155,5 @@ lock: setup ## Write requirements/*.txt anew: the newest versions, and the lowes
 
 .PHONY: clean
 clean: ## Remove both environments and everything built (not the cache of downloads)
-	rm -rf .venv .venv-oldest .make build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache
+	rm -rf .make build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache
 	find src -name '*.so' -delete

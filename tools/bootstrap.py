@@ -4,8 +4,8 @@ Needs only Python's standard library. Installs with uv, which pip installs at a 
 package index (pip reads settings that uv does not, such as a private index in pip.conf), pip installs everything,
 slower.
 
-    python3 tools/bootstrap.py .venv requirements/dev.txt
-    python3 tools/bootstrap.py --native .venv              # only compile the hot module again
+    python3 tools/bootstrap.py .make/env requirements/dev.txt
+    python3 tools/bootstrap.py --native .make/env              # only compile the hot module again
 """
 
 from __future__ import annotations

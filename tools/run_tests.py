@@ -1,12 +1,12 @@
 """Runs the test suite in parts, two at a time: half of what a part does is waiting for brokers and for Spark.
 
-    python -m tools.run_tests [--slow] [argument of pytest ...]
+    python -m tools.run_tests [--slow | --all] [argument of pytest ...]
 
-Each line says which part it is of; when all have ended, what pytest says of each at its end is said once more. The
-parts are what needs no broker, on the checked build of the compiled modules (`tests.checked`), what runs in a Spark
-session, everything else, and, in .venv-oldest, those of tests/spark that depend on the release of Spark. ``--slow``
-runs what these leave out: the tests marked `slow`, and in .venv-oldest the rest of tests/spark, but for the faults, as
-what those kill is the same there. ``TEST_JOBS=1`` in the environment has the parts run one after the other.
+Each line begins with the name of its part; the end repeats pytest's summary of each part. The parts are the tests that
+need no broker, on the checked build of the compiled modules (`tests.checked`), those that share a Spark session, all
+others, and the contracts of tests/spark that a release of Spark may break, with the oldest supported dependencies.
+``--slow`` runs only the tests marked `slow`; ``--all`` runs these with all others, and so starts brokers and sessions
+once for both. ``TEST_JOBS=1`` in the environment runs the parts one after the other.
 """
 
 from __future__ import annotations
@@ -23,38 +23,33 @@ from dataclasses import dataclass, field
 from functools import partial
 
 JOBS = 2
-NEWEST, OLDEST = ".venv/bin/python", ".venv-oldest/bin/python"
+NEWEST, OLDEST = ".make/env/bin/python", ".make/env-oldest/bin/python"
 SPARK = "tests/spark"
 WITH_SPARK = (SPARK, "tests/docs")
-"""What shares one session."""
+"""The tests that share one session."""
 QUICK = ("tests/unit", "tests/properties", "src")
-"""What needs neither a broker nor Spark, with the examples in docstrings: run on the checked build."""
+"""The tests that need neither a broker nor Spark, and the examples in docstrings: run on the checked build."""
 CHECKED = ("-p", "tests.checked")
 RELEASES = tuple(
     f"{SPARK}/test_{name}.py"
     for name in ("batch_contract", "stream_contract", "write_contract", "streaming", "streaming_limits")
 )
-"""What a release of Spark does in its own way: how it calls a data source, and what it asks of a stream."""
-SAME_IN_ALL_RELEASES = (
-    f"--deselect={SPARK}/test_applications.py::test_standalone_cluster_reads_four_partitions",
-    f"--ignore={SPARK}/test_streaming_faults.py",
-    f"--ignore={SPARK}/test_streaming_write_faults.py",
-)
+"""The contracts that a release of Spark may break: how it calls a data source, and what it asks of a stream."""
 SUMMARY = "short test summary info"
 NOTHING_SELECTED = 5
-"""pytest's exit code where the arguments mean no test; of all parts together they must mean some."""
+"""pytest's exit code if the arguments select no test; they must select one in some part."""
 
 
 @dataclass
 class Part:
-    """Some of the tests.
+    """A part of the tests.
 
     Attributes:
-        name: what its lines begin with.
-        command: runs them.
-        lines: what it has printed.
+        name: the name at the beginning of its lines.
+        command: the command that runs it.
+        lines: its output.
         code: its exit code.
-        minutes: how long it took.
+        minutes: its duration.
     """
 
     name: str
@@ -65,36 +60,34 @@ class Part:
 
     @property
     def failed(self) -> bool:
-        """Whether a test did, or pytest itself; not where the arguments mean no test of this part."""
+        """Whether a test or pytest itself failed; a part without a test that the arguments select did not."""
         return self.code not in {0, NOTHING_SELECTED}
 
     def summary(self) -> list[str]:
-        """The last words of pytest: its summary, or its last line."""
+        """Return pytest's summary, or its last line."""
         # The last one: what a failed test has printed may have a summary in it too.
         begin = max((n for n, line in enumerate(self.lines) if SUMMARY in line), default=-1)
         return self.lines[begin:]
 
 
-def parts(arguments: Sequence[str], *, slow: bool = False) -> list[Part]:
-    """The parts of the suite, those that take longest first.
+def parts(arguments: Sequence[str], *, chosen: str = "not slow") -> list[Part]:
+    """Return the parts of the suite, those that take longest first.
 
     Args:
-        arguments: of pytest; its last `-m` wins, so that one here replaces the choice between slow and not.
-        slow: what `make test-slow` runs, in place of what `make test` does.
+        arguments: arguments of pytest; its last `-m` wins, so that one here replaces `chosen`.
+        chosen: the expression of marks: `slow`, `not slow`, or an empty one for all.
     """
-    pytest = ("-m", "pytest", "-m")
-    if slow:
-        rest = (SPARK, *_but(*RELEASES), *SAME_IN_ALL_RELEASES)
+    pytest = ("-m", "pytest", "-m", chosen)
+    if chosen == "slow":
         return [
-            Part("spark", [NEWEST, *pytest, "slow", *arguments, *WITH_SPARK]),
-            Part("other", [NEWEST, *pytest, "slow", *arguments, "tests", "src", *_but(*WITH_SPARK)]),
-            Part("oldest", [OLDEST, *pytest, "not slow", *arguments, *rest]),
+            Part("spark", [NEWEST, *pytest, *arguments, *WITH_SPARK]),
+            Part("other", [NEWEST, *pytest, *arguments, "tests", "src", *_but(*WITH_SPARK)]),
         ]
     return [
-        Part("other", [NEWEST, *pytest, "not slow", *arguments, "tests", *_but(*WITH_SPARK, *QUICK)]),
-        Part("spark", [NEWEST, *pytest, "not slow", *arguments, *WITH_SPARK]),
-        Part("oldest", [OLDEST, *pytest, "not slow", *arguments, *RELEASES, *SAME_IN_ALL_RELEASES]),
-        Part("quick", [NEWEST, *pytest, "not slow", *arguments, *CHECKED, *QUICK]),
+        Part("other", [NEWEST, *pytest, *arguments, "tests", *_but(*WITH_SPARK, *QUICK)]),
+        Part("spark", [NEWEST, *pytest, *arguments, *WITH_SPARK]),
+        Part("oldest", [OLDEST, "-m", "pytest", "-m", "not slow", *arguments, *RELEASES]),
+        Part("quick", [NEWEST, *pytest, *arguments, *CHECKED, *QUICK]),
     ]
 
 
@@ -103,9 +96,9 @@ def _but(*paths: str) -> list[str]:
 
 
 def run(found: Sequence[Part], jobs: int) -> int:
-    """Runs them, so many at a time, and prints; the exit code is 1 if one of them failed, or none had a test to run.
+    """Run the parts, `jobs` at a time, and print; return 1 if one of them failed, or none had a test to run.
 
-    An interrupt, or the signal to end, is passed on to those that run, once: they say what failed until then.
+    An interrupt, or the signal to end, is passed on once to the parts that run: they report the failures until then.
     """
     running: list[subprocess.Popen[str]] = []
     stopping = threading.Event()
@@ -150,12 +143,14 @@ def _run(part: Part, *, running: list[subprocess.Popen[str]], stopping: threadin
     part.minutes = (time.monotonic() - began) / 60
 
 
+CHOICES = {"--slow": "slow", "--all": ""}
+
+
 def main() -> None:
-    """Runs all parts with the command line's arguments."""
-    arguments = sys.argv[1:]
-    if slow := arguments[:1] == ["--slow"]:
-        del arguments[0]
-    sys.exit(run(parts(arguments, slow=slow), int(os.environ.get("TEST_JOBS", JOBS))))
+    """Run all parts with the command line's arguments."""
+    first, *rest = sys.argv[1:] or [""]
+    chosen, arguments = (CHOICES[first], rest) if first in CHOICES else ("not slow", sys.argv[1:])
+    sys.exit(run(parts(arguments, chosen=chosen), int(os.environ.get("TEST_JOBS", JOBS))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The suite in parts: what is said of each, and when it counts as failed."""
+"""The parts of the suite: their lines and summaries, and their exit code."""
 
 from __future__ import annotations
 
@@ -75,27 +75,24 @@ def test_an_interrupt_ends_the_parts_that_run_and_starts_no_other(
     assert "said" not in out
 
 
-def test_the_parts_are_the_whole_suite_but_for_the_slow_ones() -> None:
-    commands = {one.name: " ".join(one.command) for one in parts(["-k", "x"])}
-    assert all("-m pytest -m not slow -k x " in command for command in commands.values())
-    assert commands["spark"].endswith(" -k x tests/spark tests/docs")
-    assert commands["quick"].endswith(" -p tests.checked tests/unit tests/properties src")
-    left = " --ignore=tests/spark --ignore=tests/docs --ignore=tests/unit --ignore=tests/properties --ignore=src"
-    assert commands["other"].endswith(f" -k x tests{left}")
+@pytest.mark.parametrize("chosen", ["not slow", ""])
+def test_the_parts_are_the_whole_suite(chosen: str) -> None:
+    commands = {one.name: one.command for one in parts(["-k", "x"], chosen=chosen)}
+    begin = ["-m", "pytest", "-m", chosen, "-k", "x"]
+    assert all(command[1:7] == begin for name, command in commands.items() if name != "oldest")
+    assert commands["spark"][7:] == ["tests/spark", "tests/docs"]
+    assert commands["quick"][7:] == ["-p", "tests.checked", "tests/unit", "tests/properties", "src"]
+    elsewhere = [f"--ignore={path}" for path in [*commands["spark"][7:], *commands["quick"][9:]]]
+    assert commands["other"][7:] == ["tests", *elsewhere]
 
 
-def test_slow_parts_are_the_rest() -> None:
-    commands = {one.name: " ".join(one.command) for one in parts([], slow=True)}
-    assert commands["spark"].endswith("-m pytest -m slow tests/spark tests/docs")
-    assert commands["other"].endswith("-m pytest -m slow tests src --ignore=tests/spark --ignore=tests/docs")
+def test_slow_parts_are_the_whole_suite_too() -> None:
+    spark, other = (one.command for one in parts([], chosen="slow"))
+    assert spark[5:] == ["tests/spark", "tests/docs"]
+    assert other[5:] == ["tests", "src", *(f"--ignore={path}" for path in spark[5:])]
 
 
-def test_the_oldest_dependencies_run_all_of_spark_in_two_parts() -> None:
-    (now,) = (one.command for one in parts([]) if one.name == "oldest")
-    (later,) = (one.command for one in parts([], slow=True) if one.name == "oldest")
-    assert now[0] == later[0] == ".venv-oldest/bin/python"
-    files = [word for word in now if word.startswith("tests/spark/")]
-    assert files
-    assert all(Path(file).exists() for file in files)
-    assert "tests/spark" in later
-    assert all(f"--ignore={file}" in later for file in files)
+def test_the_oldest_dependencies_run_the_contracts_of_spark() -> None:
+    (oldest,) = (one.command for one in parts([]) if one.name == "oldest")
+    assert oldest[0] == ".make/env-oldest/bin/python"
+    assert [file for file in oldest[5:] if not (file.startswith("tests/spark/test_") and Path(file).exists())] == []
