@@ -37,6 +37,9 @@ class ClassData:
         name: the program and its version.
         libraries: folders of its jars; an archive is valid only for the same files.
         flags: further flags of its JVM that an archive depends on, such as the garbage collector.
+
+    Attributes:
+        file: the archive, which need not exist.
     """
 
     def __init__(self, folder: Path, name: str, libraries: Iterable[Path], flags: Iterable[str] = ()) -> None:
@@ -47,7 +50,7 @@ class ClassData:
         files = sorted(file for library in libraries for file in library.glob("*.jar"))
         known += [f"{file} {stat.st_size} {stat.st_mtime_ns}" for file in files for stat in [file.stat()]]
         key = hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
-        self._file = folder / f"{name}-{key}.jsa"
+        self.file = folder / f"{name}-{key}.jsa"
 
     def options(self, *, record: bool = False) -> list[str]:
         """Return the options of a JVM that map the archive; without one, those that record classes for `make`.
@@ -55,8 +58,8 @@ class ClassData:
         Args:
             record: whether to record, which makes this start slower; otherwise there are no options without an archive.
         """
-        if self._file.exists():
-            options = ["-Xshare:auto", f"-XX:SharedArchiveFile={self._file}"]
+        if self.file.exists():
+            options = ["-Xshare:auto", f"-XX:SharedArchiveFile={self.file}"]
         elif record:
             options = ["-XX:+IgnoreUnrecognizedVMOptions", "-XX:+RecordDynamicDumpInfo"]  # since Java 17
         else:
@@ -69,9 +72,9 @@ class ClassData:
         Only speed depends on it, so a failure is no error; the next start tries again.
 
         Args:
-            pid: the id of its process.
+            pid: the id of its process, which must be a JVM: any other program would end.
         """
-        if self._java is None or self._file.exists():
+        if self._java is None or self.file.exists():
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         with (
@@ -80,7 +83,7 @@ class ClassData:
         ):
             # Another process that makes it right now raises BlockingIOError here.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._file.exists():
+            if self.file.exists():
                 return
             with tempfile.TemporaryDirectory(dir=self._folder, prefix=f".{self._name}-") as temporary:
                 made = Path(temporary, "classes.jsa")
@@ -88,4 +91,4 @@ class ClassData:
                 subprocess.run(dump, check=True, capture_output=True, timeout=MAKE_TIMEOUT_S)
                 for outdated in self._folder.glob(f"{self._name}-*.jsa"):
                     outdated.unlink()  # a JVM that has mapped it keeps it
-                made.rename(self._file)
+                made.rename(self.file)
