@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         self.authorized: AuthorizedClient | None = None
         self.connected_s = int(time.time())
         self.channel: Channel | None = None
-        self.stream: Stream | None = None
+        self.codec: Stream | None = None
         self.tls = False
         settings = server.settings
         self._heartbeat_interval_ms = settings.client_timeout_ms // 2
@@ -161,9 +161,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Execute the complete commands."""
-        if self.stream is not None:
+        if self.codec is not None:
             try:
-                data = b"".join(self.stream.decompress(data))
+                data = b"".join(self.codec.decompress(data))
             except RemoteProtocolError:  # nsqd sees the end of the stream and closes
                 self.close()
                 return
@@ -243,8 +243,8 @@ class Connection(asyncio.Protocol):
             "requeue_count": self.requeue_count,
             "connect_ts": self.connected_s,
             "sample_rate": self.sample_rate,
-            "deflate": isinstance(self.stream, DeflateStream),
-            "snappy": isinstance(self.stream, SnappyStream),
+            "deflate": isinstance(self.codec, DeflateStream),
+            "snappy": isinstance(self.codec, SnappyStream),
             "user_agent": self.user_agent,
             **(
                 {
@@ -273,7 +273,7 @@ class Connection(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data if self.stream is None else self.stream.compress(data))
+            self._transport.write(data if self.codec is None else self.codec.compress(data))
 
     def _answer(self, body: bytes, kind: int = _RESPONSE) -> None:
         self._answers.append((len(body) + 4).to_bytes(4, "big") + kind.to_bytes(4, "big") + body)
@@ -439,7 +439,7 @@ class Connection(asyncio.Protocol):
 
     def _upgrade_to(self, stream: Stream) -> None:
         self._send_answers()
-        self.stream = stream
+        self.codec = stream
         self._answer(b"OK")
 
     def _upgrade_to_tls(self, stream: Stream | None) -> None:
