@@ -283,6 +283,56 @@ def _consuming(
         client.hand_over()
 
 
+class _Allowance:
+    """What a task may still take: whole messages and batches, the first one however large.
+
+    Attributes:
+        rows: how many messages; None for no bound.
+        entries: how many entries; None for no bound.
+        is_used_up: whether nothing more is taken.
+    """
+
+    def __init__(self, rows: int | None, entries: int | None) -> None:
+        self.rows = rows
+        self.entries = entries
+        self.is_used_up = False
+        self._has_taken = False
+
+    def ends_within(self, *, entries: int) -> bool:
+        """Return whether so many entries use it up."""
+        return self.entries is not None and entries >= self.entries
+
+    def take(self, counts: Sequence[int], rows: int) -> int:
+        """Take of what was received as many entries as fit, and return how many.
+
+        Args:
+            counts: how many messages each entry counts as: 0 for all chunks but the last of a message.
+            rows: their sum.
+        """
+        stop = len(counts) if self._fit(rows, len(counts)) else self._fitting(counts)
+        self._has_taken = self._has_taken or stop > 0
+        if self.rows is not None:
+            self.rows = max(0, self.rows - sum(counts[:stop]))
+        if self.entries is not None:
+            self.entries = max(0, self.entries - stop)
+        self.is_used_up = stop < len(counts) or 0 in (self.rows, self.entries)
+        return stop
+
+    def _fit(self, rows: int, entries: int) -> bool:
+        return (self.rows is None or rows <= self.rows) and (self.entries is None or entries <= self.entries)
+
+    def _fitting(self, counts: Sequence[int]) -> int:
+        stop = taken = 0
+        for number, count in enumerate(counts, 1):
+            if not count:
+                continue  # a chunk, and more of its message follows
+            # An entry that begins below the bound is taken with all of its chunks.
+            if (self._has_taken or stop) and not self._fit(taken + count, stop + 1):
+                break
+            stop, taken = number, taken + count
+        return stop
+
+
 class _Inflow:
     """What the consumer of one task was sent; see `net.queue_task.Inflow`."""
 
@@ -304,10 +354,7 @@ class _Inflow:
         self._counters = counters
         self._subscription = subscription_of(options, task.source, f"{task.task:04d}")
         self._chunks = ChunkGroups(max_bytes=options.max_pending_chunk_bytes)
-        self._rows_left = max_rows
-        self._entries_left = task.max_entries
-        self._is_full = False
-        self._has_taken = False
+        self._allowance = _Allowance(max_rows, task.max_entries)
         self._doubtful: list[Entry] = []
         """Entries that are corrupt as they came."""
         self._distrusted: set[Entry] = set()
@@ -339,7 +386,7 @@ class _Inflow:
 
     @property
     def most(self) -> int:
-        return 0 if self._is_full else self._options.max_in_flight
+        return 0 if self._allowance.is_used_up else self._options.max_in_flight
 
     def want(self, messages: int) -> None:
         self._wanted = messages
@@ -388,42 +435,19 @@ class _Inflow:
             self.rows >= wanted
             or self.rows * 2 >= self._options.max_in_flight
             or self._nbytes >= LOG_BYTES
-            or (self._entries_left is not None and len(self._received) >= self._entries_left)
+            or self._allowance.ends_within(entries=len(self._received))
             or time.monotonic() - self._since >= PATIENCE_SECONDS
         )
 
     def take(self) -> pa.RecordBatch:
         """What fits the limits; at least one message or batch, if none was taken before."""
-        stop = self._fitting()
+        stop = self._allowance.take(self._counts, self.rows)
         messages, counts = self._received[:stop], self._counts[:stop]
-        if self._rows_left is not None:
-            self._rows_left = max(0, self._rows_left - sum(counts))
-        if self._entries_left is not None:
-            self._entries_left = max(0, self._entries_left - stop)
-        self._has_taken = self._has_taken or stop > 0
         self._held += [(message.ledger_id, message.entry_id) for message in messages]
         self._held_messages += sum(counts)
-        self._is_full = stop < len(self._received) or self._rows_left == 0 or self._entries_left == 0
         # What does not fit is given back when the consumer is closed.
         self._drop_received()
         return log_batch(messages, counts)
-
-    def _fitting(self) -> int:
-        """How many of the entries that were received fit the limits."""
-        rows, entries = self._rows_left, self._entries_left
-        if (rows is None or self.rows <= rows) and (entries is None or len(self._received) <= entries):
-            return len(self._received)
-        stop = taken = 0
-        for number, count in enumerate(self._counts, 1):
-            if not count:
-                continue  # a chunk, and more of its message follows
-            is_first = not (self._has_taken or stop)
-            if not is_first and (
-                (rows is not None and taken + count > rows) or (entries is not None and stop >= entries)
-            ):
-                break
-            stop, taken = number, taken + count
-        return stop
 
     def acknowledge(self) -> None:
         entries, self._held, self._held_messages = self._held, [], 0
@@ -438,7 +462,7 @@ class _Inflow:
     def put_back(self) -> None:
         # By closing the consumer: nothing that was received is taken any more.
         self._drop_received()
-        self._is_full = True
+        self._allowance.is_used_up = True
 
     def _drop_received(self) -> None:
         self._received, self._counts, self.rows, self._nbytes = [], [], 0, 0
@@ -509,7 +533,7 @@ class _Inflow:
 
     def _grant(self) -> None:
         """Let the broker send what is wanted and may be here."""
-        if not self._is_full:
+        if not self._allowance.is_used_up:
             try:
                 self._permits.repay(self._consumer, self._allowed())
             except MQSourceError as error:
@@ -521,11 +545,11 @@ class _Inflow:
         most = self._options.max_in_flight
         if not self._is_stored:
             # What comes while there are no permits is lost. What does not fit the queue waits on its way.
-            return most if self._rows_left is None else min(most, self._rows_left - self.rows)
+            return most if self._allowance.rows is None else min(most, self._allowance.rows - self.rows)
         allowed = min(self._wanted - self.rows, most - self.rows - self._held_messages)
-        if self._entries_left is not None:
+        if self._allowance.entries is not None:
             per_entry = max(1, self._permits.messages // max(self._permits.entries, 1))
-            allowed = min(allowed, (self._entries_left - len(self._received)) * per_entry)
+            allowed = min(allowed, (self._allowance.entries - len(self._received)) * per_entry)
         return self._permits.fitting(allowed)
 
     def _add(self, messages: Sequence[Message]) -> list[Entry]:
