@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final, Required, TypedDict
 
-from google.protobuf.descriptor import FieldDescriptor
-
 from spark_mq_source.core.errors import CorruptMessageError
-from spark_mq_source.core.protobuf import Int32, Int64, ProtobufCodec, Uint32, Uint64
+from spark_mq_source.core.protobuf import FieldDescriptor, Int32, Int64, ProtobufCodec, Uint32, Uint64
 from spark_mq_source.pulsar.protocol.commands import KeyValue
 from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 
