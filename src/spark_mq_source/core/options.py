@@ -314,6 +314,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         "with a link to its explanation.",
         default=False,
         scope=READ | STREAM | WRITE,
+        section=Section.FAIL,
     )
 
     @classmethod
