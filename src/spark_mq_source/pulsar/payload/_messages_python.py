@@ -63,14 +63,14 @@ _Fields = Mapping[int, tuple[str, Callable[[Any], Any]]]
 """The name of a field, and its type: `list` for all of its values, else for the last one."""
 
 _BROKER: Final[_Fields] = {0x08: ("broker_timestamp", signed64), 0x10: ("index", signed64)}
-_CONVERSIONS: Final[Mapping[int, Callable[[Any], Any]]] = {
-    FieldDescriptor.CPPTYPE_BOOL: bool,
-    FieldDescriptor.CPPTYPE_INT32: signed32,
-    FieldDescriptor.CPPTYPE_UINT32: (0xFFFFFFFF).__and__,
-    FieldDescriptor.CPPTYPE_INT64: signed64,
-    FieldDescriptor.CPPTYPE_UINT64: signed64,
-    FieldDescriptor.CPPTYPE_STRING: bytes,
-    FieldDescriptor.CPPTYPE_MESSAGE: list,
+_CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "bool": bool,
+    "int32": signed32,
+    "uint32": (0xFFFFFFFF).__and__,
+    "int64": signed64,
+    "uint64": signed64,
+    "bytes": bytes,
+    "message": list,
 }
 _METADATA: Final[_Fields] = {
     **{tag: (name, _CONVERSIONS[KINDS[name]]) for name, tag in TAGS.items()},

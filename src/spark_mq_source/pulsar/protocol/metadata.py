@@ -64,13 +64,14 @@ class MessageMetadata(TypedDict, total=False):
 _PROTOBUF: Final = ProtobufCodec()
 _MESSAGE_METADATA: Final = _PROTOBUF.class_of(MessageMetadata)
 _FIELDS: Final = _MESSAGE_METADATA.DESCRIPTOR.fields
-_SIZED: Final = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_MESSAGE)
+# FieldDescriptor.CPPTYPE_... of descriptor.py in protobuf.
+_KINDS: Final = {1: "int32", 2: "int64", 3: "uint32", 4: "uint64", 7: "bool", 9: "bytes", 10: "message"}
 
-TAGS: Final = {field.name: field.number << 3 | (2 if field.cpp_type in _SIZED else 0) for field in _FIELDS}
+KINDS: Final = {field.name: _KINDS[field.cpp_type] for field in _FIELDS}
+"""The type of each field; text is ``bytes``."""
+
+TAGS: Final = {field.name: field.number << 3 | (2 * (KINDS[field.name] in {"bytes", "message"})) for field in _FIELDS}
 """The tag of each field: its number and wire type. A field that is repeated may be packed as well."""
-
-KINDS: Final = {field.name: field.cpp_type for field in _FIELDS}
-"""The type of each field, as `FieldDescriptor.CPPTYPE_...`."""
 
 
 def encode_metadata(metadata: MessageMetadata) -> bytes:
