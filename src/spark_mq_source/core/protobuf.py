@@ -39,7 +39,6 @@ from typing import (
     is_typeddict,
 )
 
-from google.protobuf.descriptor import FieldDescriptor as FieldDescriptor  # noqa: PLC0414 - the types of declared fields
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, EncodeError

@@ -19,7 +19,7 @@ from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.payload import messages as nsq
 from spark_mq_source.nsq.write.writer import NsqWriter
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.payload import messages as pulsar
+from spark_mq_source.pulsar.payload import encoder as pulsar
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.write.writer import TubeMQWriter

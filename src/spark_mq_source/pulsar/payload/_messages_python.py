@@ -34,7 +34,7 @@ import pyarrow as pa
 from spark_mq_source.core._columns_python import Columns
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError
-from spark_mq_source.core.protobuf import FieldDescriptor, signed64
+from spark_mq_source.core.protobuf import signed64
 from spark_mq_source.core.protobuf_fields import signed32, take_fields
 from spark_mq_source.core.varint import take_varint
 from spark_mq_source.pulsar.payload.layout import (

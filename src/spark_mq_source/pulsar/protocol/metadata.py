@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final, Required, TypedDict
 
 from spark_mq_source.core.errors import CorruptMessageError
-from spark_mq_source.core.protobuf import FieldDescriptor, Int32, Int64, ProtobufCodec, Uint32, Uint64
+from spark_mq_source.core.protobuf import Int32, Int64, ProtobufCodec, Uint32, Uint64
 from spark_mq_source.pulsar.protocol.commands import KeyValue
 from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 
