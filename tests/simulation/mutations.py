@@ -55,9 +55,8 @@ def parse(text: str) -> Mutation:
         ValueError: it describes none.
 
     Example:
-        >>> parse("# off-by-one: a range ends early\n# 4 seeds of batch_read\n--- core/a.py\n-if a > b:\n+if a >= b:")
-        Mutation(name='off-by-one', what='a range ends early', edits=[('core/a.py', 'if a > b:', 'if a >= b:')], \
-scenario='batch_read', test=None)
+        >>> parse("# off-by-one: a range ends early\n# 4 seeds of read\n--- core/a.py\n-if a > b:\n+if a >= b:").edits
+        [('core/a.py', 'if a > b:', 'if a >= b:')]
     """
     text = f"{text}\n"
     head = _HEAD.match(text)
