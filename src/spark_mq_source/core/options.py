@@ -370,7 +370,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
             if scope in _SPARKS_OWN.get(key, Scope(0)):
                 continue
             if other is not None and (scope is WRITE) != (other.declared.scope == WRITE):
-                _warn_of_ignored(cls.format_name, other.name, _DOING[scope])
+                warn_of_ignored(cls.format_name, other.name, _DOING[scope])
             elif other is not None:
                 yield f"{other.name}: has no meaning when {_DOING[scope]}"
             elif key in ("path", "paths"):
@@ -496,7 +496,7 @@ def _parser_of(hint: Any, field_name: str) -> Callable[[str], Any]:  # noqa: ANN
 
 
 @functools.cache
-def _warn_of_ignored(format_name: str, name: str, doing: str) -> None:
+def warn_of_ignored(format_name: str, name: str, doing: str) -> None:
     """Log an option that has no effect: once a process, because Spark parses options for every step of a query."""
     logger.warning("format %r: option %s has no effect when %s", format_name, name, doing)
 

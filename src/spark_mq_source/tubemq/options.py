@@ -24,6 +24,7 @@ from spark_mq_source.core.options import (
     parse_list,
     parse_text,
     size_option,
+    warn_of_ignored,
 )
 from spark_mq_source.core.shared_options import EVERYWHERE, BatchOptions, CorruptOptions, PaceOptions, TlsOptions
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
@@ -343,7 +344,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
             is_read = self.dead_letter_topic is not None and self.dead_letter_topic in self.topic_names
             yield from self.dead_letter_problems(given, is_read=is_read)
             if "wait_for_disk" in given and "dead_letter_topic" not in given:
-                yield "waitForDisk: has no meaning when reading without deadLetterTopic"
+                warn_of_ignored(self.format_name, "waitForDisk", "reading without deadLetterTopic")
         if scope == READ:
             yield from self._range_problems()
         if scope == STREAM and self.assignment is Assignment.SERVER:

@@ -136,7 +136,7 @@ def test_nothing_is_suggested_that_has_no_meaning_in_this_scope():
 
 
 def test_an_option_of_the_other_direction_is_ignored_and_logged_once(caplog):
-    options_module._warn_of_ignored.cache_clear()
+    options_module.warn_of_ignored.cache_clear()
     for _ in range(2):
         assert BoatOptions.from_spark({"serviceurl": "h", "topic": "t"}, READ).service_url == "h"
         assert BoatOptions.from_spark({"serviceurl": "h", "boat.OARS": "many"}, WRITE).oars is None

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.core.options import READ, STREAM, WRITE, _known_options
+from spark_mq_source.core.options import READ, STREAM, WRITE, _known_options, warn_of_ignored
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.pulsar.client.session import authentication_of
@@ -106,9 +106,7 @@ def test_what_contradicts_itself_about_values(given, sentences, scope):
 def test_options_of_reads_in_general_are_those_of_batches_and_of_streams():
     both = {"endingOffsets": "latest", "maxEntriesPerTrigger": "7"}
     assert made(URL | {"topic": "t"} | both, READ | STREAM).max_entries_per_trigger == 7
-    assert "createTopic: has no meaning when reading" in refusal(
-        URL | {"topic": "t", "createTopic": "true"}, READ | STREAM
-    )
+    assert made(URL | {"topic": "t", "createTopic": "true"}, READ | STREAM).topic == "persistent://public/default/t"
 
 
 @pytest.mark.parametrize(
@@ -660,7 +658,7 @@ def test_the_dead_letter_topic_is_none_that_is_read(read):
     assert other.dead_letter_topic == "persistent://acme/prod/t"
 
 
-def test_create_topic_is_for_the_dead_letter_topic_when_reading():
-    assert "createTopic: has no meaning when reading without deadLetterTopic" in refusal(
-        URL | {"topic": "t", "createTopic": "true"}
-    )
+def test_create_topic_is_ignored_in_a_read_without_a_topic_to_create(caplog):
+    warn_of_ignored.cache_clear()
+    made(URL | {"topic": "t", "createTopic": "true"})
+    assert "option createTopic has no effect when reading without deadLetterTopic" in caplog.text

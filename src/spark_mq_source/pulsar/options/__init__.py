@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from spark_mq_source.core.options import READ, STREAM, Scope, fields_of, parse_text
+from spark_mq_source.core.options import READ, STREAM, Scope, fields_of, parse_text, warn_of_ignored
 from spark_mq_source.core.shared_options import BatchOptions, CorruptOptions, DrainOptions, PaceOptions, parse_one_of
 from spark_mq_source.pulsar.offsets import parse_topic, split_partition
 from spark_mq_source.pulsar.options.connection import ConnectionOptions, parse_service_url
@@ -149,7 +149,7 @@ class PulsarOptions(
             yield from self.dead_letter_problems(given, is_read=self._reads_dead_letters(), others=others)
             makes_topics = gives_up or self.retry_topic or self.live_topics
             if "create_topic" in given and "dead_letter_topic" not in given and not makes_topics:
-                yield "createTopic: has no meaning when reading without deadLetterTopic"
+                warn_of_ignored(self.format_name, "createTopic", "reading without deadLetterTopic")
         elif self.topic is not None:
             yield from self.unstorable(self.topic)
         if scope in (READ, STREAM):
