@@ -56,7 +56,7 @@ def open_nsq(batch: pa.RecordBatch, *, loops: str) -> None:
 
 def write_tubemq(batch: pa.RecordBatch) -> None:
     with TubeMQWriter(TubeMQOptions.from_spark({"masters": "none.invalid:1"}, WRITE)) as writer:
-        writer._rows = 1000
+        writer.rows = 1000
         writer.write(batch)
 
 
