@@ -140,6 +140,7 @@ def main() -> None:
         """Made here, so that it goes to the other processes by value, with what it is to do."""
 
         format = format_
+        format_name = MortalFormat.name
 
     conf = {
         "spark.ui.enabled": "false",
