@@ -1,10 +1,10 @@
-"""Arrow's arrays as the compiled encoders read them: the buffers as they are. All of it is inline."""
+"""Arrow arrays as the compiled encoders read them, without copying their buffers. All functions are inline."""
 
 from spark_mq_source.core._wire cimport Slice
 
 
-# An array of text, bytes or maps (without data). The buffers are moved to where the array begins, but for `valid`: it
-# has a bit a row, the first one at `bit`, and is NULL if all are set. `offsets` is NULL if there is no column.
+# An array of text, bytes or maps (without data). `offsets` begins at the array's first row, and is NULL if there is no
+# column. `valid` has one bit per row, the first one at `bit`, and is NULL if no row is NULL.
 cdef struct Cells:
     unsigned char *valid
     Py_ssize_t bit
@@ -24,7 +24,7 @@ cdef inline unsigned char *address_of(object buffer) except? NULL:
 
 
 cdef inline int bind_cells(Cells *column, object values) except -1:
-    # An array without values may come without offsets, and one of empty values without data.
+    # An array without rows may have no offsets, and an array of empty values no data.
     buffers = values.buffers()
     column.bit = values.offset
     column.valid = address_of(buffers[0]) if values.null_count else NULL
@@ -50,13 +50,13 @@ cdef inline bint is_valid(const unsigned char *valid, Py_ssize_t at) noexcept no
 
 
 cdef inline Slice cell_at(const Cells *column, Py_ssize_t row) noexcept nogil:
-    """The bytes of a row; absent if it is NULL, or if there is no column."""
+    """Return the bytes of a row; absent if the row is NULL, or if there is no column."""
     cdef Slice found
     found.data = NULL
     found.size = 0
     if column.offsets != NULL and is_valid(column.valid, column.bit + row):
         found.size = column.offsets[row + 1] - column.offsets[row]
-        # Nothing needs an address as well.
+        # An empty value needs an address too: NULL means absent.
         found.data = <unsigned char *>column.offsets if column.data == NULL else column.data + column.offsets[row]
     return found
 

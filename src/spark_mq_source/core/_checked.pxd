@@ -1,6 +1,6 @@
 """Assertions of the checked build: see "The checked build" in CONTRIBUTING.md.
 
-Without `SPARK_MQ_SOURCE_CHECKED` each of them is nothing, and its condition is not evaluated.
+Without `SPARK_MQ_SOURCE_CHECKED` an assertion does nothing, and its condition is not evaluated.
 """
 
 
@@ -22,7 +22,7 @@ cdef extern from *:
         return 0;
     }
 
-    /* Where nothing can be raised. A test runner that captures standard error names another file: "pid:descriptor". */
+    /* For code that cannot raise. A test runner that captures standard error names another file: "pid:descriptor". */
     static inline void spark_mq_must(int condition, const char *what) {
         int process, file = 2;
         const char *named = getenv("SPARK_MQ_SOURCE_CHECKED_REPORT");
@@ -32,7 +32,7 @@ cdef extern from *:
         abort();
     }
 
-    /* A test sets the attribute of `sys` to the address of a count: the allocation that it counts down to fails. */
+    /* A test sets the attribute of `sys` to the address of a counter: the allocation that makes it 0 fails. */
     static inline int spark_mq_fails(void) {
         PyObject *address = PySys_GetObject("spark_mq_source_failing_allocation");
         return address != NULL && --*(long long *)PyLong_AsVoidPtr(address) == 0;

@@ -1,4 +1,4 @@
-"""Columns under construction, as the compiled decoders share them, with what is inline because each cell needs it."""
+"""Columns under construction, shared by the compiled decoders. Functions that run for each cell are inline."""
 
 from libc.limits cimport INT_MAX
 from libc.stdlib cimport calloc, realloc
@@ -7,29 +7,29 @@ from libc.string cimport memcpy, memset
 from spark_mq_source.core._checked cimport IS_CHECKED, allocation_fails, must
 
 
-# A column, a field of a struct, or the keys or the items of a map, which follow it. What a row has in `data` is `width`
-# bytes, or, where that is 0, ends at its offset. `used` counts the bytes of such rows, in a map its entries.
+# A column, a field of a struct, or the keys or items of a map, which follow the map. A row has `width` bytes in `data`;
+# if `width` is 0, it ends at its offset. `used` counts the bytes of rows without a width, and the entries of a map.
 cdef struct Column:
     Py_ssize_t width
     bint is_text
     bint is_nullable
     bint is_entry  # keys or items of a map: a row is an entry
-    int filled  # rows that were written so far, of the checked build
-    Py_ssize_t weight  # of one of `used`, in bytes
+    int filled  # rows written so far, in the checked build
+    Py_ssize_t weight  # bytes for each unit of `used`
     unsigned char *data
     Py_ssize_t used
-    Py_ssize_t capacity  # of `data`, where rows end at offsets
-    Py_ssize_t hint  # how large that will be
+    Py_ssize_t capacity  # of `data`, if rows end at offsets
+    Py_ssize_t hint  # expected capacity
     int *offsets
-    unsigned char *valid  # a bit a row, as Arrow has it; meaningless without `nulls`
+    unsigned char *valid  # one bit per row, as in Arrow; valid only if `nulls` is not 0
     Py_ssize_t nulls
-    Py_ssize_t rows  # for which there is room
+    Py_ssize_t rows  # reserved
     Py_ssize_t marked_used
     Py_ssize_t marked_nulls
 
 
 cdef inline void check_row(Column *column, Py_ssize_t row, Py_ssize_t width) noexcept nogil:
-    """For the checked build: a write of `width` bytes, or of an offset if that is 0."""
+    """Check, in the checked build, a write of `width` bytes to a row, or of an offset if `width` is 0."""
     must(column != NULL, "a row is written into a column that nobody asked for")
     must(column.width == width, "a row is written with another width than the column's")
     must(0 <= row and row < column.rows, "a row is written for which no room was reserved")
@@ -99,7 +99,7 @@ cdef inline bint is_null(const Column *column, Py_ssize_t row) noexcept nogil:
 
 
 cdef inline void put_null(Column *column, Py_ssize_t row) noexcept nogil:
-    """NULL; in what cannot be NULL 0, or an empty map."""
+    """Write NULL; 0 or an empty map if the column is not nullable."""
     if column.offsets != NULL:
         end_row(column, row)
     elif column.width == 8:
@@ -120,7 +120,7 @@ cdef inline void *resize(void *pointer, Py_ssize_t size) except NULL:
 
 
 cdef inline void *allocate(Py_ssize_t count, Py_ssize_t size) except NULL:
-    """`count` things of `size` bytes, all of which are 0; room for one if there is none."""
+    """Allocate `count` zeroed items of `size` bytes, at least one."""
     cdef void *pointer
     if allocation_fails():
         raise MemoryError

@@ -1,8 +1,8 @@
 """Columns under construction, compiled: Cython's pure-Python mode, C types in ``_columns_native.pxd``.
 
-The same interface as ``_columns_python``, whose documentation holds here, and for the loops in C: a pointer to each
-column (`find`; NULL for one that nobody asked for), room ahead (`reserve_rows`, `reserve`, `reserve_entries`), so that
-a loop writes cells without asking, and `mark` and `roll_back` around what may fail.
+The interface and its documentation are those of ``_columns_python``. For loops in C there are also a pointer to each
+column (`find`; NULL if the column was not requested), memory reserved in advance (`reserve_rows`, `reserve`,
+`reserve_entries`), so that a loop writes cells without checks, and `mark` and `roll_back` around code that may fail.
 """
 
 import cython
@@ -30,7 +30,7 @@ from spark_mq_source.core.columns import (
 
 @cython.cclass
 class _Block:
-    """Memory that an Arrow buffer has taken over."""
+    """Memory owned by an Arrow buffer."""
 
     pointer: cython.p_void
 
@@ -39,7 +39,7 @@ class _Block:
 
 
 def hand_over(pointer, size):
-    """Return the memory as an Arrow buffer, which frees it; the caller's pointer becomes NULL unless this raises."""
+    """Return the memory as an Arrow buffer, which will free it; set the caller's pointer to NULL unless this raises."""
     block: _Block = _Block.__new__(_Block)
     if allocation_fails():
         raise MemoryError
@@ -51,7 +51,7 @@ def hand_over(pointer, size):
 
 @cython.cclass
 class Columns:
-    """Columns that are being built; the compiled form of `_columns_python.Columns`."""
+    """Columns under construction; the compiled form of `_columns_python.Columns`."""
 
     def __init__(self, schema, constants, remedy="maxBatchBytes"):
         column: cython.pointer(Column)
@@ -88,7 +88,7 @@ class Columns:
         return total
 
     def find(self, name):
-        """Return the column that the loop fills from now on; NULL if nobody asked for it."""
+        """Return a column, which the loop must fill from now on; NULL if it was not requested."""
         if name not in self.names:
             return cython.NULL
         whole = name.partition(".")[0]
@@ -97,7 +97,7 @@ class Columns:
         return self.columns + self.names.index(name)
 
     def raise_unclaimed(self):
-        """Raise if the loop leaves out a column, whose memory nobody would write."""
+        """Raise if the loop does not fill a column: its memory would stay uninitialized."""
         if self.unclaimed:
             raise unfilled(self.unclaimed[0])
         return 0
@@ -113,7 +113,7 @@ class Columns:
                 put_null(self.columns + at, row)
 
     def reserve_rows(self, more):
-        """Make room for `more` rows, but for their bytes and entries."""
+        """Reserve room for `more` rows, except their bytes and entries."""
         at: cython.Py_ssize_t
         capacity: cython.Py_ssize_t
         if self.rows + more <= self.row_capacity:
@@ -123,27 +123,27 @@ class Columns:
         for at in range(self.num_columns):
             if not self.columns[at].is_entry:
                 _resize_rows(self.columns + at, capacity)
-        # Not before all columns have the room: an allocation that fails leaves the old capacity.
+        # Only after all columns have grown: if an allocation fails, the old capacity still holds.
         self.row_capacity = capacity
         return 0
 
     def reserve(self, column, more):
-        """Make room for `more` bytes in a column."""
+        """Reserve room for `more` bytes in a column."""
         capacity: cython.Py_ssize_t
-        # Even nothing is only ever copied to somewhere: memcpy to NULL is undefined.
+        # Allocate even for 0 bytes: memcpy to NULL is undefined.
         if column == cython.NULL or (column.data and column.used + more <= column.capacity):
             return 0
         most: cython.Py_ssize_t = MAX_COLUMN_BYTES
         if column.used + more > most:
             raise column_overflow(self.name_of(column), self.remedy)
-        # Never beyond the bound, which is not looked at again while there is room.
+        # Never above the limit, because it is checked only when a column grows.
         capacity = min(max(column.used + more, 2 * column.capacity, column.hint, 256), most)
         column.data = cython.cast(cython.p_uchar, resize(column.data, capacity))
         column.capacity = capacity
         return 0
 
     def reserve_entries(self, mapping, count, more):
-        """Make room for `count` entries in a map, with `more` bytes of keys and as many of items."""
+        """Reserve room for `count` entries of a map, with `more` bytes of keys and `more` bytes of items."""
         most: cython.Py_ssize_t = MAX_COLUMN_BYTES
         self.reserve(mapping + 1, more)
         self.reserve(mapping + 2, more)
@@ -153,13 +153,13 @@ class Columns:
         if count > most:
             raise column_overflow(self.name_of(mapping), self.remedy)
         count = min(max(count, 2 * mapping[1].rows), most)
-        # The keys last: their rows say for how many entries there is room.
+        # The keys last, because their number of rows is the capacity for entries.
         _resize_rows(mapping + 2, count)
         _resize_rows(mapping + 1, count)
         return 0
 
     def mark(self):
-        """Remember how far the columns are."""
+        """Record the current ends of the columns."""
         at: cython.Py_ssize_t
         self.marked_rows = self.rows
         for at in range(self.num_columns):
@@ -167,7 +167,7 @@ class Columns:
             self.columns[at].marked_nulls = self.columns[at].nulls
 
     def roll_back(self):
-        """Take back what came since `mark`."""
+        """Remove everything added since `mark`."""
         at: cython.Py_ssize_t
         column: cython.pointer(Column)
         self.rows = self.marked_rows
@@ -178,7 +178,7 @@ class Columns:
                 column.filled = min(column.filled, cython.cast(cython.int, self.rows))
             if column.nulls != column.marked_nulls:
                 column.nulls = column.marked_nulls
-                # The next rows count on bits that are set.
+                # The bits of rows to come must be set.
                 column.valid[self.rows >> 3] |= (0xFF << (self.rows & 7)) & 0xFF
                 memset(column.valid + self.rows // 8 + 1, 0xFF, column.rows // 8 - self.rows // 8)
 
@@ -191,7 +191,7 @@ class Columns:
         except BaseException:
             self.clear()
             raise
-        # As much again is likely to come: enough at once spares growing, which copies.
+        # The next batch is probably as large. Reserving its size at once avoids growing, which copies.
         self.row_hint = self.rows + self.rows // 8
         self.row_capacity = 0
         self.rows = 0
@@ -201,7 +201,7 @@ class Columns:
         return arrays
 
     def collect(self):
-        """Return an array of each column of the schema."""
+        """Return one array for each column of the schema."""
         at: cython.Py_ssize_t = 0
         arrays: list = []
         for field in self.schema:
@@ -213,7 +213,7 @@ class Columns:
         return arrays
 
     def clear(self):
-        """Drop all rows, and the memory that they have."""
+        """Drop all rows and free their memory."""
         at: cython.Py_ssize_t
         column: cython.pointer(Column)
         self.rows = self.row_capacity = 0
@@ -263,7 +263,7 @@ class Columns:
 @cython.cfunc
 @cython.exceptval(-1)
 def _resize_rows(column: cython.pointer(Column), rows: cython.Py_ssize_t) -> cython.int:
-    # More than others already, if their allocation failed.
+    # Columns differ in size if an allocation has failed.
     if rows <= column.rows:
         return 0
     if column.width:

@@ -20,23 +20,23 @@ from spark_mq_source.core.columns import (
 from spark_mq_source.core.errors import UnsupportedFeatureError
 
 Part = tuple[str, pa.DataType, pa.DataType | None]
-"""Its name, its type, and the type of the struct or the map that it is a part of."""
+"""The name of a part, its type, and the type of the struct or map that contains it."""
 
 _ENTRY_BYTES: Final = 8
-"""Bytes that one entry of a map adds to `nbytes` besides its text: its two offsets."""
+"""The bytes that one map entry adds to `nbytes` besides its text: two offsets."""
 
 
 class Columns:
-    """Collects the rows of the columns asked for, until `take_arrays`; what adds them is up to the format.
+    """Collects rows of the requested columns until `take_arrays`; each format adds rows in its own way.
 
     Args:
-        schema: exactly the columns asked for, of types that the format's table allows.
-        constants: the value of each column that has the same one in every row.
+        schema: exactly the requested columns, with types that the format's table allows.
+        constants: the values of columns that have the same value in every row.
         remedy: the options to lower if a column overflows.
 
     Attributes:
-        rows: appended and not yet taken.
-        nbytes: of these rows, about: what Arrow holds for them, but for the columns that never change.
+        rows: number of rows since the last `take_arrays`.
+        nbytes: approximate size of these rows in Arrow, without constant columns.
     """
 
     def __init__(self, schema: pa.Schema, constants: Mapping[str, str | int], remedy: str = "maxBatchBytes") -> None:
@@ -50,7 +50,7 @@ class Columns:
         self._start_over()
 
     def _start_over(self) -> None:
-        # A struct has a list for each of its fields; a map's cells are mappings of bytes.
+        # A struct has one list for each field; a map's cells are mappings of bytes.
         self._cells: dict[str, list[Any]] = {name: [] for name in self._names}
         self._used = dict.fromkeys([*self._sized, *self._maps], 0)
         self.rows = 0
@@ -102,7 +102,7 @@ class Columns:
 def layout_of(
     schema: pa.Schema, constants: Mapping[str, str | int]
 ) -> tuple[dict[str, ConstantColumn], int, list[Part]]:
-    """Return the columns of one value, the fixed bytes of a row of the other columns, and the parts of these.
+    """Return the constant columns, the fixed bytes of a row of the other columns, and the parts of these.
 
     Example:
         >>> constant, row_bytes, parts = layout_of(pa.schema({"topic": pa.string(), "at": pa.int64()}), {"topic": "t"})
@@ -148,7 +148,7 @@ def column_overflow(name: str, remedy: str) -> UnsupportedFeatureError:
 
 
 def unfilled(name: str) -> RuntimeError:
-    """Return the error for a column that the loop does not fill, as if it were older than the table of columns."""
+    """Return the error for a column that the loop does not fill because the loop is older than the table of columns."""
     return RuntimeError(
         f"column {name.partition('.')[0]} is not filled by this build of the loops; "
         "run `make native` in a checkout, or install the package again"

@@ -1,10 +1,10 @@
-"""Bytes as the compiled loops read and write them: big-endian numbers, protobuf's fields, UTF-8. All of it is inline."""
+"""Bytes as the compiled loops read and write them: big-endian numbers, protobuf fields, UTF-8. All code is inline."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.string cimport memcpy
 
 
-cdef struct Slice:  # absent where data is NULL
+cdef struct Slice:  # absent if data is NULL
     unsigned char *data
     Py_ssize_t size
 
@@ -17,7 +17,7 @@ cdef struct Field:
 
 
 cdef inline Slice slice_of(bytes data) noexcept:
-    """Bytes, which the caller keeps."""
+    """Return a slice of bytes that the caller keeps alive."""
     cdef Slice found
     found.data = <unsigned char *>PyBytes_AS_STRING(data)
     found.size = PyBytes_GET_SIZE(data)
@@ -38,7 +38,7 @@ cdef inline void write_u32(unsigned char *out, unsigned int value) noexcept nogi
 cdef inline Py_ssize_t read_varint(
     const unsigned char *data, Py_ssize_t at, Py_ssize_t end, unsigned long long *value
 ) noexcept nogil:
-    """Where the varint at `at` ends; -1 if it does not end before `end`, or within ten bytes."""
+    """Return the end of the varint at `at`; -1 if it does not end before `end`, or within ten bytes."""
     cdef unsigned long long result = 0
     cdef int shift = 0
     cdef unsigned char byte
@@ -59,7 +59,7 @@ cdef inline Py_ssize_t read_varint(
 cdef inline Py_ssize_t read_field(
     const unsigned char *data, Py_ssize_t at, Py_ssize_t end, Field *field
 ) noexcept nogil:
-    """Where the field at `at` ends, or why it is corrupt: see `protobuf_fields.CORRUPT_FIELDS`."""
+    """Return the end of the field at `at`, or a code of `protobuf_fields.CORRUPT_FIELDS`."""
     cdef int wire_type
     cdef unsigned long long size = 0
     at = read_varint(data, at, end, &field.tag)
@@ -89,7 +89,7 @@ cdef inline Py_ssize_t read_field(
 
 
 cdef inline Py_ssize_t find_no_utf8(const unsigned char *data, Py_ssize_t size) noexcept nogil:
-    """Where the first sequence begins that is not UTF-8 (as Python's strict decoder has it); -1 if all is."""
+    """Return the start of the first sequence that is not UTF-8 for Python's strict decoder; -1 if there is none."""
     cdef Py_ssize_t at = 0, more, i
     cdef unsigned long long word
     cdef unsigned char first, second
@@ -109,7 +109,7 @@ cdef inline Py_ssize_t find_no_utf8(const unsigned char *data, Py_ssize_t size) 
         if size - at <= more:
             return at
         second = data[at + 1]
-        # Overlong forms, surrogates, and beyond U+10FFFF show in the second byte.
+        # The second byte reveals overlong forms, surrogates, and code points beyond U+10FFFF.
         if (
             (first == 0xE0 and second < 0xA0)
             or (first == 0xED and second > 0x9F)

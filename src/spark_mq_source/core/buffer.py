@@ -13,7 +13,7 @@ SPARE_BLOCKS = 4
 
 
 class ReceiveBuffer:
-    """Bytes received and not yet taken.
+    """Received bytes that were not taken yet.
 
     The bytes are contiguous in one block. When a block is full, its unfinished tail is copied into the next one. Not
     thread-safe.
@@ -46,7 +46,7 @@ class ReceiveBuffer:
         return self._end - self._start
 
     def writable(self, hint_bytes: int) -> memoryview:
-        """Free space at the tail, at least `hint_bytes` and never empty; valid until the next call of any method.
+        """Return free space at the tail, at least `hint_bytes` and never empty; valid until the next call of a method.
 
         Raises:
             ValueError: `hint_bytes` is negative.
@@ -79,7 +79,7 @@ class ReceiveBuffer:
         return self._readable[self._start : self._end]
 
     def take(self, n: int) -> memoryview | None:
-        """Remove the next `n` bytes and return a read-only view of them, or None if there are fewer."""
+        """Remove the next `n` bytes and return a read-only view of them; return None if there are fewer."""
         start, stop = self._start, self._start + n
         if stop > self._end:
             return None
@@ -87,7 +87,7 @@ class ReceiveBuffer:
         return self._readable[start:stop]
 
     def trim(self) -> None:
-        """Release the memory that is kept for reuse."""
+        """Release the memory kept for reuse."""
         self._retired.clear()
 
     def _next_block(self, free_bytes: int) -> None:
@@ -105,11 +105,11 @@ class ReceiveBuffer:
         self._block, self._view, self._readable = block, view, view.toreadonly()
 
     def _take_spare(self) -> bytearray | None:
-        """Return the retired block whose views were released last (the warmest memory); None if all have views."""
+        """Return the retired block that lost its views last (the warmest memory); None if every block has views."""
         viewed, spare = [], []
         for block in self._retired:
             try:
-                # A bytearray cannot change its length while it has views; there is no other way to check for views.
+                # Changing the length raises an error if there are views; Python has no other check for views.
                 block.append(block.pop())
                 spare.append(block)
             except BufferError:

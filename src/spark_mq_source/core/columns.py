@@ -1,11 +1,11 @@
-"""Arrow columns of a RecordBatch, built from what a decoder collected, for every format.
+"""Arrow columns of a RecordBatch, built from the values that a decoder collected, for every format.
 
 Compiled loops pass raw buffers (`fixed_width_array`, `variable_width_array`, `struct_array`, `map_array`): nothing is
-copied, and the arrays keep the buffers alive. Python loops pass lists (`array_of`, `map_array_of`). Columns whose value
-never changes, such as the topic's name, are `ConstantColumn`.
+copied, and the arrays keep the buffers alive. Python loops pass lists (`array_of`, `map_array_of`). Columns with one
+value in all rows, such as the topic's name, are `ConstantColumn`.
 
-Every array takes its type from the schema that Spark gave, children included: Spark compares schemas with
-``pa.Schema.equals``, which looks at the names and the nullability of a map's and a struct's inner fields as well.
+Every array, children included, takes its type from the schema that Spark gave. Spark compares schemas with
+``pa.Schema.equals``, which also compares the names and nullability of the inner fields of maps and structs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ CORRUPT = "_corrupt"
 ERROR = "_error"
 
 MAX_COLUMN_BYTES = 2**31 - 1
-"""The most bytes that one binary, string or map column of a batch holds: Arrow's offsets in them are signed 32-bit."""
+"""The maximum bytes of one binary, string or map column of a batch: Arrow's offsets are signed 32-bit integers."""
 
 
 def too_large() -> UnwritableRowError:
-    """Return the error for values that one array cannot hold."""
+    """Return the error for values that do not fit in one array."""
     return UnwritableRowError(
         f"the rows of a batch hold more than the {MAX_COLUMN_BYTES} bytes that can be written together: lower "
         f"spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -44,12 +44,12 @@ def too_large() -> UnwritableRowError:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Return whether the type is Arrow's ``string``, the one with 32-bit offsets."""
+    """Return whether the type is Arrow's ``string`` (with 32-bit offsets)."""
     return bool(pa.types.is_string(type_))
 
 
 def is_text_or_binary(type_: pa.DataType) -> bool:
-    """Return whether the type is Arrow's ``string`` or ``binary``, those with 32-bit offsets."""
+    """Return whether the type is Arrow's ``string`` or ``binary`` (with 32-bit offsets)."""
     return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
@@ -59,8 +59,8 @@ class Column:
 
     Attributes:
         name: the column's name for users.
-        read_as: SQL types it can be read as, the default first; empty if it is only written.
-        written_from: SQL types it can be written from; empty if it is only read.
+        read_as: SQL types it can be read as, the default first; empty if it cannot be read.
+        written_from: SQL types it can be written from; empty if it cannot be written.
         by_default: whether it is read if the user names no columns.
         required: whether rows to be written must have it.
         note: text that the reference adds for readers, in Markdown.
@@ -82,22 +82,22 @@ CORRUPT_COLUMNS = (
         ERROR, ("string",), by_default=False, note="with `onCorrupt=null`: the reason; NULL if the message was decoded"
     ),
 )
-"""The columns of every format about what cannot be decoded."""
+"""The columns of every format for messages that cannot be decoded."""
 
 
 class ColumnTable:
     """The columns of a format: their SQL types for Spark, and the types that a user may request.
 
     Args:
-        columns: all columns; the readable ones in the order in which they are read.
-        position: the columns with the position of a message, for errors.
+        columns: all columns; the readable ones in the order of reading.
+        position: the columns that contain the position of a message, for errors.
 
     Attributes:
         columns: the same.
         position: the same.
-        readable: column name to the SQL types it can be read as, the one it has by default first.
+        readable: the SQL types that each column can be read as, the default first.
         default: the columns that are read if the user selects none, in order.
-        writable: column name to the SQL types it can be written from.
+        writable: the SQL types that each column can be written from.
         required: the columns that rows to be written must have.
 
     Example:
@@ -123,7 +123,7 @@ class ColumnTable:
         """Refuse a schema with columns or types that cannot be read.
 
         Raises:
-            OptionError: naming every unknown column and every unusable type, and the columns known.
+            OptionError: names every unknown column and every unusable type, and the known columns.
         """
         _refuse(self.problems(_asked(schema)))
 
@@ -131,7 +131,7 @@ class ColumnTable:
         """Refuse a schema with columns or types that cannot be written, or without a required column.
 
         Raises:
-            OptionError: naming every unknown, unusable and missing column, and the columns known.
+            OptionError: names every unknown, unusable and missing column, and the known columns.
         """
         _refuse(self.problems(_asked(schema), written=True))
 
@@ -139,8 +139,8 @@ class ColumnTable:
         """Return the problems with the columns of a schema.
 
         Args:
-            asked: each column's name, its type as an error shows it, and whether that type is what Spark makes of a
-                SQL type.
+            asked: each column's name, its type as an error shows it, and a function that returns whether Spark turns a
+                given SQL type into that type.
             written: whether rows are written; they are read otherwise.
         """
         known, required = (self.writable, self.required) if written else (self.readable, ())
@@ -168,7 +168,7 @@ def _refuse(problems: Sequence[str]) -> None:
 
 
 def fixed_row_bytes(type_: pa.DataType) -> int:
-    """Return the bytes that one row of this type takes before its variable part (offsets count, validity bits do not).
+    """Return the bytes that one row of this type takes without its variable part (with offsets, without validity bits).
 
     Example:
         >>> fixed_row_bytes(pa.int64()), fixed_row_bytes(pa.binary())
@@ -182,7 +182,7 @@ def fixed_row_bytes(type_: pa.DataType) -> int:
 
 
 class ConstantColumn:
-    """A column with the same value in every row: built once, sliced for each batch, so that a row costs nothing.
+    """A column with the same value in every row: built once and sliced for each batch, so that a row costs nothing.
 
     Example:
         >>> topic = ConstantColumn("t", pa.string())
@@ -200,12 +200,12 @@ class ConstantColumn:
     def take(self, rows: int) -> pa.Array:
         """Return the column with `rows` rows."""
         if rows > len(self._rows):
-            # Twice as many, so that batches which slowly grow do not rebuild it each time.
+            # Twice as many rows, so that slowly growing batches do not rebuild the column each time.
             self._rows = self._repeat(max(2 * len(self._rows), rows))
         return self._rows.slice(0, rows)
 
     def _repeat(self, rows: int) -> pa.Array:
-        # From buffers, because pa.scalar and pa.array import pandas where there is one, which takes a worker seconds.
+        # From buffers: pa.scalar and pa.array import pandas if it is installed, which takes a worker seconds.
         data = pa.py_buffer(self._cell * rows)
         if not is_text(self._type):
             return fixed_width_array(self._type, rows, data)
@@ -220,7 +220,7 @@ def fixed_width_array(
     """Make an array of numbers or timestamps over `data`, of `rows` values as wide as the type.
 
     Args:
-        type_: the array's type, as the schema has it.
+        type_: the array's type, from the schema.
         rows: number of rows.
         data: the values; at least `rows` of them.
         validity: one bit per row, least significant first; None if no row is NULL.
@@ -242,7 +242,7 @@ def variable_width_array(
     For strings the bytes must already be known to be UTF-8.
 
     Args:
-        type_: the array's type, as the schema has it.
+        type_: the array's type, from the schema.
         rows: number of rows.
         offsets: the start of each row's bytes, and the end of the last row's.
         data: the bytes of all rows.
@@ -253,25 +253,25 @@ def variable_width_array(
 
 
 def struct_array(type_: pa.DataType, children: Sequence[pa.Array]) -> pa.Array:
-    """Make a struct array without NULLs of `children`, which have one length and the types of the struct's fields."""
+    """Make a struct array without NULLs from `children` of equal length, with the types of the struct's fields."""
     return pa.Array.from_buffers(type_, len(children[0]), [None], null_count=0, children=list(children))
 
 
 def map_array(type_: pa.DataType, rows: int, offsets: pa.Buffer, keys: pa.Array, items: pa.Array) -> pa.Array:
-    """Make a map array without NULLs: row i has the pairs from ``offsets[i]`` (int32) up to ``offsets[i + 1]``."""
+    """Make a map array without NULLs: row i has the entries from ``offsets[i]`` (int32) up to ``offsets[i + 1]``."""
     entries = struct_array(type_.field(0).type, [keys, items])
     return pa.Array.from_buffers(type_, rows, [None, offsets], null_count=0, children=[entries])
 
 
 class SparseColumns:
-    """Columns with values in few rows, which the loops over rows leave out.
+    """Columns with values in few rows; the loops over rows do not fill them.
 
     Args:
         schema: all columns of the batches.
-        names: the sparse columns, if the schema has them.
+        names: the sparse columns; the schema may lack some.
 
     Attributes:
-        dense: the other columns, for the loops.
+        dense: the other columns, which the loops fill.
         nbytes: size of the cells.
 
     Example:
@@ -295,16 +295,16 @@ class SparseColumns:
         return bool(self._fields)
 
     def put(self, name: str, row: int, cell: Any, nbytes: int) -> None:  # noqa: ANN401 - any value of the column's type
-        """Set the cell of a row, if the schema has the column."""
+        """Set a cell; ignore a column that the schema does not have."""
         if name in self._fields:
             self._cells[name][row] = cell
             self.nbytes += nbytes
 
     def among(self, arrays: list[pa.Array], rows: int) -> list[pa.Array]:
-        """Return these dense arrays with the columns of the cells inserted in the schema's order, and start over."""
+        """Return the dense arrays with the sparse columns inserted in the schema's order, and start over."""
         for name, field in self._fields.items():
             cells = self._cells[name]
-            # In the order of the schema, so that every place is right.
+            # In the schema's order, so that each index is final.
             arrays.insert(
                 self._places[name],
                 _array_of_cells(cells, rows, field.type),
@@ -322,9 +322,9 @@ def _array_of_cells(cells: Mapping[int, Any], rows: int, type_: pa.DataType) -> 
     return array_of(map(cells.get, range(rows)), type_)
 
 
-# From buffers, because pa.array imports pandas where there is one, which takes a worker seconds.
+# From buffers: pa.array imports pandas if it is installed, which takes a worker seconds.
 def text_array(cells: Mapping[int, str | bytes | None], rows: int, type_: pa.DataType) -> pa.Array:
-    """Return an array of text or binary with cells by row; NULL in other rows.
+    """Return an array of text or binary with these cells by row; NULL in other rows.
 
     Example:
         >>> text_array({1: "late"}, 3, pa.string()).to_pylist()
@@ -346,7 +346,7 @@ def text_array(cells: Mapping[int, str | bytes | None], rows: int, type_: pa.Dat
 
 
 def int_array(numbers: Iterable[int], type_: pa.DataType) -> pa.Array:
-    """Return an array of a type of 32 or 64 bits without NULLs.
+    """Return an array of integers of 32 or 64 bits without NULLs.
 
     Example:
         >>> int_array([1, 2], pa.int32()).to_pylist()
@@ -357,12 +357,12 @@ def int_array(numbers: Iterable[int], type_: pa.DataType) -> pa.Array:
 
 
 def array_of(values: Iterable[Any], type_: pa.DataType) -> pa.Array:
-    """Make an array of Python values; timestamps are integers in the type's unit, None is NULL."""
+    """Make an array of Python values; timestamps are integers in the type's unit, and None is NULL."""
     return pa.array(values, type_)
 
 
 def map_array_of(rows: Sequence[Mapping[bytes, bytes]], type_: pa.DataType) -> pa.Array:
-    """Make a map array without NULLs of one mapping a row, whose keys and values are already UTF-8.
+    """Make a map array without NULLs from one mapping per row, whose keys and values are UTF-8 already.
 
     Example:
         >>> map_array_of([{b"k": b"v"}, {}], pa.map_(pa.string(), pa.string())).to_pylist()
@@ -385,18 +385,18 @@ def map_array_of(rows: Sequence[Mapping[bytes, bytes]], type_: pa.DataType) -> p
 
 
 def record_batch(schema: pa.Schema, arrays: Sequence[pa.Array], rows: int) -> pa.RecordBatch:
-    """Make a batch of `arrays` with exactly `schema`; `rows` is its length if there is no column."""
+    """Make a batch of `arrays` with exactly `schema`; `rows` is its length if it has no column."""
     if not arrays:
-        # Spark asks for no column in a plain count(); a batch still has to carry its number of rows.
+        # Spark requests no column for a plain count(), but the batch must have the number of rows.
         return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
     return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
 
 
 def without_large_types(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the same rows with 32-bit offsets if `spark.sql.execution.arrow.useLargeVarTypes` has made them 64-bit.
+    """Return the same rows with 32-bit offsets; `spark.sql.execution.arrow.useLargeVarTypes` makes 64-bit ones.
 
     Raises:
-        UnwritableRowError: a column holds more than 32 bits can count.
+        UnwritableRowError: a column is too large for 32-bit offsets.
 
     Example:
         >>> batch = pa.record_batch({"value": pa.array([b"a"], pa.large_binary()), "n": pa.array([1])})
@@ -438,13 +438,13 @@ def _field_with_small_offsets(field: pa.Field) -> pa.Field:
 def rows_by_topic(
     column: pa.Array | None, rows: int, default: str | None, format_name: str
 ) -> Iterator[tuple[str, array[int] | None]]:
-    """Yield each topic of the rows to write, with the numbers of its rows; None for all of them.
+    """Yield each topic of the rows to write, with the numbers of its rows; None if all rows have the topic.
 
     Args:
-        column: the topic of each row; NULL for the default. None if there is no such column.
+        column: the topic of each row, NULL for the default; None if there is no such column.
         rows: the number of rows.
         default: the option `topic`.
-        format_name: for the error.
+        format_name: name of the format, for errors.
 
     Raises:
         UnwritableRowError: a row has no topic.
@@ -464,10 +464,10 @@ def rows_by_topic(
 
 
 def default_topic(default: str | None, format_name: str) -> str:
-    """Return the topic of rows that have none.
+    """Return the topic of rows without a topic.
 
     Raises:
-        UnwritableRowError: there is none.
+        UnwritableRowError: the option `topic` is not set.
     """
     if default is None:
         raise UnwritableRowError(f"{format_name}: a row has no topic: set the option topic, or the column")
@@ -475,7 +475,7 @@ def default_topic(default: str | None, format_name: str) -> str:
 
 
 def version_name(version: bytes) -> str:
-    """Return a schema version as people write it: the number that a broker counts in 8 bytes, or else hexadecimal.
+    """Return a schema version as text: a number if the broker encodes it in 8 bytes, or else hexadecimal.
 
     Example:
         >>> version_name((2).to_bytes(8, "big")), version_name(b"?")

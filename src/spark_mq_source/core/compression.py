@@ -1,10 +1,10 @@
 """Compression and decompression by codec name, with output limited to the announced size.
 
-The announced size comes from the wire, so the caller must check it first. No codec allocates more output than that, and
-any other output size is a corrupt message. (ZSTD may also need a window, of at most 128 MiB, the library's limit, if a
-frame does not state its size.)
+The announced size comes from the wire, so the caller must check it first. No codec allocates a larger output, and any
+other output size is a corrupt message. (If a ZSTD frame does not state its size, ZSTD also needs a window of at most
+128 MiB, the library's limit.)
 
-A codec's package is imported at first use, so that uncompressed topics need none.
+The package of a codec is imported at first use, so uncompressed topics need no package.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureE
 
 ByteString = bytes | bytearray | memoryview
 
-# The package of each codec, and the extra of spark-mq-source that installs it; None: part of Python.
+# The package of each codec, and the extra of spark-mq-source that installs it; None if Python includes the codec.
 _PACKAGES: dict[str, tuple[str, str] | None] = {
     "NONE": None,
     "LZ4": ("lz4.block", "lz4"),
@@ -28,7 +28,7 @@ _PACKAGES: dict[str, tuple[str, str] | None] = {
 }
 
 CODECS: tuple[str, ...] = tuple(_PACKAGES)
-"""The supported codecs, named as in Pulsar's CompressionType."""
+"""The supported codecs, with the names of Pulsar's CompressionType."""
 
 
 def decompress(codec: str, data: ByteString, uncompressed_size: int) -> bytes | memoryview:
@@ -127,8 +127,8 @@ def _load_zlib(_module: ModuleType) -> Callable[[ByteString, int], bytes | memor
     def run(data: ByteString, size: int) -> bytes:
         inflater = zlib.decompressobj()
         try:
-            # One byte more than announced shows that there is too much output. The end of the stream is not checked:
-            # the Java client flushes its deflater without finishing it, so there is no trailer.
+            # One more byte than announced, to detect too much output. The end of the stream is not checked: the Java
+            # client flushes its deflater without finishing it, so the stream has no trailer.
             return inflater.decompress(data, size + 1)
         except zlib.error as error:
             raise _corrupt("ZLIB", error) from error

@@ -1,8 +1,8 @@
 """The base of all connections: bytes and times in, events and bytes out, closing and loss.
 
-A connection has no socket, thread or clock; `net.driver` owns these. The driver fills `writable()` and reports the
-number of bytes with `received()`, takes `events_received()` and `data_to_send()` after every call, and calls
-`handle_timer()` when `next_timer()` is due. Requests, sending windows and heartbeats belong to each protocol.
+A connection has no socket, thread or clock; `net.driver` owns these. The driver fills `writable()`, reports the number
+of bytes with `received()`, takes `events_received()` and `data_to_send()` after every call, and calls `handle_timer()`
+when `next_timer()` is due. Each protocol adds its requests, sending windows and heartbeats.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ T = TypeVar("T")
 class SansIOConnection(ABC, Generic[CommandT, EventT]):
     """The state machine of one connection.
 
-    An error that is raised by `received`, `receive_data`, `receive_eof` or `handle_timer` has closed the connection;
-    what arrived before it can still be taken from `events_received`. Not safe to use from several threads at once.
+    An error raised by `received`, `receive_data`, `receive_eof` or `handle_timer` closes the connection; the events
+    before the error can still be taken from `events_received`. Not thread-safe.
 
     Args:
         state: the first state.
-        now: monotonic seconds, as everywhere here.
+        now: the current time, in monotonic seconds as in all methods.
 
     Attributes:
-        state: the current state; each protocol has its own.
+        state: the current state; each protocol has its own states.
     """
 
     _CLOSED: ClassVar[Enum]
@@ -55,7 +55,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         self._closed_by = ""
         """The reason why the connection is closed; empty while it is open."""
 
-    # What goes out.
+    # Output
 
     @abstractmethod
     def send(self, command: CommandT) -> None:
@@ -71,24 +71,24 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         return data
 
     def close(self) -> None:
-        """Close this side: send and take nothing more. The peer is not told, and sees the end of the stream."""
+        """Close this side: send and receive nothing more. The peer sees only the end of the stream."""
         self._close("the connection was closed here")
 
-    # What comes in.
+    # Input
 
     def writable(self, hint_bytes: int) -> memoryview:
-        """Free space to receive into, at least `hint_bytes`, more where a large frame has begun; see `received`."""
+        """Return free space of at least `hint_bytes`, more if a large frame has begun; see `received`."""
         return self._buffer.writable(max(hint_bytes, self._missing))
 
     def received(self, n: int, now: float) -> None:
-        """Take the first `n` bytes of `writable()`, which were filled at `now`.
+        """Process the first `n` bytes of `writable()`, which were received at `now`.
 
         Raises:
-            RemoteProtocolError: the peer may not send these bytes.
+            RemoteProtocolError: the bytes violate the protocol.
             AuthenticationError: the peer rejected the credentials.
-            BrokerError: the peer refused the connection, or a command, and ends the connection.
+            BrokerError: the peer refused the connection or a command, and ends the connection.
             LocalProtocolError: the connection is closed.
-            MQSourceError: something else makes the connection useless.
+            MQSourceError: the connection cannot be used for another reason.
         """
         if self._closed_by:
             raise LocalProtocolError(f"bytes received after {self._closed_by}")
@@ -102,10 +102,10 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
             raise
 
     def receive_data(self, data: bytes | memoryview, now: float | None = None) -> None:
-        """Take a copy of `data` as `received` does; without `now`, no time has passed.
+        """Process a copy of `data` like `received`; without `now`, no time has passed.
 
         Raises:
-            MQSourceError: as `received`.
+            MQSourceError: see `received`.
         """
         rest = memoryview(data)
         while rest:
@@ -116,40 +116,40 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
             rest = rest[n:]
 
     def receive_eof(self) -> None:
-        """Take the end of the stream: the peer has closed its side.
+        """Process the end of the stream: the peer has closed its side.
 
         Raises:
-            ConnectionLostError: always, unless the connection is closed already; says what was left open.
+            ConnectionLostError: always, unless the connection is closed already; names the unanswered requests.
         """
         if not self._closed_by:
             self._end_of_stream()
 
     def events_received(self) -> list[EventT]:
-        """Return the events since the last call, in order, except those that the connection answers by itself."""
+        """Return the events since the last call, in order, without those that the connection handles itself."""
         events = self._events
         self._events = []
         return events
 
-    # Time.
+    # Time
 
     @property
     def paused(self) -> bool:
-        """True while the shell does not read: silence then proves nothing about the peer."""
+        """True while the driver does not read: the peer's silence then means nothing."""
         return self._paused
 
     @paused.setter
     def paused(self, paused: bool) -> None:
         if paused != self._paused:
             self._paused = paused
-            # What the peer has said meanwhile is not read yet.
+            # The peer may have sent bytes that are not read yet.
             self._hear()
 
     def next_timer(self) -> float | None:
-        """Return the time, in monotonic seconds, at which to call `handle_timer`; None once closed."""
+        """Return the time at which to call `handle_timer`, in monotonic seconds; None once closed."""
         return None if self._closed_by else self._timer()
 
     def handle_timer(self, now: float) -> None:
-        """Send what a silent connection needs, and detect a dead peer; do nothing before `next_timer()`.
+        """Send heartbeats that are due, and detect a dead peer; do nothing before `next_timer()`.
 
         Raises:
             ConnectionLostError: the peer is dead.
@@ -160,23 +160,23 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
             self._buffer.trim()
             self._handle_timer(now)
 
-    # For the protocols.
+    # Methods of a protocol
 
     @abstractmethod
     def _take_frames(self, data: memoryview) -> int:
-        """Take the whole frames; return the offset of the first incomplete one."""
+        """Process the complete frames; return the offset of the first incomplete one."""
 
     @abstractmethod
     def _end_of_stream(self) -> NoReturn:
-        """Raise ConnectionLostError with the reason that the connection's state gives."""
+        """Raise ConnectionLostError with the reason that follows from the connection's state."""
 
     @abstractmethod
     def _timer(self) -> float:
-        """Return the time at which to act even if nothing arrives."""
+        """Return the time of the next action if nothing arrives."""
 
     @abstractmethod
     def _handle_timer(self, now: float) -> None:
-        """Do what is due at the time of `_timer`."""
+        """Perform the action that is due at the time of `_timer`."""
 
     def _take_bytes(self, n: int) -> None:
         self._buffer.commit(n)
@@ -190,7 +190,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         self._silent_since = max(self._silent_since, self._now)
 
     def _left_open(self, requests: Iterable[object]) -> str:
-        """Return a text for an error: the requests that the end of the connection leaves unanswered."""
+        """Return a text for an error: the requests without an answer at the end of the connection."""
         kinds = Counter(type(request).__name__ for request in requests)
         parts = [f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items()]
         return f" while {', '.join(parts)} waited for an answer" if parts else ""
@@ -214,7 +214,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
 
 @cache
 def client_version(separator: str = "-") -> str:
-    """Return the name and the version of this package, for a broker's log and statistics."""
+    """Return the name and version of this package, for a broker's log and statistics."""
     try:
         return f"spark-mq-source{separator}{version('spark-mq-source')}"
     except PackageNotFoundError:
@@ -222,10 +222,10 @@ def client_version(separator: str = "-") -> str:
 
 
 def expect(response: object, kind: type[T]) -> T:
-    """Return the response if it is of the kind that the request is answered with.
+    """Return the response if it has the type that answers the request.
 
     Raises:
-        RemoteProtocolError: it is another.
+        RemoteProtocolError: it has another type.
     """
     if not isinstance(response, kind):
         raise RemoteProtocolError(f"the server answered {type(response).__name__} instead of {kind.__name__}")

@@ -9,17 +9,17 @@ _KIB = 1024
 
 @dataclass(slots=True)
 class Counters:
-    """The counters of one or several tasks.
+    """The counters of one or more tasks.
 
-    They are updated per Arrow batch or per response of the broker, never per row.
+    Code updates them per Arrow batch or per response of the broker, never per row.
 
     Attributes:
         rows: rows passed to Spark, or received from it.
         entries: units of transfer: Pulsar's entries; TubeMQ's fetches read and messages sent; NSQ's runs of messages
             received together and publish commands sent. Repeated transfers count again; replays from NSQ's `walDir` do
             not count.
-        entry_bytes: bytes of these entries, as transferred (compressed).
-        reconnects: number of times that a broken, moved or refused connection, producer or consumer was reopened.
+        entry_bytes: bytes of these entries as transferred (compressed).
+        reconnects: how often a broken, moved or refused connection, producer or consumer was reopened.
         wait_seconds: time spent waiting for the broker.
         work_seconds: the remaining time, mostly for decoding or encoding. Neither includes Spark's own processing.
         dead_letters: messages stored in the dead letter topic.
@@ -41,7 +41,7 @@ class Counters:
         return Counters(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
 
     def as_texts(self) -> dict[str, str]:
-        """Return all counters by name, as texts for structured logs."""
+        """Return all counters as texts by name, for structured logs."""
         return {name: str(round(getattr(self, name), 6)) for name in _NAMES}
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ def _size(count: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The part of a topic that a query has not read yet.
+    """The unread part of a topic for a query.
 
     Attributes:
         topic: name of the topic.

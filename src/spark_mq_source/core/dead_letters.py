@@ -1,7 +1,7 @@
-"""Messages that cannot be decoded, on their way to the dead letter topic: stored there before their batch is passed on.
+"""Dead letters: messages that cannot be decoded, stored in the dead letter topic before their batch is passed on.
 
-A message is acknowledged after its batch was passed on. So a dead letter is stored before its message is acknowledged.
-A task that runs again sends its dead letters again.
+A message is acknowledged after its batch was passed on, so its dead letter is stored before the acknowledgement. If a
+task runs again, it sends its dead letters again.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REAL_TOPIC: Final = "REAL_TOPIC"
-"""The property with the topic that the message was read from, as Pulsar's Java client names it."""
+"""The property with the topic of the original message; the name is that of Pulsar's Java client."""
 
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-"""The property with the message's position in that topic, as Pulsar's Java client names it."""
+"""The property with the message's position in that topic; the name is that of Pulsar's Java client."""
 
 ORIGIN_SCHEMA_VERSION: Final = "ORIGIN_SCHEMA_VERSION"
 """The property with the version of the message's schema."""
 
 REASON: Final = "REASON"
-"""The property that says why the message cannot be decoded."""
+"""The property with the reason why the message cannot be decoded."""
 
 ATTEMPT: Final = "ATTEMPT"
-"""The property with the number of earlier attempts at the task that read the message."""
+"""The property with the number of earlier attempts of the task that read the message."""
 
 _MAX_REASON: Final = 1000
 _TOPIC: Final = "topic"
@@ -65,7 +65,7 @@ class RowWriter(Protocol):
 
 
 def origin_of(cells: Mapping[str, Any], position: Sequence[str]) -> str:
-    """Return the numbers of a message's position as one text.
+    """Return the numbers of a message's position as text.
 
     Example:
         >>> origin_of({"broker_id": 1, "partition": 0, "message_id": 280}, ("broker_id", "partition", "message_id"))
@@ -75,25 +75,25 @@ def origin_of(cells: Mapping[str, Any], position: Sequence[str]) -> str:
 
 
 class DeadLetters:
-    """The dead letters of one task, each with the message's own payload, key and properties.
+    """The dead letters of one task, with the payload, key and properties of the messages.
 
     Args:
-        where: the format and the task, for errors and the log.
+        where: the format and the task, for errors and logs.
         topic: the dead letter topic.
-        open_writer: opens a writer of the format for that topic, with its counters; called for the first dead letter.
+        open_writer: opens a writer of the format to that topic with its counters; called at the first dead letter.
         columns: the columns of the format.
-        attempt: the number of earlier attempts at the task.
+        attempt: the number of earlier attempts of the task.
         counters: updated with dead letters and wait time.
         properties: the column with a message's properties; empty if messages of the format have none.
-        fitting: the properties that a writer of the format accepts, of all properties.
+        fitting: selects the properties that a writer of the format accepts.
         origin: the columns with the position of a message.
-        origin_text: the position of a message, from these columns.
-        topic_text: the topic of a message, from these columns and its topic.
-        copied: further columns that a dead letter has from its message.
-        about: properties that a message gets if it does not have them.
+        origin_text: returns the position of a message as text, from these columns.
+        topic_text: returns the topic of a message, from these columns and its topic.
+        copied: further columns that a dead letter copies from its message.
+        about: default properties of a dead letter.
 
     Attributes:
-        columns: the columns that messages must be read with, besides the requested ones.
+        columns: the columns to read besides the requested ones.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class DeadLetters:
         self.columns = tuple(name for name in dict.fromkeys(wanted) if name in columns.readable)
 
     def send(self, messages: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
-        """Store the dead letters of some messages.
+        """Store the dead letters of messages.
 
         Args:
-            messages: with `columns`, and with `_corrupt` if a message can be corrupt as a whole.
-            reasons: why they cannot be decoded, by row.
+            messages: with `columns`, and with `_corrupt` if a whole message can be corrupt.
+            reasons: by row, the reason why a message cannot be decoded.
 
         Raises:
-            MQSourceError: the dead letter topic did not take them.
+            MQSourceError: the dead letter topic did not accept them.
         """
         batches = self._batches(messages, reasons)
         waited = self._sent.wait_seconds
@@ -164,7 +164,7 @@ class DeadLetters:
             self._writer.close()
 
     def _batches(self, messages: pa.RecordBatch, reasons: Mapping[int, str]) -> list[pa.RecordBatch]:
-        """Return the dead letters in their order, in a new batch wherever keys change from texts to none or back."""
+        """Return the dead letters in order, with a new batch at each change between keys of text and no keys."""
         rows = sorted(reasons)
         names = [
             name for name in messages.schema.names if name in (*self.columns, CORRUPT) and name not in self._copied
@@ -203,7 +203,7 @@ class DeadLetters:
         return pa.record_batch(list(columns.values()), names=list(columns))  # pyarrow 14 takes no dict
 
     def _more_columns(self, described: Sequence[Mapping[str, str]]) -> Mapping[str, pa.Array]:
-        """Return further columns of letters with these properties."""
+        """Return further columns of dead letters with these properties."""
         del described
         return {}
 
@@ -216,7 +216,7 @@ class DeadLetters:
         return self._fitting(described)
 
     def _with_origin(self, cells: Mapping[str, Any]) -> dict[str, str]:
-        """Return the properties of a message and its origin; a letter that is itself read keeps its first topic."""
+        """Return the properties of a message and its origin; a dead letter read again keeps its first topic."""
         described = dict(cells.get(self._properties) or ())
         described.setdefault(REAL_TOPIC, self._topic_text(cells))
         described.setdefault(ORIGIN_MESSAGE_ID, self._origin_text(cells))

@@ -27,9 +27,9 @@
     └── UnsupportedFeatureError            the peer, Spark or an extra is missing
 
 Spark's Python worker sends only the traceback's text to the JVM, so ``str(error)`` is the whole interface: one sentence
-with format, topic-partition, position, broker address, the broker's code and the remedy, and never a secret. Every
-class is built from one message, so that errors can be pickled; anything that code depends on is a class attribute
-(`retryable`) or a keyword with a default.
+with format, topic-partition, position, broker address, the broker's code and the remedy, and never a secret. The
+constructor takes one message, so that errors can be pickled; properties that code depends on are class attributes
+(`retryable`) or keywords with a default.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class MQSourceError(Exception):
         True
     """
 
-    # Spark shows the full name of an error's class: the one by which users import it.
+    # Spark shows the full name of an error's class; this is the name that users import.
     __module__ = "spark_mq_source"
 
     retryable: bool = False
@@ -111,7 +111,7 @@ class MQSourceError(Exception):
     def with_remedy(self, remedy: str) -> MQSourceError:
         """Return a copy of this error with `remedy` after its message.
 
-        Layers that know what the user asked for use it; class and attributes stay the same.
+        Layers that know the user's options use it; class and attributes stay the same.
 
         Example:
             >>> str(TopicNotFoundError("no such topic; check its name").with_remedy(", or set createTopic=true"))
@@ -133,15 +133,15 @@ class TransportError(MQSourceError):
 
 
 class ConnectTimeoutError(TransportError):
-    """No connection, TLS session or protocol handshake within its deadline."""
+    """No connection, TLS session or protocol handshake before its deadline."""
 
 
 class ConnectionLostError(TransportError):
-    """The peer closed, reset, or stopped answering keep-alives."""
+    """The peer closed or reset the connection, or stopped answering keep-alives."""
 
 
 class RequestTimeoutError(TransportError):
-    """A request on a live connection had no answer before its deadline."""
+    """No answer to a request on a live connection before its deadline."""
 
 
 class ProtocolError(MQSourceError):
@@ -157,11 +157,11 @@ class RemoteProtocolError(ProtocolError):
 
 
 class BrokerError(MQSourceError):
-    """The broker answered with an error.
+    """An error that the broker answered.
 
     Attributes:
         code: the broker's error code; None if it sent none.
-        code_name: the broker's name of the code.
+        code_name: the broker's name for the code.
         broker_message: the broker's message.
     """
 
@@ -209,7 +209,7 @@ class UnwritableRowError(MQSourceError):
 
 
 class ReplayError(MQSourceError):
-    """A repeated write has other rows than those already stored."""
+    """The rows of a repeated write differ from the stored ones."""
 
 
 class DataLossError(MQSourceError):
@@ -229,7 +229,7 @@ class TaskEndedError(MQSourceError):
 
 
 class EndOfStreamError(MQSourceError):
-    """Every topic of a query is terminated and read: the end that `endAtTermination` asks for, not a failure."""
+    """Not a failure: all topics of a query are terminated and read, and `endAtTermination` is set."""
 
 
 class UnsupportedFeatureError(MQSourceError):

@@ -1,4 +1,4 @@
-"""Chooses between the compiled and the interpreted implementation of a hot loop.
+"""The choice between the compiled and the interpreted implementation of a hot loop.
 
 A compiled module ``_x_native`` has an interpreted twin ``_x_python``; the environment variable
 ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one of them.
@@ -55,7 +55,7 @@ class Implementation:
             warn_of_stale_modules(self.module.__name__)
 
     def warn_of_fallback(self) -> None:
-        """Warn once, when the first loop runs rather than at import, that the slow implementation is in use."""
+        """Warn once that the slow implementation is used, when its first loop runs rather than at import."""
         if self._fallback_reason:
             reason, self._fallback_reason = self._fallback_reason, ""
             warnings.warn(
@@ -71,8 +71,8 @@ def require_compiled(module: str, what: str, instead: str) -> ModuleType:
 
     Args:
         module: its full name.
-        what: the feature that needs it, for the error: a plural.
-        instead: what to do without it, for the error.
+        what: the feature that needs it, a plural, for the error.
+        instead: an alternative for the user, for the error.
 
     Raises:
         UnsupportedFeatureError: the module cannot be imported, or the environment variable excludes compiled modules.
