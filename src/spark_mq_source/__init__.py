@@ -1,7 +1,7 @@
 """Apache Pulsar, InLong TubeMQ and NSQ as PySpark data sources, over the brokers' own protocols.
 
-After `pip install`, `spark.read.format("pulsar-native")` works without more ado. `register` is for sessions that do not
-look for installed data sources, Spark Connect servers among them.
+After `pip install`, `spark.read.format("pulsar-native")` works without further setup. Sessions that do not discover
+installed data sources, such as Spark Connect servers, need `register`.
 
 Example:
     >>> import spark_mq_source
@@ -42,7 +42,7 @@ _DATA_SOURCES = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
-    # The data sources import pyspark, which a program that only wants the errors need not load.
+    # The data sources import pyspark, which a program that uses only the errors should not load.
     module = _DATA_SOURCES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -50,9 +50,9 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
 
 
 def implementation() -> str:
-    """Return which loops run: `native`, the compiled ones, or `python` if the twin of any of them runs.
+    """Return the implementation of the hot loops: `native` (compiled), or `python` if any interpreted twin runs.
 
-    `SPARK_MQ_SOURCE_IMPL=native` or `python` in the environment selects one.
+    `SPARK_MQ_SOURCE_IMPL=native` or `python` in the environment forces one.
     """
     found = {import_module(f"spark_mq_source.{protocol}.payload.messages").implementation() for protocol in _PROTOCOLS}
     return "native" if found == {"native"} else "python"

@@ -31,11 +31,11 @@ ReportT = TypeVar("ReportT")
 
 
 class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
-    """A format with a dataclass of options, whose rows are visible as soon as their task has succeeded.
+    """A format with a dataclass of options; rows become visible as soon as their task has succeeded.
 
     Attributes:
         options_type: the dataclass of its options.
-        raw_errors: which of the columns `_corrupt` and `_error` `read_raw` fills itself.
+        raw_errors: those of the columns `_corrupt` and `_error` that `read_raw` fills.
     """
 
     name: str
@@ -52,9 +52,9 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         return self._parsed(options, STREAM)
 
     def columns_by_default(self, options: Mapping[str, str]) -> tuple[pa.Schema, TypedRead | None]:
-        """Return the columns of a batch or stream with these options, and what it decodes.
+        """Return the columns of a batch or stream with these options, and the decoding.
 
-        Options are parsed only if something is to be decoded; otherwise they are checked when the read begins.
+        Options are parsed only if values are decoded; otherwise they are checked when the read begins.
         """
         from spark_mq_source.values.rows import columns_of  # noqa: PLC0415 - for reads that decode
 
@@ -65,7 +65,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
             return columns_of(self.columns, typed), typed
 
     def fit_read(self, options: OptionsT, schema: pa.Schema, typed: TypedRead | None = None) -> OptionsT:
-        """Return the options of a read of these columns, with what it decodes."""
+        """Return the options of a read of these columns, with the decoding."""
         typed = typed or self._typed_read(options)
         if typed is None:
             return options
@@ -76,7 +76,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         return replace(options, typed=typed)
 
     def decoded(self, options: OptionsT, names: Sequence[str]) -> Collection[str]:
-        """Return which of these columns have the type of what is decoded."""
+        """Return the columns whose types depend on the decoding."""
         if options.typed is None:
             return ()
         from spark_mq_source.values.rows import decoded_names  # noqa: PLC0415 - the same
@@ -90,10 +90,10 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
 
         Raises:
             CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
-            MQSourceError: the dead letter topic did not take a message.
+            MQSourceError: the dead letter topic did not accept a message.
         """
         dead_letters = self._dead_letters(options, task, counters, tries)
-        # What is corrupt as a whole comes with its bytes, for a dead letter.
+        # A message that is corrupt as a whole is read with its bytes, for a dead letter.
         raw_options = options if dead_letters is None else _with(options, on_corrupt=OnCorrupt.NULL)
         raw = partial(self.read_raw, raw_options, task, counters=counters, tries=tries)
         asked = {CORRUPT, ERROR} & set(schema.names)
@@ -129,7 +129,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     def _dead_letters(
         self, options: OptionsT, task: RangeT, counters: Counters | None, tries: int
     ) -> DeadLetters | None:
-        """Open the dead letters of a task; None unless `onCorrupt` is `deadLetter`."""
+        """Open the dead letters of a task if `onCorrupt` is `deadLetter`; otherwise return None."""
         if getattr(options, "on_corrupt", None) is not OnCorrupt.DEAD_LETTER:
             return None
         from spark_mq_source.core.dead_letters import DeadLetters  # noqa: PLC0415 - for reads that need it
@@ -146,7 +146,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         )
 
     _dead_letter_form: ClassVar[Mapping[str, Any]] = {}
-    """Arguments of `DeadLetters` that the format sets."""
+    """Further arguments of `DeadLetters` for the format."""
 
     @abstractmethod
     def _dead_letter_writer(self, options: OptionsT, counters: Counters) -> RowWriter:
@@ -156,10 +156,10 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     def read_raw(
         self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one range, in order, not decoded."""
+        """Yield the messages of one range, in order, undecoded."""
 
     def parse_look_options(self, options: Mapping[str, str]) -> OptionsT:
-        """Parse the options of a batch read that leaves the messages on the broker, and sends none."""
+        """Parse the options of a batch read that leaves the messages on the broker and sends no dead letters."""
         parsed = self._parsed_to_look(options)
         is_sending = getattr(parsed, "on_corrupt", None) is OnCorrupt.DEAD_LETTER
         return _with(parsed, on_corrupt=OnCorrupt.NULL) if is_sending else parsed
@@ -168,16 +168,16 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         return self.parse_options(options)
 
     _every_topic: ClassVar[Mapping[str, str]] = {"topic": "every"}
-    """Options that stand for a topic where none is named."""
+    """Options that replace a topic if none is given."""
 
     def parse_list_options(self, options: Mapping[str, str]) -> OptionsT:
-        """Parse options that need not name a topic; `topic` is None then."""
+        """Parse options in which the topic is optional; without one, `topic` is None."""
         if options.keys() & {"topic", "topics", "topicspattern"}:
             return self.parse_look_options(options)
         return _with(self.parse_look_options({**self._every_topic, **options}), topic=None)
 
     def parse_tail_options(self, options: Mapping[str, str]) -> OptionsT:
-        """Parse the options of a read of the newest messages; what is removed meanwhile is no error."""
+        """Parse the options of a read of the newest messages; messages removed meanwhile are no error."""
         return _with(self.parse_look_options(options), fail_on_data_loss=False)
 
     def plan_look(self, options: OptionsT) -> Sequence[RangeT]:
@@ -193,14 +193,14 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         return [one.name for one in self.options_type.described() if READ in one.scope]
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
-        """Parse the options of a write; an option or a column must give the topic."""
+        """Parse the options of a write; an option or a column must provide the topic."""
         parsed = self._parsed(options, WRITE)
         if getattr(parsed, "topic", None) is None and "topic" not in columns:
             raise OptionError(f"format {self.name!r}: set the option topic, or write a column topic")
         return parsed
 
     def encoded(self, options: OptionsT) -> Collection[str]:
-        """Return which columns of rows are encoded; their encodings determine the types that they may have."""
+        """Return the columns that are encoded; their encodings determine the types that rows may have."""
         write = self._typed_write(options)
         return () if write is None else [name for name, one in write.encodings.items() if one is not None]
 
@@ -246,7 +246,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         attempt: TaskAttempt,
         counters: Counters | None = None,
     ) -> ReportT:
-        """Write the rows of one task, whose keys and values are bytes."""
+        """Write the rows of one task; keys and values are bytes."""
 
     def wants_pushdown(self, options: OptionsT) -> bool:
         """Return False: the format cannot use predicates."""
@@ -260,22 +260,22 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         """Do nothing: written rows stay, and a repeated write adds them again."""
 
     def _is_raw(self, options: Mapping[str, str]) -> bool:
-        """Return whether the options, as written, decode nothing."""
+        """Return whether the unparsed options decode nothing."""
         given = {name.lower() for name in options}
         return not given & {"valueformat", "keyformat", "flatten"}
 
     def _typed_read(self, options: OptionsT) -> TypedRead | None:
-        """Return what a read decodes; ask a registry if the options name one."""
+        """Return the decoding of a read; query the schema registry if the options use one."""
         with self._option_errors(prefix="valueSchema: "):
             return typed_read_of(options)
 
     def _typed_write(self, options: OptionsT) -> TypedWrite | None:
-        """Return what a write encodes."""
+        """Return the encoding of a write."""
         with self._option_errors(prefix="valueSchema: "):
             return typed_write_of(options)
 
     def _schema_lookup(self, options: OptionsT, task: RangeT) -> SchemaLookup | None:
-        """Return a lookup of the schema versions of a task's messages in the registry; None without a registry."""
+        """Return a lookup of schema versions in the registry for a task; None without a registry."""
         del options, task
         return None
 

@@ -35,7 +35,7 @@ def load_json_object(text: str) -> dict[str, object]:
 
 
 class JsonMistake(ValueError):  # noqa: N818 - users see it only as part of a sentence
-    """A mistake found while decoding; its text is for the user."""
+    """An error found while decoding; its text is for the user."""
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -10,7 +10,7 @@
     options = NsqOptions.from_spark({"maxinflight": "100"}, READ)
 
 Instances come only from `Options.from_spark`, which reports all problems in one sentence, so that a user can correct
-them at once. Spark passes keys in lower case, so names are case-insensitive.
+them together. Names are case-insensitive, because Spark passes keys in lower case.
 
 No error or `repr` shows a secret. Spark redacts options in plans and its UI by name only, so a secret must be named
 ...token, ...password or ...secret.
@@ -65,9 +65,9 @@ STREAM: Final = Scope.STREAM
 WRITE: Final = Scope.WRITE
 
 _MAX_SHOWN: Final = 200
-# Options that Spark itself adds to a sink's (DataStreamWriter, pyspark 4.0 to 4.3), which are ignored.
+# Options that Spark adds to those of a sink (DataStreamWriter, pyspark 4.0 to 4.3); they are ignored.
 _SPARKS_OWN: Final = {"checkpointlocation": WRITE, "queryname": WRITE}
-# Options of Spark's Kafka source and sink, and the options here that mean the same; each format has some of them.
+# Options of Spark's Kafka source and sink, with the options that mean the same here; each format has some of them.
 _KAFKAS: Final[Mapping[str, tuple[str, ...]]] = {
     "kafka.bootstrap.servers": ("serviceUrl", "masters", "nsqdTcpAddresses"),
     "kafka.group.id": ("subscription", "group", "channel"),
@@ -84,7 +84,7 @@ _KAFKAS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """The arguments of `option`, in the field's metadata."""
+    """The arguments of `option`, stored in the field's metadata."""
 
     doc: str
     default_text: str | None
@@ -118,7 +118,7 @@ class _Known:
         return (self.name, *self.aliases)
 
     def read(self, written: str, text: str) -> Any:  # noqa: ANN401 - the type is the field's own
-        """Parse and check a value. A ValueError shows the text unless it is secret."""
+        """Parse and check a value. A ValueError contains the text unless it is secret."""
         try:
             value = self.parse(text)
             if self.declared.check is not None:
@@ -134,7 +134,7 @@ class _Known:
 
 
 class Described(NamedTuple):
-    """An option as the reference shows it: `default` and `doc` in Markdown, `default` empty without one."""
+    """An option for the reference: `default` and `doc` are Markdown; `default` is empty if there is none."""
 
     name: str
     scope: Scope
@@ -195,12 +195,12 @@ def option(
         default_text: the default for the reference, if it differs from the value (``64m``).
         scope: the uses of the option.
         secret: whether to hide the value; the name must be one that Spark redacts.
-        check: raises ValueError with the reason if a parsed value is invalid.
+        check: raises ValueError with the reason if a value is invalid.
         name: name of the option, if it is not the field's name in camelCase.
         parse: converts the text, raising ValueError with the reason; by default derived from the field's type (bool,
             int, str, an enum of texts, or one of these or None).
-        unit: suffix of the field's name that the option's name lacks.
-        section: the section of the reference, if it differs from that of the option above.
+        unit: suffix of the field's name that the option's name does not have.
+        section: the section of the reference, if it differs from that of the preceding option.
     """
     declared = _Declared(doc, default_text, scope, secret, check, name, parse, unit, section)
     return dataclasses.field(default=default, repr=not secret, metadata={_Declared: declared})
@@ -219,7 +219,7 @@ def duration_option(
     check: Callable[[Any], object] | None = None,
     section: Section | None = None,
 ) -> Any:  # noqa: ANN401 - as `option`
-    """Declare an option in milliseconds, for a field whose name ends in ``_ms``; the option's name lacks the suffix.
+    """Declare an option in milliseconds: the field's name ends in ``_ms``, the option's name does not.
 
     Args:
         doc: see `option`.
@@ -278,17 +278,17 @@ def size_option(
 class Options:
     """The base of each format's options, and of each group of options that formats share.
 
-    A format inherits the groups it needs; the reference shows its own options first, and then the groups in order.
-    Each class checks its own options in `problems`, and passes the call on to the next one.
+    A format inherits the groups that it needs; the reference lists its own options first, then the groups in order.
+    Each class checks its own options in `problems`, and calls the next class's method.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True, repr=False)
         ... class ExampleOptions(Options):
         ...     format_name: ClassVar[str] = "example"
         ...     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"serviceUrl": ("service.url",)}
-        ...     service_url: str = option("Where the broker is.")
-        ...     auth_token: str | None = option("Who we are.", default=None, secret=True)
-        ...     fail_on_data_loss: bool = option("Stop where data is gone.", default=True)
+        ...     service_url: str = option("Address of the broker.")
+        ...     auth_token: str | None = option("Token of the client.", default=None, secret=True)
+        ...     fail_on_data_loss: bool = option("Fail if messages are lost.", default=True)
         >>> ExampleOptions.from_spark({"service.url": "mq://h", "authtoken": "eyJh"}, READ)
         ExampleOptions(service_url='mq://h', auth_token='***')
         >>> ExampleOptions.from_spark({"failOnDataLoss": "ture", "servceUrl": "mq://h"}, READ)
@@ -301,10 +301,10 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
     format_name: ClassVar[str] = ""
 
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Further names of options, as in other connectors."""
+    """Alternative names of options, as in other connectors."""
 
     notes: ClassVar[Mapping[str, str]] = {}
-    """Sentences that the reference adds to the description of a shared option."""
+    """Sentences that the reference appends to the description of a shared option."""
 
     parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
     """Parsers that replace those of shared options."""
@@ -321,15 +321,15 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
     def from_spark(cls, options: Mapping[str, str], scope: Scope) -> Self:
         """Parse the options that Spark passes to a data source.
 
-        Reads ignore options of writes, and vice versa, with a warning in the log: one set of options can serve both.
+        Reads ignore options of writes and vice versa, with a warning in the log: one set of options can serve both.
 
         Args:
             options: texts by case-insensitive name.
-            scope: READ, STREAM or WRITE; READ | STREAM if it is not known which of the two, so that only what holds for
-                both is checked.
+            scope: READ, STREAM or WRITE; READ | STREAM if the use is not known yet, to check only the rules of
+                both.
 
         Raises:
-            OptionError: missing, misspelt, malformed or contradictory options, all in one sentence.
+            OptionError: missing, misspelt, malformed or contradictory options; all problems in one sentence.
         """
         given = {key.lower(): text for key, text in options.items() if text is not None}
         problems = list(cls.translate(given, scope))
@@ -351,7 +351,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
             if written:
                 mentioned.add(one.field.name)
         problems += cls._leftovers(given, known, scope)
-        # Invalid options get their default here, so that the others can still be compared.
+        # Invalid options get their default here, so that the other options can still be checked.
         placeholders = {one.field.name: None for one in _known_options(cls) if one.required}
         candidate = cls(**{**placeholders, **values})
         problems.extend(candidate.problems(scope, frozenset(mentioned)))
@@ -361,7 +361,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
     @classmethod
     def _leftovers(cls, given: Iterable[str], known: Sequence[_Known], scope: Scope) -> Iterator[str]:
-        """Yield a problem for each option that this use does not have; only log one that serves the other direction."""
+        """Yield a problem for each option that does not apply; only log options of the other direction."""
         elsewhere = {
             name.lower(): one for one in _known_options(cls) if not scope & one.declared.scope for name in one.names
         }
@@ -380,9 +380,9 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
     @classmethod
     def translate(cls, given: dict[str, str], scope: Scope) -> Iterable[str]:
-        """Translate other connectors' options in place; return the problems found.
+        """Translate options of other connectors in place; return the problems.
 
-        For translations that an alias cannot express, such as one option that becomes two. Keys are in lower case.
+        For translations that an alias cannot express, such as one option that becomes two. Keys are lower case.
         """
         del given, scope
         return ()
@@ -390,7 +390,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Yield the contradictions between options, one sentence each.
 
-        A missing or invalid field has its default here (or None) and is already reported.
+        A missing or invalid field has its default here (or None); its problem is already reported.
 
         Args:
             scope: READ, STREAM or WRITE.
@@ -418,12 +418,12 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
     @classmethod
     def names(cls, scope: Scope = READ | STREAM | WRITE) -> tuple[str, ...]:
-        """Return all names accepted in any of `scope`, including aliases."""
+        """Return all names accepted in any use of `scope`, including aliases."""
         return tuple(name for one in _known_options(cls) if one.declared.scope & scope for name in one.names)
 
     @classmethod
     def described(cls) -> Sequence[Described]:
-        """Return every option for the reference, in the order of the fields."""
+        """Return all options for the reference, in the order of the fields."""
         return [
             Described(one.name, one.declared.scope, _default_text(one), one.doc, one.aliases, one.section)
             for one in _known_options(cls)
@@ -470,7 +470,7 @@ def _known_options(cls: type[Options]) -> tuple[_Known, ...]:
 
 
 def fields_of(group: type[object]) -> tuple[str, ...]:
-    """Return the fields that a group declares itself.
+    """Return the fields that a group itself declares.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True, repr=False)
@@ -497,12 +497,12 @@ def _parser_of(hint: Any, field_name: str) -> Callable[[str], Any]:  # noqa: ANN
 
 @functools.cache
 def warn_of_ignored(format_name: str, name: str, doing: str) -> None:
-    """Log an option that has no effect: once a process, because Spark parses options for every step of a query."""
+    """Log once per process that an option has no effect: Spark parses options for every step of a query."""
     logger.warning("format %r: option %s has no effect when %s", format_name, name, doing)
 
 
 def _hint(key: str, known: Sequence[_Known]) -> str:
-    """Return what to write instead of an unknown option."""
+    """Return a suggestion for an unknown option."""
     names = {name: one.name for one in known for name in one.names}
     if key in _KAFKAS or key.startswith("kafka."):
         here = next((name for name in _KAFKAS.get(key, ()) if name in names), None)
@@ -512,7 +512,7 @@ def _hint(key: str, known: Sequence[_Known]) -> str:
 
 
 def similar(name: str, known: Iterable[str]) -> str | None:
-    """Return which of the known names may be meant; None if no one is similar.
+    """Return the most similar known name; None if no name is similar.
 
     Example:
         >>> similar("publishtime", ["publish_time", "event_time"])
@@ -542,12 +542,12 @@ def _default_text(one: _Known) -> str:
 
 
 def _without_credentials(text: str) -> str:
-    """Hide the part before an @ in URLs, which may be a password."""
+    """Hide the part of URLs before an @, which may be a password."""
     return re.sub(r"//.*@", "//***@", text, flags=re.DOTALL)
 
 
 def parse_bool(text: str) -> bool:
-    """Parse true or false, in any case; Spark passes Python's True as ``true``.
+    """Parse true or false in any case; Spark passes Python's True as ``true``.
 
     Raises:
         ValueError: any other text, including ``1`` and ``yes``.
@@ -562,7 +562,7 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_int(text: str) -> int:
-    """Parse a whole number in decimal digits.
+    """Parse an integer in decimal digits.
 
     Raises:
         ValueError: any other text, including ``1_000`` and ``1e3``.

@@ -9,12 +9,12 @@
         ack_set: Annotated[tuple[Int64, ...], 5] = ()
 
 Besides the integers below, a field can be a `bool`, `str`, `bytes`, `float` (a double), an `IntEnum` (an int32) or a
-message; a tuple or a sequence is a repeated field. A field without a number is not on the wire, and a field without a
+message; a tuple or a sequence is a repeated field. A field without a number is not written, and a field without a
 default is required. A `TypedDict` also declares a message; write it with protobuf's class (`class_of`).
 
-The library `protobuf` encodes and parses the bytes, with classes built here at run time: code that its compiler
-generates rejects a library older than the compiler. The classes have a descriptor pool of their own, because
-`pulsar-client` and others register messages of the same names in the default pool. Works with protobuf 4.25 and newer.
+The library `protobuf` encodes and parses the bytes with classes built here at run time, because code that its compiler
+generates rejects libraries older than the compiler. The classes have their own descriptor pool, because `pulsar-client`
+and others register messages of the same names in the default pool. Works with protobuf 4.25 and newer.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Int32 = Annotated[int, _Number.INT32]
 Uint32 = Annotated[int, _Number.UINT32]
 Int64 = Annotated[int, _Number.INT64]
 Uint64 = Annotated[int, _Number.UINT64]
-"""Numbers from 2^63 on are negative in our classes: brokers encode "none" as 2^64-1."""
+"""Numbers from 2^63 on are negative in this package's classes, because brokers encode "none" as 2^64-1."""
 
 _TYPES: Final[dict[type, int]] = {
     bool: FieldDescriptorProto.TYPE_BOOL,
@@ -75,7 +75,7 @@ MessageT = TypeVar("MessageT")
 
 
 class MissingFieldsError(ValueError):
-    """A message lacks required fields; the arguments are their names."""
+    """A message lacks required fields, whose names are the arguments."""
 
 
 class _Field(NamedTuple):
@@ -95,12 +95,12 @@ class _Plan(NamedTuple):
     contents: Callable[[object], tuple[Any, ...]]
     """The values of the fields."""
     writes: list[tuple[str, object, bool, Callable[[Any, Any], None] | None]]
-    """For each field: its name, a value that is not written, whether it is a `Uint64`, and the function that fills
-    protobuf's container of a message or of repeated values."""
+    """For each field: its name, the value that is not written, whether it is a `Uint64`, and the function that fills
+    protobuf's container for a message or for repeated values."""
     reads: dict[Any, tuple[str, Callable[[Any], object] | None]]
-    """For each field, by protobuf's descriptor: its name, and the conversion of protobuf's value to ours."""
+    """For each field, by protobuf's descriptor: its name, and the conversion from protobuf's value."""
     empty: dict[str, tuple[()]]
-    """The repeated fields, without values."""
+    """The repeated fields as empty tuples."""
 
 
 class ProtobufCodec:
@@ -118,15 +118,15 @@ class ProtobufCodec:
         self._pool = DescriptorPool()
 
     def class_of(self, kind: type) -> type[Any]:
-        """Return protobuf's own class for a message."""
+        """Return protobuf's class for a message."""
         return (self._plans.get(kind) or self._plan_of(kind)).make
 
     def encode(self, message: object) -> bytes:
         """Encode a message.
 
         Raises:
-            TypeError: a field has another type.
-            ValueError: a number does not fit, a text is not Unicode, or a required field is None.
+            TypeError: a field has the wrong type.
+            ValueError: a number is out of range, a text is not Unicode, or a required field is None.
 
         Example:
             >>> class KeyValue(NamedTuple):
@@ -140,7 +140,7 @@ class ProtobufCodec:
         return serialized(target)
 
     def fill(self, target: Any, message: object) -> None:  # noqa: ANN401 - of protobuf's classes
-        """Write a message's fields into an instance of protobuf's class; see `encode`."""
+        """Write the fields of a message into an instance of protobuf's class; see `encode`."""
         plan = self._plans.get(type(message)) or self._plan_of(type(message))
         for (name, left_out, unsigned, write), content in zip(plan.writes, plan.contents(message), strict=True):
             if content is None or content == left_out:
@@ -156,12 +156,12 @@ class ProtobufCodec:
         Args:
             kind: its class.
             data: the bytes.
-            given: fields that are not on the wire.
+            given: values of fields that are not on the wire.
 
         Raises:
             CorruptMessageError: the bytes cannot be parsed.
             MissingFieldsError: required fields are absent.
-            ValueError: a text is not UTF-8, or a number is not in its enum.
+            ValueError: a text is not UTF-8, or a number is not a value of its enum.
 
         Example:
             >>> class KeyValue(NamedTuple):
@@ -173,7 +173,7 @@ class ProtobufCodec:
         return self.message_of(kind, parsed(self.class_of(kind), data), **given)
 
     def message_of(self, kind: type[MessageT], instance: Any, /, **given: object) -> MessageT:  # noqa: ANN401
-        """Convert an instance of protobuf's class to a message of type `kind`; see `decode`."""
+        """Convert an instance of protobuf's class to a message of class `kind`; see `decode`."""
         _, _, _, reads, empty = self._plans.get(kind) or self._plan_of(kind)
         fields = empty | given
         for descriptor, content in instance.ListFields():
@@ -262,7 +262,7 @@ def parsed(make: type[Any], data: bytes) -> Any:  # noqa: ANN401 - of `make`
     except (DecodeError, ValueError) as error:
         raise CorruptMessageError(str(error)) from error
     if not message.IsInitialized():
-        # The Python runtimes parse a message without its required fields, though they refuse to write it.
+        # The Python runtimes parse a message without required fields, although they refuse to write it.
         raise MissingFieldsError(*message.FindInitializationErrors())
     return message
 
@@ -301,7 +301,7 @@ def _fields_of(message: type) -> Iterator[_Field]:
 
 
 def constant_name(class_name: str) -> str:
-    """Return the name of a class of messages in the protocol's enumeration of them.
+    """Return the name that the protocol's enumeration of messages has for a class.
 
     Example:
         >>> constant_name("SendReceipt")
@@ -311,7 +311,7 @@ def constant_name(class_name: str) -> str:
 
 
 def signed64(value: int) -> int:
-    """Convert a `Uint64` to its value in our classes.
+    """Convert a `Uint64` to its value in this package's classes.
 
     Example:
         >>> signed64(2**64 - 1)

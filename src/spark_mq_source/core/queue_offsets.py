@@ -1,4 +1,4 @@
-"""Offsets of a queue, which has no positions: the number of a batch in the write-ahead log."""
+"""Offsets of a queue, which has no positions: an offset is the number of a batch in the write-ahead log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_mq_source.core.counters import Lag
 
 @dataclass(frozen=True, slots=True, order=True)
 class BatchOffset:
-    """All batches of one query's write-ahead log up to this one.
+    """The batches of a query's write-ahead log up to this one.
 
     Attributes:
         wal: the log's folder in `walDir`; each checkpoint has its own.
@@ -22,10 +22,10 @@ class BatchOffset:
 
     @classmethod
     def from_json(cls, document: Mapping[str, object]) -> BatchOffset:
-        """Read an offset from its form in Spark's checkpoint; the inverse of `to_json`.
+        """Parse the offset's form in Spark's checkpoint; the inverse of `to_json`.
 
         Raises:
-            ValueError: not such a document.
+            ValueError: the document has another form.
 
         Example:
             >>> BatchOffset.from_json({"version": 1, "batch": 7, "wal": "8f0e"})
@@ -54,15 +54,15 @@ class BatchOffset:
 
 
 def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
-    """Return the number of messages waiting after a batch; empty if the broker did not report it.
+    """Return the number of messages waiting after a batch; an empty list if the broker did not report it.
 
     Args:
-        read: the batch.
-        newest: the batch as planned, with the number of messages waiting then, including its own.
-        rows: the rows of the batch.
+        read: the offset of the batch.
+        newest: the offset as planned, with the number of messages waiting at that time, including those of the batch.
+        rows: the number of rows of the batch.
 
     Raises:
-        ValueError: not documents of this form.
+        ValueError: the documents have another form.
 
     Example:
         >>> at = BatchOffset("8f0e", 7).to_json()

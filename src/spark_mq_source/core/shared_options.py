@@ -1,4 +1,4 @@
-"""Groups of options with the same meaning in every format, declared once; see `options.Options`."""
+"""Groups of options with the same meaning in every format; see `options.Options`."""
 
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_OTHERS: Final[Mapping[str, bool]] = {}
 
 
 def parse_one_of(*names: str) -> Callable[[str], str]:
-    """Return the parser of an option that takes one of these names, in any case."""
+    """Return a parser for an option that takes one of these names, in any case."""
 
     def parse(text: str) -> str:
         if text.lower() not in names:
@@ -51,10 +51,10 @@ def parse_one_of(*names: str) -> Callable[[str], str]:
 
 
 def parse_run_id(text: str) -> str:
-    """Return a name that can be a folder's.
+    """Return a name that is valid for a folder.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: it is not.
     """
     if not re.fullmatch(r"[-.\w]{1,200}", text, re.ASCII) or set(text) == {"."}:
         raise ValueError("expected letters, digits, '.', '_' or '-', at most 200")
@@ -63,7 +63,7 @@ def parse_run_id(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TlsOptions(Options):
-    """Options that make up `net.transport.TlsSettings`."""
+    """Options that set `net.transport.TlsSettings`."""
 
     tls_remedy: ClassVar[str] = "set tls=true"
     """The remedy for a certificate without TLS."""
@@ -139,7 +139,7 @@ class DrainOptions(Options):
 
     @staticmethod
     def drain_problems(given: frozenset[str], source: str) -> Iterator[str]:
-        """Yield the contradictions between the options of a batch read of `source`, which has no end of its own."""
+        """Yield the contradictions between the options of a batch read of `source`, which has no end."""
         if not given & {"max_rows", "max_seconds", "idle_timeout_ms"}:
             yield f"{source} has no end: set maxRows, maxSeconds or idleTimeout"
         if "run_id" in given and "wal_dir" not in given:
@@ -188,7 +188,7 @@ class PaceOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BatchOptions(Options):
-    """Options that limit an Arrow batch; `make bench` found their defaults to be best."""
+    """Options that limit an Arrow batch; `make bench` found the best defaults."""
 
     max_batch_rows: int = option(
         "Maximum number of rows in an Arrow batch.",
@@ -223,7 +223,7 @@ class CorruptOptions(Options):
         Args:
             given: the fields that the user set.
             is_read: whether the dead letter topic is read.
-            others: the format's own options that use it, as `name=value`, and whether they are set so.
+            others: the format's further options that use it, as `name=value`, and whether they have that value.
         """
         uses = {"onCorrupt=deadLetter": self.on_corrupt is OnCorrupt.DEAD_LETTER, **others}
         wanted = [name for name, is_set in uses.items() if is_set]

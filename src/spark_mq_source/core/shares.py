@@ -14,13 +14,13 @@ def share_out(
 ) -> dict[NameT, int]:
     """Divide `budget` in proportion to the backlogs.
 
-    Each name with a backlog gets at least one entry; if the budget is too small for that, the first names do. The parts
-    never cost more than the budget, except for one single entry, and no part is larger than its backlog.
+    Each name with a backlog gets at least one entry; if the budget is too small, only the first names get one. The
+    parts never cost more than the budget, except for a single entry, and no part is larger than its backlog.
 
     Args:
         backlogs: the number of waiting entries, in the order of turns.
-        budget: what to divide, at least 1.
-        costs: what one entry takes of the budget; 1 by default.
+        budget: the budget to divide, at least 1.
+        costs: the cost of one entry; 1 by default.
 
     Returns:
         The parts, in entries and in the order of turns.
@@ -48,7 +48,7 @@ def share_out(
         return shares | {name: backlogs[name] for name in taking}
     for name in taking:
         shares[name] += int(max(left, 0) * (backlogs[name] - 1) // waiting)
-    # What rounding leaves, less than one entry for each, goes to the longest backlog.
+    # Rounding leaves a remainder of less than one entry per name, which goes to the longest backlogs.
     spare = budget - sum(cost[name] * shares[name] for name in taking)
     for name in sorted(taking, key=backlogs.__getitem__, reverse=True):
         more = min(int(max(spare, 0) // cost[name]), backlogs[name] - shares[name])
@@ -58,9 +58,9 @@ def share_out(
 
 
 def in_turn(backlogs: Mapping[SortableT, int], served: SortableT | None) -> dict[SortableT, int]:
-    """Return `backlogs` in the order of turns: sorted by name, beginning after `served`, which had the last turn.
+    """Return `backlogs` in the order of turns: sorted by name, beginning after `served`, the name of the last turn.
 
-    Names, not indices, so that a name without a backlog, which leaves the round, makes no other one miss its turn.
+    By name, not by index: if a name without a backlog drops out, no other name misses its turn.
 
     Example:
         >>> list(in_turn({"a": 1, "b": 1, "c": 1}, "b"))
@@ -71,7 +71,7 @@ def in_turn(backlogs: Mapping[SortableT, int], served: SortableT | None) -> dict
 
 
 def served_last(shares: Mapping[NameT, int], before: NameT | None) -> NameT | None:
-    """Return the name that had the last turn, or `before` if all of them had one.
+    """Return the name that had the last turn, or `before` if all names had one.
 
     Example:
         >>> served_last({"c": 1, "a": 1, "b": 0}, "b"), served_last({"c": 1, "a": 1, "b": 1}, "b")

@@ -1,4 +1,4 @@
-"""Spark's SQL types and Arrow's, without Spark: from DDL and back."""
+"""Conversion between Spark's SQL types (DDL) and Arrow's, without Spark."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def arrow_schema_of(columns: Mapping[str, str]) -> pa.Schema:
     """Return the Arrow schema of columns given as name and SQL type.
 
     Raises:
-        ValueError: not a type.
+        ValueError: a text is not a type.
 
     Example:
         >>> arrow_schema_of({"id": "struct<ledger:bigint,entry:bigint>"}).field("id").type
@@ -59,7 +59,7 @@ def arrow_schema_of(columns: Mapping[str, str]) -> pa.Schema:
 
 @lru_cache(maxsize=256)
 def arrow_type_of_ddl(text: str) -> pa.DataType:
-    """Return the Arrow type of a SQL type; for a list of columns, the struct of them, as in Spark's `from_json`.
+    """Return the Arrow type of a SQL type; for a list of columns, their struct, as in Spark's `from_json`.
 
     Raises:
         ValueError: the text is neither; the message gives the place.
@@ -104,7 +104,7 @@ def ddl_of(type_: pa.DataType) -> str:
 
 
 def ddl_of_schema(schema: pa.Schema) -> str:
-    """Return the columns of a schema, as `.schema()` takes them.
+    """Return the columns of a schema in the form of `.schema()`.
 
     Raises:
         ValueError: Spark has no such type.
@@ -129,14 +129,14 @@ def quoted(name: str) -> str:
 def matches(type_: pa.DataType, text: str) -> bool:
     """Return whether an Arrow type corresponds to a SQL type.
 
-    Inner fields of maps and lists may have any name, and timestamps any zone or none (``timestamp_ntz``).
+    Inner fields of maps and lists may have any name, and timestamps any zone or, for ``timestamp_ntz``, none.
 
     Args:
         type_: type of a column.
         text: a SQL type; ``struct`` alone matches any struct.
 
     Raises:
-        ValueError: not a type.
+        ValueError: the text is not a type.
 
     Example:
         >>> matches(pa.int32(), "int"), matches(pa.large_string(), "string"), matches(pa.timestamp("us"), "timestamp")
@@ -178,7 +178,7 @@ def _tokens(text: str) -> list[str]:
 
 
 class _Parser:
-    """Reads Spark's DDL (SqlBaseParser.g4, rules `dataType` and `colTypeList`), as far as Arrow has its types."""
+    """Parser of Spark's DDL (SqlBaseParser.g4, rules `dataType` and `colTypeList`) for the types that Arrow has."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens

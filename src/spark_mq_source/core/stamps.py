@@ -1,6 +1,6 @@
-"""Finds compiled modules that are older than their sources, in a checkout.
+"""Detection of compiled modules that are older than their sources, in a checkout.
 
-`setup.py` puts a stamp into each compiled module: the digest and the names of the sources that it is built from.
+`setup.py` puts a stamp into each compiled module: the digest and the names of its sources.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _compared: set[str] = set()
 
 
 def warn_of_stale_modules(imported: str) -> None:
-    """Warn of each compiled module older than its sources, when one is imported; not in an installed package."""
+    """When a compiled module is imported, warn of each one older than its sources; not in an installed package."""
     if imported in _compared or not (SOURCES.parent / "setup.py").exists():
         return
     names = [name for name in list(sys.modules) if name.startswith("spark_mq_source.") and name.endswith("_native")]
@@ -35,7 +35,7 @@ def warn_of_stale_modules(imported: str) -> None:
 
 
 def is_stale(module: Path, sources: Path) -> bool:
-    """Return whether a compiled module has no stamp, or another one than its sources in a folder give."""
+    """Return whether a compiled module has no stamp, or one that differs from the sources in a folder."""
     stamp = _STAMP.search(module.read_bytes())
     if stamp is None:
         return True

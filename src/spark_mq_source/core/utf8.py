@@ -1,4 +1,4 @@
-"""The check that text to be written is UTF-8: Spark and Arrow do not make it, and a cast of binary gives any bytes."""
+"""Check that texts to write are UTF-8: Spark and Arrow do not check them, and a cast of binary can give any bytes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def check_texts(batch: pa.RecordBatch, names: Collection[str], first_row: int = 
 
     Args:
         batch: rows to be written.
-        names: the columns that are text in a message; those of type ``string`` or ``map<string,string>`` are checked.
-        first_row: the number of the batch's first row among those of the task.
+        names: the columns that become text in a message; checked if of type ``string`` or ``map<string,string>``.
+        first_row: the number of the batch's first row within the task.
 
     Raises:
-        UnwritableRowError: names the first such row of the first such column.
+        UnwritableRowError: a text is not UTF-8; names the first such row of the first such column.
 
     Example:
         >>> check_texts(pa.record_batch({"key": pa.array(["a", None])}), ["key"])
@@ -49,7 +49,7 @@ def check_texts(batch: pa.RecordBatch, names: Collection[str], first_row: int = 
 
 
 def _texts_of(column: pa.Array) -> tuple[int, list[pa.Array]]:
-    """Return the arrays of text in a column, and the place of a map's entries where they begin."""
+    """Return the arrays of text in a column, and the index at which a map's entries begin."""
     if is_text(column.type):
         return 0, [column]
     if not pa.types.is_map(column.type):
@@ -59,14 +59,14 @@ def _texts_of(column: pa.Array) -> tuple[int, list[pa.Array]]:
 
 
 def _is_utf8(texts: pa.Array) -> bool:
-    """Return whether all texts of an array are UTF-8; False may be due to bytes that belong to a NULL."""
+    """Return whether all texts of an array are UTF-8; may be False because of the bytes of a NULL."""
     _, offsets, data = texts.buffers()
-    # An array of no texts may have no offsets at all: Java's Arrow writes it with a buffer of 0 bytes.
+    # An array without texts may have no offsets: Java's Arrow writes it with a buffer of 0 bytes.
     if not len(texts) or data is None:
         return True
     ends = memoryview(offsets).cast("i")
     start, end = ends[texts.offset], ends[texts.offset + len(texts)]
-    # Nearly all text is ASCII; finding that out takes a fifth of the time that Arrow needs for single values.
+    # Nearly all text is ASCII, and that check takes a fifth of the time that Arrow needs for single values.
     pieces = (data.slice(at, min(_PIECE_BYTES, end - at)) for at in range(start, end, _PIECE_BYTES))
     if all(piece.to_pybytes().isascii() for piece in pieces):
         return True
@@ -78,7 +78,7 @@ def _is_utf8(texts: pa.Array) -> bool:
 
 
 def _cells(column: pa.Array, row: int, first: int, parts: list[pa.Array]) -> Iterator[pa.StringScalar]:
-    """Yield the texts of a row, a key of a map before its item."""
+    """Yield the texts of a row, the key of a map before its item."""
     if not column[row].is_valid:
         return
     begin, end = row, row + 1
