@@ -15,9 +15,9 @@ from spark_mq_source.cli.sources import Source
 from spark_mq_source.core.errors import MQSourceError
 
 _ADDING_SPACE: Final = ("complete_bash", "complete_zsh")
-"""Shells that add a space after a name that is the only candidate, unless another candidate begins with it."""
+"""Shells that add a space after the only candidate, unless another candidate begins with it."""
 _QUICK: Final = "operationTimeout=2s"
-"""Nobody waits longer for a name."""
+"""The timeout of a completion: users do not wait longer for a name."""
 _DEFAULT_NAMESPACE: Final = "persistent://public/default/"
 
 
@@ -50,10 +50,10 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_option(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the options of a read that begin with `incomplete`, each with ``=``; of all formats if none is given yet.
+    """Return the options of a read that begin with `incomplete`, each with ``=``; those of all formats without one.
 
     Args:
-        context: the words before. An option that is incomplete leaves the arguments unassigned, in `args`.
+        context: the words before. An incomplete option leaves the arguments unassigned, in `args`.
         incomplete: the beginning of the option.
     """
     given, profile = _format(context), _profile(context)

@@ -1,4 +1,4 @@
-"""The formats that `spark-mq` knows, and the columns of a message that have the same meaning in all of them."""
+"""The formats of `spark-mq`, and the columns of a message that have the same meaning in all of them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A format, and where a line of `peek` takes its parts from.
+    """A format, and the columns for the parts of a line of `peek`.
 
     Attributes:
-        module: imported at first use.
-        kind: the class in it.
+        module: the module of the format, imported at first use.
+        kind: the class in this module.
         partition: the columns that identify the partition within the topic.
-        time: the column with the broker's or, in TubeMQ, the producer's time.
-        key: the column that is most like a key; None if messages have none.
+        time: the column with the broker's time or, in TubeMQ, the producer's.
+        key: the column most similar to a key; None if messages have none.
         headers: the column with the producer's headers; None if messages have none.
     """
 
@@ -54,7 +54,7 @@ def load_format(name: str) -> InspectFormat[Any, Any]:
     """Load the format of this name.
 
     Raises:
-        OptionError: the name is unknown.
+        OptionError: the format is unknown.
     """
     if name not in FORMATS:
         raise OptionError(f"unknown format {name}; expected one of {', '.join(FORMATS)}")

@@ -1,6 +1,6 @@
-r"""The lines that `peek` prints: format strings in the manner of kcat, with tokens that mean the same in all formats.
+r"""The lines of `peek`: format strings in the style of kcat, with tokens that have the same meaning in all formats.
 
-See `TOKENS_HELP`. As in kcat, nothing is added to what the format string says, not even the end of a line.
+See `TOKENS_HELP`. As in kcat, nothing is added to the format string's text, not even the end of a line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOKENS: Final[Mapping[str, str]] = {
     "s": "value",
     "S": "length of the value in bytes, -1 for NULL",
 }
-"""Letters after ``%`` and their meanings; all but ``%d`` are kcat's."""
+"""Letters after ``%`` and their meanings; all except ``%d`` are kcat's."""
 
 TOKENS_HELP: Final = "\n\n".join(
     [
@@ -81,7 +81,7 @@ class Line:
     Args:
         template: the format string.
         known: the format.
-        columns: the names that ``%{COLUMN}`` may have.
+        columns: the names that ``%{COLUMN}`` accepts.
         as_hex: whether bytes are printed in hexadecimal.
         in_color: whether to print a terminal's escape sequences.
 
@@ -89,7 +89,7 @@ class Line:
         columns: the names in ``%{COLUMN}``.
 
     Raises:
-        OptionError: an unknown token, column or escape.
+        OptionError: a token, column or escape is unknown.
 
     Example:
         >>> from spark_mq_source.cli.formats import FORMATS
@@ -140,7 +140,7 @@ class Line:
 
 
 def _values(known: Known) -> Mapping[str, Callable[[Row], object]]:
-    """Return for each of `TOKENS` the function that takes its value from a row."""
+    """Return, for each of `TOKENS`, the function that gets its value from a row."""
     time, value = itemgetter(known.time), itemgetter("value")
     key: Callable[[Row], object] = itemgetter(known.key) if known.key else lambda _: None
     headers: Callable[[Row], Any] = itemgetter(known.headers) if known.headers else lambda _: ()

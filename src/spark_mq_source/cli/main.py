@@ -1,7 +1,7 @@
 """The commands of `spark-mq`.
 
-Each takes a format and the options of `spark.read`, or a profile that has them, and prints a table, or with `--json`
-one line of JSON per row. `peek` and `tail` print a line per message. Exit status: 0 on success (as in kcat, also if
+Each takes a format and the options of `spark.read`, or a profile with both, and prints a table, or with `--json` one
+line of JSON per row. `peek` and `tail` print one line per message. Exit status: 0 on success (as in kcat, also if
 Ctrl-C ends `tail`), 1 if the broker or the network failed, 2 for invalid arguments.
 """
 
@@ -80,7 +80,7 @@ _profile: ContextVar[str | None] = ContextVar("profile", default=None)
 
 def main() -> None:
     """Run the command line."""
-    # What the encoding of the locale lacks is escaped, not an error.
+    # Characters that the locale's encoding lacks are escaped instead of raising an error.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="spark-mq")
 
@@ -218,7 +218,7 @@ def peek(
     """Print some messages from `startingOffsets` on, one line each: position, time, key and value."""
     source = _source(format_name, topic, option)
     printer = _Printer(source, template, as_hex=as_hex, as_json=as_json)
-    # Closed explicitly: received messages that are not shown go back to the broker.
+    # Closed explicitly, so that received messages that are not shown return to the broker.
     with closing(peeked(source, printer.names, rows)) as found:
         printer.print(itertools.islice(found, rows))
 
@@ -296,7 +296,7 @@ def _read_one(source: Source) -> str:
 
 
 class _Printer:
-    """Prints messages as the options of `peek` and `tail` say.
+    """Prints messages in the form that the options of `peek` and `tail` select.
 
     Attributes:
         names: the columns to read.
@@ -335,7 +335,7 @@ def _offsets_of(checkpoint: Path, source: int) -> dict[str, object]:
     source (`OffsetSeqLog`, Spark 4.0 to 4.3).
 
     Raises:
-        OptionError: not a query's checkpoint, no such source, or no committed batch.
+        OptionError: the folder is not a query's checkpoint, or it has no such source or no committed batch.
     """
     committed = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdecimal()]
     if not committed:

@@ -1,4 +1,4 @@
-"""Profiles: the format and options of a broker under a name, in a TOML file that contains no secret."""
+"""Profiles: named formats and options of brokers, in a TOML file without secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 
 from spark_mq_source.core.errors import OptionError
 
-# The names that Spark redacts, which every secret option has, and pulsar-spark's authParams; or a password in a URL.
+# The names that Spark redacts, which all secret options have, pulsar-spark's authParams, or a password in a URL.
 _SECRET_NAME: Final = re.compile(r"secret|password|token$|access\.?key|authparams", re.IGNORECASE)
 _SECRET_VALUE: Final = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 _REFERENCES: Final = ("env", "file")
@@ -35,7 +35,7 @@ class Profile:
     options: Mapping[str, str | Mapping[str, str]]
 
     def resolved(self) -> dict[str, str]:
-        """Return the options with what their references refer to; names in lower case.
+        """Return the options with resolved references; names in lower case.
 
         Raises:
             OptionError: a variable is not set, or a file cannot be read.
@@ -65,7 +65,7 @@ def load_profiles() -> dict[str, Profile]:
     """Load all profiles; none if there is no file.
 
     Raises:
-        OptionError: the file is not as documented, or contains a secret.
+        OptionError: the file does not have the documented form, or contains a secret.
     """
     path = profiles_path()
     try:
@@ -81,7 +81,7 @@ def load_profile(name: str) -> Profile:
     """Load one profile.
 
     Raises:
-        OptionError: it does not exist, or the file is invalid.
+        OptionError: the profile does not exist, or the file is invalid.
     """
     profiles = load_profiles()
     if name not in profiles:
@@ -98,7 +98,7 @@ def _parsed(where: str, name: str, section: object) -> Profile:
 
 
 def _option(where: str, name: str, value: object) -> str | Mapping[str, str]:
-    # No error shows the value, which may be a secret.
+    # Errors do not show the value, which may be a secret.
     if isinstance(value, dict):
         if len(value) == 1 and all(kind in _REFERENCES and isinstance(at, str) for kind, at in value.items()):
             return value

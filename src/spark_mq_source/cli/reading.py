@@ -26,20 +26,20 @@ Read = Callable[[Any], Iterator["pa.RecordBatch"]]
 
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AHEAD: Final = 16
-"""Batches that wait to be printed, before their tasks wait too."""
+"""The number of batches that wait to be printed, before their tasks wait too."""
 
 
 def peeked(source: Source, names: Iterable[str], rows: int) -> Generator[Row, None, None]:
-    """Yield the rows of a batch read of these columns, task by task; messages that are not taken are put back.
+    """Yield the rows of a batch read of these columns, task by task; unused messages return to the broker.
 
     Args:
-        source: a batch has no more than `rows` rows unless its options set another limit, so that no message behind
-            them is waited for.
-        names: columns.
-        rows: how many will be taken.
+        source: a batch is limited to `rows` rows unless its options set another limit, so that the read does not wait
+            for further messages.
+        names: the columns.
+        rows: the number of rows that the caller will take.
 
     Raises:
-        MQSourceError: the broker cannot be reached, or refuses; or a message cannot be decoded.
+        MQSourceError: the broker cannot be reached or refuses, or a message cannot be decoded.
     """
     format_, given = source.format, {"maxbatchrows": str(rows), **source.options}
     options, read = _reading(format_, given, format_.parse_look_options(given), names)
@@ -50,17 +50,17 @@ def peeked(source: Source, names: Iterable[str], rows: int) -> Generator[Row, No
 
 
 def tailed(source: Source, names: Iterable[str], last: int | None, *, follow: bool) -> Generator[Row, None, None]:
-    """Yield the last rows of each partition, and then new ones if `follow`.
+    """Yield the last rows of each partition, then new rows if `follow`.
 
     Args:
         source: `startingOffsets` and `endingOffsets` have no effect.
-        names: columns.
-        last: how many of each partition; None for 10, or for none if the broker keeps no past messages.
-        follow: whether to go on until the caller closes.
+        names: the columns.
+        last: the number of rows of each partition; None for 10, or for 0 if the broker keeps no past messages.
+        follow: whether to continue until the caller closes the generator.
 
     Raises:
-        OptionError: the broker keeps no past messages, and they are wanted.
-        MQSourceError: the broker cannot be reached, or refuses; or a message cannot be decoded.
+        OptionError: `last` is set, but the broker keeps no past messages.
+        MQSourceError: the broker cannot be reached or refuses, or a message cannot be decoded.
     """
     format_ = source.format
     options, read = _reading(format_, source.options, format_.parse_tail_options(source.options), names)
@@ -73,7 +73,7 @@ def tailed(source: Source, names: Iterable[str], last: int | None, *, follow: bo
                 f"{source.name} keeps no past messages: pass --follow without --last to print those that are published "
                 "from now on, or use peek to see those that wait in a channel"
             )
-        # Each partition keeps its order, whatever its times are.
+        # Each partition keeps its order, regardless of its times.
         yield from heapq.merge(*(rows or () for rows in found), key=lambda row: row[time] or _START)
         if follow:
             yield from _followed(tails, read)
@@ -85,7 +85,7 @@ def _reading(
     options: Any,  # noqa: ANN401 - the format's own
     names: Iterable[str],
 ) -> tuple[Any, Read]:
-    """Return the options of a read of these columns, and the read; the value is one column even with `flatten`."""
+    """Return the options of a read of these columns, and the read; the value is one column, even with `flatten`."""
     columns, typed = format_.columns_by_default({name: text for name, text in given.items() if name != "flatten"})
     known = format_.columns.readable
     schema = arrow_schema_of({name: known[name][0] for name in names})
@@ -97,7 +97,7 @@ def _reading(
 
 
 def _newest(tail: Tail[Any], read: Read, wanted: int) -> Iterable[Row] | None:
-    """Read the newest messages of a partition, from farther back as long as there are too few."""
+    """Read the newest messages of a partition, starting further back while there are too few."""
     messages = wanted
     while wanted:
         found = tail.newest(messages)
@@ -107,13 +107,13 @@ def _newest(tail: Tail[Any], read: Read, wanted: int) -> Iterable[Row] | None:
         rows: deque[Row] = deque((row for batch in read(task) for row in batch.to_pylist()), maxlen=wanted)
         if len(rows) == wanted or is_whole:
             return rows
-        # Filtered out, another partition's of the same store, or markers of transactions.
+        # Some are filtered out, belong to another partition of the same store, or mark transactions.
         messages *= 4
     return ()
 
 
 def _followed(tails: Sequence[Tail[Any]], read: Read) -> Iterator[Row]:
-    """Yield the rows of all tails as they come, each read in a thread that ends with the process or an error."""
+    """Yield the rows of all tails as they arrive; each is read in a thread that ends with the process or an error."""
     found: Queue[pa.RecordBatch | Exception] = Queue(_AHEAD)
 
     def run(tail: Tail[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The format and the options of a command: from its arguments, and from a profile."""
+"""The format and options of a command, from its arguments and from a profile."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TOPICS: Final = ("topic", "topics", "topicspattern")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The format and the options of a command.
+    """The format and options of a command.
 
     Attributes:
-        name: of the format.
-        options: as Spark passes them, with names in lower case.
+        name: the format's name.
+        options: the options as Spark passes them, with names in lower case.
     """
 
     name: str
@@ -32,16 +32,16 @@ class Source:
     def of(
         cls, profile_name: str | None, format_name: str | None, topic: str | None, option: Iterable[str] | None
     ) -> Source:
-        """Return what a command line names, with the rest of its profile.
+        """Return the source that the arguments name, completed by the profile.
 
         Args:
-            profile_name: None for no profile.
-            format_name: None for the profile's.
+            profile_name: the name of a profile; None without one.
+            format_name: None for the profile's format.
             topic: replaces the profile's topics.
             option: `NAME=VALUE`; replaces the profile's option of this name.
 
         Raises:
-            OptionError: no format, another one than the profile's, or an option is not `NAME=VALUE`.
+            OptionError: no format is given, or another one than the profile's, or an option is not `NAME=VALUE`.
 
         Example:
             >>> Source.of(None, "nsq", "flights", ["nsqdTcpAddresses=localhost:4150"]).options
@@ -79,11 +79,11 @@ class Source:
         return self.format.open_inspector(self.format.parse_look_options(self.options))
 
     def open_lister(self, namespace: str | None = None, *, every: bool = False) -> Inspector:
-        """Open an inspector whose `topics` are those of the options, or all if they name none.
+        """Open an inspector whose `topics` are those of the options, or all topics if the options name none.
 
         Args:
-            namespace: of Pulsar, whose topics are listed whatever the options name.
-            every: whether to list all topics whatever the options name.
+            namespace: a namespace of Pulsar whose topics to list, regardless of the options.
+            every: whether to list all topics, regardless of the options.
 
         Raises:
             OptionError: the format or an option is wrong, or the format has no namespaces.
@@ -106,13 +106,13 @@ def _parsed(option: Iterable[str]) -> dict[str, str]:
     """Return the options in the form that Spark passes.
 
     Raises:
-        OptionError: not `NAME=VALUE`.
+        OptionError: an option is not `NAME=VALUE`.
     """
     parsed = {}
     for given in option:
         name, equals, value = given.partition("=")
         if not equals:
-            # The text is not shown: it may be a secret without its name.
+            # The text is not shown, because it may be a secret without a name.
             raise OptionError("an --option is not NAME=VALUE")
         # Spark's options are case-insensitive.
         parsed[name.strip().lower()] = value

@@ -20,11 +20,11 @@ _NO_PARTITION: Final = (("partition", -1), ("partitions", 0))
 
 
 def show(rows: Iterable[Mapping[str, object]], *, json: bool) -> None:
-    """Print rows of equal shape.
+    """Print rows of the same shape.
 
     Args:
-        rows: a table needs all of them before it prints, JSON prints each at once.
-        json: whether to print a line of JSON for each row, so nothing if there are no rows.
+        rows: a table needs all rows before it prints; JSON prints each row at once.
+        json: whether to print one line of JSON per row (nothing if there are no rows).
     """
     if json:
         for row in rows:
@@ -39,10 +39,10 @@ def show(rows: Iterable[Mapping[str, object]], *, json: bool) -> None:
 
 
 def table_of(rows: Sequence[Mapping[str, object]], console: Console) -> Table:
-    """Make a table that fits the console's width. Longer text continues on the next line, so nothing is cut off.
+    """Make a table that fits the console's width. Longer text wraps to the next line, so nothing is cut off.
 
     Args:
-        rows: at least one, all of equal shape.
+        rows: at least one row, all of the same shape.
         console: the output. Its width is the terminal's, or else 80 columns or the variable COLUMNS.
 
     Example:
@@ -59,5 +59,5 @@ def table_of(rows: Sequence[Mapping[str, object]], console: Console) -> Table:
     for row in rows:
         table.add_row(*(Text(_UNPARTITIONED if one in _NO_PARTITION else as_text(one[1])) for one in row.items()))
     if Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).maximum > console.width:
-        table.padding = (0, 2, 1, 0)  # an empty line between the rows, of which some have several lines
+        table.padding = (0, 2, 1, 0)  # an empty line between rows, because some have several lines
     return table

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-# What would break a line, or what a terminal would obey: a message may come from anybody.
+# Characters that break a line or control a terminal: a message may come from anyone.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _POSITIONS: Final = (("ledger", "entry", "batch"), ("ledger_id", "entry_id", "batch_index"))
 
@@ -38,11 +38,11 @@ def as_json(value: object, *, as_hex: bool = False, compact: bool = False) -> st
 
 
 def as_text(value: object, *, as_hex: bool = False) -> str:
-    r"""Format a value as one line; escape control characters, and bytes that are not UTF-8, as Python does.
+    r"""Format a value as one line; escape control characters and bytes that are not UTF-8, as Python does.
 
     Args:
-        value: of a column. NULL is ``NULL``, a position ``ledger:entry``, ``ledger:entry:batch`` or ``before
-            ledger:0``, a time in UTC.
+        value: a value of a column. NULL is ``NULL``, a position ``ledger:entry``, ``ledger:entry:batch`` or ``before
+            ledger:0``, and a time is in UTC.
         as_hex: whether bytes are hexadecimal.
 
     Example:
@@ -65,7 +65,7 @@ def as_text(value: object, *, as_hex: bool = False) -> str:
 
 
 def _position(ledger: int, entry: int, batch: int) -> str:
-    """Format a position; ``none`` if no message was read, or if there is none in the topic-partition."""
+    """Format a position; ``none`` if no message was read, or if the topic-partition has none."""
     if ledger < 0:
         return "none"
     if entry < 0:

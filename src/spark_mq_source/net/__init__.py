@@ -1,1 +1,1 @@
-"""The network: transports, the thread that drives a connection, deadlines and retries. Knows no protocol."""
+"""The network: transports, the thread of a connection, deadlines and retries. Independent of the protocols."""

@@ -1,7 +1,7 @@
-"""Pumps one sans-IO connection over one transport, in a thread of its own, and owns the clock.
+"""Drives one sans-IO connection over one transport in a separate thread, and owns the clock.
 
-Heartbeats are answered here, whatever the thread that reads the messages is doing. The thread sleeps in `select`; the
-callers' threads send directly where the socket takes it and wake the thread only where it does not.
+This thread answers heartbeats even while the thread that reads messages is busy. It sleeps in `select`. Callers send
+from their own threads, and wake this thread only if the socket does not accept all bytes.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
 
 RECEIVE_BYTES = 1 << 20
-"""The least space to receive into at once: enough for several batches of messages."""
+"""The minimum space for one receive: enough for several batches of messages."""
 
 LAST_RECEIVES = 16
-"""The most reads from a peer that accepts no more bytes: it may have sent the reason."""
+"""The maximum number of receives from a peer that accepts no more bytes: it may have sent the reason."""
 
 
 class ConnectionDriver(Generic[CommandT, EventT]):
     """One live connection.
 
     Args:
-        connection: the state machine; the driver alone touches it from now on.
+        connection: the state machine; from now on only the driver uses it.
         transport: the connected stream; the driver closes it.
         on_events: called with the events that arrived, in order, in the driver's thread; must not block.
         on_closed: called once, in the driver's thread, with the error that ended the connection.
@@ -69,7 +69,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         self._thread = threading.Thread(target=self._run, name=f"spark-mq-source {self.address}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which first sends what the connection has queued."""
+        """Start the thread; it first sends the bytes that the connection has queued."""
         self._thread.start()
 
     @property
@@ -78,7 +78,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         return self._error is not None or self._closing
 
     def send(self, *commands: CommandT) -> None:
-        """Send commands, in order, or queue what the socket does not take yet.
+        """Send commands in order, or queue the bytes that the socket does not accept yet.
 
         Raises:
             ConnectionLostError: the connection was closed, or has ended; the error that ended it.
@@ -88,7 +88,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             if self._error is not None:
                 raise self._again(self._error)
             if self._closing:
-                # As when the thread has ended: a command may belong to an answer that came while it was closed.
+                # The same error as after the thread's end: the caller may react to an event from during the close.
                 raise ConnectionLostError(f"{self.address}: this connection was closed here")
             for command in commands:
                 self._connection.send(command)
@@ -96,7 +96,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             try:
                 flushed = self._flush()
             finally:
-                # Where the socket is broken as well: the thread finds out why, and ends.
+                # Also if the socket is broken: the thread then finds the reason, and ends.
                 if not flushed:
                     self._wake()
 
@@ -109,10 +109,10 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         self._set_reading(True)
 
     def close(self) -> None:
-        """Send what is queued if the socket takes it, close, and wait for the thread to end."""
+        """Send queued bytes if the socket accepts them, close, and wait for the thread to end."""
         with self._lock:
             self._closing = True
-            if self._thread.ident is None:  # never started: nobody else would close these
+            if self._thread.ident is None:  # never started: no thread closes these
                 self._release()
         self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -137,15 +137,15 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         self._wake()
 
     def _wake(self) -> None:
-        # A full pipe means that a wake-up is under way already; a closed one, that the thread has ended.
+        # A full pipe means that a wake-up is pending; a closed pipe, that the thread has ended.
         with contextlib.suppress(OSError):
             self._wake_sender.send(b"\0")
 
     def _flush(self) -> bool:
-        """Send what the socket takes; return True when nothing is left. The caller holds the lock."""
+        """Send what the socket accepts; return True if nothing is left. The caller holds the lock."""
         while True:
             if not self._unsent:
-                # What is queued meanwhile stays with the connection, in one piece, and is not copied here.
+                # Bytes queued meanwhile stay in the connection, in one piece, and are not copied here.
                 self._unsent = memoryview(self._connection.data_to_send())
                 if not self._unsent:
                     return True
@@ -233,7 +233,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             self._selector.modify(self._transport, wanted)
 
     def _step(self, readable: bool) -> tuple[Sequence[EventT], MQSourceError | None]:
-        """Receive once; return the events and the error after them, because events before an error still count."""
+        """Receive once; return the events, and the error after them: events before an error still count."""
         now = time.monotonic()
         failure: MQSourceError | None = None
         with self._lock:
@@ -248,7 +248,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                 if timer is not None and timer <= now:
                     self._connection.handle_timer(now)
             except MQSourceError as error:
-                # At once: what the connection says of a command from now on would look like the sender's mistake.
+                # Set at once: the closed connection would reject further commands as errors of their sender.
                 failure = self._error = self._named(error)
             return self._connection.events_received(), failure
 
@@ -260,12 +260,12 @@ def exchange(
     until: Callable[[], bool],
     deadline: Deadline,
 ) -> None:
-    """Send and receive on the caller's thread until `until()`, before a driver takes over.
+    """Send and receive in the caller's thread until `until()` is true, before a driver takes over.
 
-    For agreements that change the stream itself, such as starting TLS in its middle. Events stay in the connection.
+    For negotiations that change the stream itself, such as starting TLS. Events stay in the connection.
 
     Raises:
-        ConnectTimeoutError: not before `deadline`.
+        ConnectTimeoutError: `until()` is not true before `deadline`.
         MQSourceError: the connection failed.
     """
     with selectors.DefaultSelector() as selector:
@@ -294,7 +294,7 @@ def exchange(
 
 
 def _named(error: MQSourceError, address: str) -> MQSourceError:
-    """Add the peer's address to an error, because a connection without I/O does not know it."""
+    """Add the peer's address to an error, which a connection without I/O does not know."""
     if address in str(error):
         return error
     named = error.within(address)

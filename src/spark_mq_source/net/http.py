@@ -1,4 +1,4 @@
-"""JSON over HTTP(S): answers of the brokers' admin interfaces, and tokens of issuers."""
+"""JSON over HTTP(S): the brokers' admin interfaces, and the tokens of OAuth issuers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ERRORS: Mapping[int, type[BrokerError]] = {
     401: AuthenticationError,
     403: AuthenticationError,
     404: TopicNotFoundError,
-    # What a gateway says of a broker that restarts.
+    # The statuses of a gateway whose broker restarts.
     502: ServiceNotReadyError,
     503: ServiceNotReadyError,
     504: ServiceNotReadyError,
@@ -48,33 +48,33 @@ def fetch_json(
     is_trusted: Callable[[str], bool] = lambda _: False,
     remedy: str = "",
 ) -> object:
-    """GET `url` and parse its JSON; retry failed connections and 502 to 504 until time is up.
+    """GET `url` and parse the JSON; retry failed connections and statuses 502 to 504 until the timeout.
 
-    Redirects are followed with the same headers: brokers redirect a question about a topic to the broker that serves
-    it, which wants the same token. `Authorization` is sent only to the host of `url` and to trusted hosts; a redirect
-    to another host is then an error.
+    Redirects are followed with the same headers: brokers redirect a request about a topic to the broker that serves
+    it, which requires the same token. `Authorization` is sent only to the host of `url` and to trusted hosts; a
+    redirect to another host is then an error.
 
     Args:
         url: the URL to get.
-        headers: sent with every request, redirected ones included.
-        tls: how the other side is verified; None for the defaults.
+        headers: sent with every request, including redirected ones.
+        tls: verification of the peer; None for the defaults.
         timeout_seconds: for all attempts together.
-        form: POSTs these fields instead, which may be secret: a redirect is not followed, and the answer's text about
-            them is only in the error's `broker_message`.
-        address: what an error calls the address.
-        retries: False tries only once, for requests that are not essential.
-        is_trusted: whether a host (in lower case) that a redirect leads to may see `Authorization`.
-        remedy: the remedy for an untrusted host, for the error.
+        form: fields to POST instead. They may be secret, so redirects are not followed, and the answer's text is only
+            in the error's `broker_message`.
+        address: the name of the address in errors.
+        retries: False for a single attempt, for requests that are not essential.
+        is_trusted: returns whether a redirect's host (in lower case) may receive `Authorization`.
+        remedy: the remedy for an untrusted host, for errors.
 
     Raises:
         TopicNotFoundError: status 404.
         AuthenticationError: status 401 or 403.
-        ServiceNotReadyError: status 502 to 504, to the end.
+        ServiceNotReadyError: status 502 to 504 until the timeout.
         BrokerError: any other status that is not 200.
         TransportError: no answer; not retryable if TLS cannot work.
-        RemoteProtocolError: the answer is not JSON, is too large, or redirects in circles, away from HTTPS, or with
-            `Authorization` to an untrusted host.
-        OptionError: certificate files that cannot be used.
+        RemoteProtocolError: the answer is not JSON or too large, or redirects form a circle, or lead away from HTTPS or
+            with `Authorization` to an untrusted host.
+        OptionError: a certificate file cannot be used.
     """
     tls = tls or TlsSettings()
     deadline = Deadline.after_ms(round(timeout_seconds * 1000))
@@ -93,7 +93,7 @@ def _pool(url: str, tls: TlsSettings) -> urllib3.PoolManager:
     if not url.startswith("https:"):
         return urllib3.PoolManager(retries=False)
     context = tls.context()
-    # The name is left to urllib3: 1.26 cannot reach an IP address with a context that checks it.
+    # urllib3 checks the host name instead: 1.26 cannot connect to an IP address with a context that checks it.
     context.check_hostname = False
     return urllib3.PoolManager(
         retries=False, ssl_context=context, assert_hostname=None if tls.verify_hostname else False
@@ -101,7 +101,7 @@ def _pool(url: str, tls: TlsSettings) -> urllib3.PoolManager:
 
 
 def _read(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield the body in pieces, to its end or just past the limit. Only the last read shows urllib3 1.26 a lost end."""
+    """Yield the body in pieces, to its end or just past the limit. urllib3 1.26 detects a lost end at the last read."""
     size = 0
     while size <= MAX_BODY_BYTES and (piece := response.read(1 << 20)):
         size += len(piece)
@@ -109,12 +109,12 @@ def _read(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def _why_cut(failure: TransportError, url: str, tls: TlsSettings, deadline: Deadline) -> TransportError:
-    """Return the reason of a connection that was closed without an answer.
+    """Return the reason why a connection was closed without an answer.
 
     Args:
-        failure: the reason as far as HTTP knows it.
-        url: what was asked for.
-        tls: how the other side is verified.
+        failure: the error that HTTP shows.
+        url: the requested URL.
+        tls: verification of the peer.
         deadline: for further connections.
     """
     parts = urlsplit(url)
@@ -146,7 +146,7 @@ def _fetch(
     if form is not None:
         headers = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
     for _ in range(MAX_REDIRECTS + 1):
-        # A timeout of 0 means "at once" to urllib3, and is refused.
+        # urllib3 rejects a timeout of 0.
         timeout = urllib3.Timeout(total=max(deadline.remaining_seconds(), 0.001))
         response = None
         try:
@@ -159,7 +159,7 @@ def _fetch(
                     timeout=timeout,
                     redirect=False,
                     preload_content=False,
-                    # Not the default of urllib3 1.26: half an answer is none.
+                    # Reject incomplete answers; not the default of urllib3 1.26.
                     enforce_content_length=True,
                 )
                 try:

@@ -1,4 +1,4 @@
-"""A bounded queue between a connection's thread, which receives, and the thread that reads."""
+"""A bounded queue between the thread of a connection, which receives, and the thread that reads."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ItemT = TypeVar("ItemT")
 
 
 class Inbox(Generic[ItemT]):
-    """Items in the order of arrival. One thread puts them in, and one other thread takes them.
+    """Items in order of arrival. One thread puts items in, and one other thread takes them.
 
     Args:
-        most_bytes: above this the peer is held back, until at most half of it waits.
-        size_of: the bytes that an item counts as.
-        hold: holds the peer back; called under `lock`, in the receiving thread.
+        most_bytes: above this size the peer is held back, until at most half of it waits.
+        size_of: returns the size of an item in bytes.
+        hold: holds the peer back; called under `lock` in the receiving thread.
         let_go: lets the peer send again; called under `lock`.
 
     Attributes:
@@ -56,7 +56,7 @@ class Inbox(Generic[ItemT]):
         self._error: MQSourceError | None = None
 
     def put(self, items: Sequence[ItemT], nbytes: int) -> bool:
-        """Add items of `nbytes` in all, and return True; return False after `close`."""
+        """Add items of `nbytes` in total and return True; return False after `close`."""
         with self.lock:
             if self._is_closed:
                 return False
@@ -69,10 +69,10 @@ class Inbox(Generic[ItemT]):
         return True
 
     def take(self, *, max_bytes: int, timeout_seconds: float) -> list[ItemT]:
-        """Take at least one item and about `max_bytes` at most, or none after `timeout_seconds`.
+        """Take at least one item and about `max_bytes` at most; return no items after `timeout_seconds`.
 
         Raises:
-            MQSourceError: the error of `fail`, once all items before it are taken.
+            MQSourceError: the error passed to `fail`, once all items before it are taken.
         """
         items = self._items
         with self.lock:
@@ -94,7 +94,7 @@ class Inbox(Generic[ItemT]):
         return taken
 
     def waiting(self) -> tuple[ItemT, ...]:
-        """Return the items that are not taken yet."""
+        """Return the items that were not taken yet."""
         with self.lock:
             return tuple(self._items)
 
@@ -105,7 +105,7 @@ class Inbox(Generic[ItemT]):
             self.lock.notify()
 
     def close(self) -> tuple[ItemT, ...]:
-        """Stop taking items and return those that waited. A peer that is held back stays held back."""
+        """Accept no more items, and return the waiting ones. A peer that is held back stays held back."""
         with self.lock:
             self._is_closed = True
             left = tuple(self._items)
@@ -114,20 +114,20 @@ class Inbox(Generic[ItemT]):
         return left
 
     def clear(self) -> None:
-        """Drop the items that wait."""
+        """Drop the waiting items."""
         with self.lock:
             self._items.clear()
             self._bytes = 0
             self._resume()
 
     def lift(self) -> None:
-        """Remove the bound until `restore` is called as often, to receive an answer that comes after the items."""
+        """Suspend the limit until `restore` is called as often, to receive an answer that follows the items."""
         with self.lock:
             self._lifted += 1
             self._resume()
 
     def restore(self) -> None:
-        """See `lift`."""
+        """Undo one call of `lift`."""
         with self.lock:
             self._lifted -= 1
 

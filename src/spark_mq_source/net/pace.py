@@ -1,4 +1,4 @@
-"""The pace of a stream: the wait for more rows before a trigger (`minRowsPerTrigger` and `maxTriggerDelay`)."""
+"""The pace of a stream: whether a trigger waits for more rows (`minRowsPerTrigger` and `maxTriggerDelay`)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 
 
 class TriggerPace:
-    """Decides whether the rows that wait make a trigger, as Spark's Kafka source does.
+    """Decides whether the waiting rows make a trigger, as Spark's Kafka source does.
 
     A trigger is planned if enough rows wait, or if the last one was planned `maxTriggerDelay` ago. The first trigger of
-    a query is not delayed, nor is the first one after a restart: when the last one was planned is in no checkpoint.
+    a query or after a restart is not delayed, because checkpoints do not contain the time of the last plan.
 
     Args:
-        min_rows: how many rows are enough; None for any number.
-        max_delay_ms: the longest time between two triggers as long as any row waits.
+        min_rows: the number of rows that is enough; None for any number.
+        max_delay_ms: the longest time between two triggers while rows wait.
 
     Example:
         >>> pace = TriggerPace(min_rows=100, max_delay_ms=60_000)
@@ -28,11 +28,11 @@ class TriggerPace:
 
     @property
     def counts(self) -> bool:
-        """True if the number of rows matters at all."""
+        """True if the number of rows matters."""
         return self._min_rows is not None
 
     def delays(self, rows: int) -> bool:
-        """Return whether a trigger of `rows` rows must wait; if not, and it has rows, it counts as planned now."""
+        """Return whether a trigger of `rows` rows must wait; if not, and if `rows` is not 0, it counts as planned."""
         if self._min_rows is None or not rows:
             return False
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Plans of batches of a queue, in the write-ahead folder: the source and the number of messages of each task.
+"""Plans of the batches of a queue, in the write-ahead folder: the source and number of messages of each task.
 
 A source is what one connection consumes: an nsqd, or a topic-partition of a Pulsar subscription.
 """
@@ -14,7 +14,7 @@ from spark_mq_source.net.storage import Store
 from spark_mq_source.net.write_ahead import read_plan, write_plan
 
 SourceT = TypeVar("SourceT", bound=Any)
-"""A frozen dataclass of plain values, with a `name` that identifies it from batch to batch."""
+"""A frozen dataclass of plain values, with a `name` that identifies the source in every batch."""
 
 TaskT = TypeVar("TaskT", bound="QueueTask[Any]")
 
@@ -26,10 +26,10 @@ class QueueTask(Generic[SourceT]):
     Attributes:
         source: the source to read.
         max_rows: maximum number of messages; None means unbounded.
-        folder: of the batch, in `walDir`; empty without.
-        task: the task's number in it.
-        duplicates: messages of earlier batches that may come again, in the format's form.
-        recent: the messages that earlier batches acknowledged last, in the format's form.
+        folder: the batch's folder in `walDir`; empty without `walDir`.
+        task: the task's number in the batch.
+        duplicates: messages of earlier batches that may be delivered again, in the format's form.
+        recent: the last messages that earlier batches acknowledged, in the format's form.
     """
 
     source: SourceT
@@ -43,17 +43,17 @@ class QueueTask(Generic[SourceT]):
 
     @property
     def is_repeatable(self) -> bool:
-        """True if the broker delivers unacknowledged messages again, with the same ids."""
+        """True if the broker redelivers unacknowledged messages with the same ids."""
         return True
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """The fields of a task in a plan, with their values, except its source."""
+        """The fields of a task in a plan, except its source."""
         return {"max_rows": self.max_rows}
 
 
 def tasks_of(task_type: type[TaskT], folder: str, plan: Mapping[str, Any]) -> list[TaskT]:
-    """Return the tasks of a planned batch: the same at every call."""
+    """Return the tasks of a planned batch, the same at every call."""
     sources = [task_type.source_type(**source) for source in plan["sources"]]
     duplicates, recent = plan["duplicates"], plan["recent"]
     tasks: list[TaskT] = []
@@ -83,9 +83,9 @@ def plan_document(
     """Return the JSON document of a planned batch.
 
     Args:
-        tasks: the source and the number of messages of each.
-        duplicates: messages that may come again, by the source's name, each with the seconds since that became known.
-        recent: the messages that were acknowledged last, by the source's name.
+        tasks: the tasks.
+        duplicates: messages that may be redelivered, by source name, each with the seconds since that became known.
+        recent: the messages acknowledged last, by source name.
         now: the time of planning, in seconds since 1970.
     """
     sources = list(dict.fromkeys(task.source for task in tasks))
@@ -99,7 +99,7 @@ def plan_document(
 
 
 def run_tasks(store: Store, run_id: str, task_type: type[TaskT], plan: Callable[[], Sequence[TaskT]]) -> list[TaskT]:
-    """Return the tasks of a batch read with a `runId`: those that were planned when it was first read.
+    """Return the tasks of a batch read with a `runId`, as planned at the first read.
 
     Raises:
         DataLossError: the plan was deleted.
@@ -112,12 +112,12 @@ def run_tasks(store: Store, run_id: str, task_type: type[TaskT], plan: Callable[
 
 
 def share_waiting(waiting: Mapping[SourceT, int | None], budget: int, turn: int = 0) -> dict[SourceT, int]:
-    """Return how much of each source to take; if not all get something, those from number `turn` on come first.
+    """Return how many messages to take from each source; if not every source gets one, number `turn` is the first.
 
     Args:
-        waiting: the messages that wait there; None if unknown.
-        budget: how much to take in all.
-        turn: any number; the next trigger's is one more.
+        waiting: the number of waiting messages; None if unknown.
+        budget: the number of messages in total.
+        turn: any number; the next trigger passes the next one.
 
     Example:
         >>> share_waiting({"a": 10, "b": 10, "c": None}, 2, turn=1)
@@ -131,12 +131,12 @@ def share_waiting(waiting: Mapping[SourceT, int | None], budget: int, turn: int 
 
 
 def share_drain(waiting: Mapping[SourceT, int | None], budget: int | None) -> dict[SourceT, int | None]:
-    """Return how many messages a batch read takes of each source: `budget` in all; None for no bound.
+    """Return how many messages a batch read takes from each source, `budget` in total; None means unbounded.
 
-    A batch read waits for more messages than there are now, so the rest of the budget is spread over all sources.
+    A batch read also waits for new messages, so the rest of the budget is distributed over all sources.
 
     Args:
-        waiting: the number of waiting messages; None if it is unknown.
+        waiting: the number of waiting messages; None if unknown.
         budget: the number of messages to take; None for no bound.
 
     Example:
@@ -151,7 +151,7 @@ def share_drain(waiting: Mapping[SourceT, int | None], budget: int | None) -> di
 
 
 def split_parts(parts: Iterable[tuple[SourceT, int | None]], count: int) -> list[tuple[SourceT, int | None]]:
-    """Split each part into up to `count` parts of similar size; parts of an unbounded part (None) are unbounded.
+    """Split each part into up to `count` parts of similar size; an unbounded part (None) into unbounded parts.
 
     Example:
         >>> split_parts([("a", 5), ("b", 1), ("c", None)], 2)

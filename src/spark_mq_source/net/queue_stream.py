@@ -1,10 +1,10 @@
-"""The driver's side of a streaming query of a queue: it plans a batch in the write-ahead folder, and then tells Spark.
+"""The driver's side of a streaming query of a queue: it plans a batch in the write-ahead folder, then tells Spark.
 
-A queue has no positions, so an offset is the number of a batch and the name of a folder in `walDir` (a new one for each
-checkpoint, so that two queries never share a batch). The plan of a batch is stored there. A batch that is repeated
-after a crash has the same tasks, and each task finds the messages that it has already read in its log.
+A queue has no positions, so an offset is the number of a batch and the name of a folder in `walDir`. Each checkpoint
+has its own folder, so two queries never share a batch. The folder contains the plan of each batch. A batch that is
+repeated after a crash has the same tasks, and each task finds the messages that it has already read in its log.
 
-The broker delivers a message again if its acknowledgement may be lost, or if the broker is killed before it saves the
+The broker redelivers a message if the acknowledgement was lost, or if the broker was killed before it stored the
 acknowledgement. Each plan lists such messages of earlier batches, and its tasks leave them out.
 """
 
@@ -27,37 +27,37 @@ from spark_mq_source.net.write_ahead import TaskLog, is_planned, read_plan, remo
 logger = logging.getLogger(__name__)
 
 REMEMBERED_SECONDS: Final = 24 * 3600.0
-"""The time for which a message that may come again is remembered.
+"""The time for which a message that may be redelivered is remembered.
 
-The broker delivers it after its timeout, and then behind all waiting messages.
+The broker redelivers it after its timeout, behind all waiting messages.
 """
 
 MAX_STEP_SECONDS: Final = 3600.0
-"""The most time between two batches that counts towards `REMEMBERED_SECONDS`.
+"""The maximum time between two batches that counts towards `REMEMBERED_SECONDS`.
 
-A query that was stopped for longer has read nothing meanwhile, and a clock that was moved is not a measure of time.
+A query that was stopped for longer has read nothing meanwhile, and a clock that was changed measures no time.
 """
 
 
 class QueueStream(ABC, Generic[SourceT, TaskT]):
     """Plans the triggers of one query.
 
-    Not for use by several threads at once. After any error the same call may be made again.
+    Not thread-safe. After any error the same call can be repeated.
 
     Args:
-        where: the format and the topic, which errors and logs begin with.
+        where: the format and the topic, the beginning of errors and logs.
         store: the write-ahead folder.
-        task_type: of the tasks.
+        task_type: the class of the tasks.
         topic: the topic whose messages `newest` counts.
         max_rows: maximum number of messages of a trigger.
-        pace: decides how long a trigger waits for more messages.
+        pace: decides whether a trigger waits for more messages.
 
     Attributes:
-        newest: the offset planned last, and the number of all waiting messages; None before the first plan.
+        newest: the last planned offset, and the number of all waiting messages; None before the first plan.
     """
 
     counts_held: ClassVar[bool] = False
-    """True if the number of waiting messages includes those that other consumers hold unacknowledged."""
+    """True if the number of waiting messages includes unacknowledged messages at other consumers."""
 
     def __init__(
         self,
@@ -76,30 +76,30 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         self._max_rows = max_rows
         self._pace = pace
         self.newest: dict[str, object] | None = None
-        # How much more of each source is read, by name, once that is fixed; None until it has no more.
+        # With `cap_at_current_end`: by source name, the messages still to read; None until a batch finds none.
         self._left: dict[str, int | None] | None = None
         self._planned_now: int | None = None
 
     def initial(self) -> dict[str, object]:
-        """Return the start of a query without a checkpoint: before the first batch of a new folder.
+        """Return the start of a query without a checkpoint: the offset before the first batch of a new folder.
 
         Raises:
-            TopicNotFoundError: there is nothing to read, and the query must not wait for it.
+            TopicNotFoundError: nothing to read exists, and the query must not wait for it.
             MQSourceError: the brokers cannot be reached, or refuse.
         """
         self._begin()
         return BatchOffset(uuid.uuid4().hex, 0).to_json()
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
-        """Return the end of the next trigger: one batch on, if anything may wait. The batch is planned then.
+        """Return the end of the next trigger; if messages may be waiting, plan the next batch and return its offset.
 
         Args:
-            start: where the trigger begins; None begins a new query.
-            limited: whether `maxRowsPerTrigger` and `minRowsPerTrigger` count.
+            start: the start of the trigger; None begins a new query.
+            limited: whether `maxRowsPerTrigger` and `minRowsPerTrigger` apply.
 
         Raises:
             DataLossError: the write-ahead folder is gone.
-            MQSourceError: the brokers cannot be reached, or refuse, or there is nothing to consume.
+            MQSourceError: the brokers cannot be reached or refuse, or nothing to read exists.
         """
         at = self._offset(self.initial() if start is None else start)
         waiting = self._waiting(self._sources())
@@ -110,7 +110,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         }
         following = BatchOffset(at.wal, at.batch + 1)
         if is_planned(self._store, following.folder):
-            # Planned before the query ended, and not yet known to Spark, or to be done over.
+            # Planned before a restart; Spark does not know the batch yet, or repeats it.
             return following.to_json()
         if self._left is not None:
             waiting = self._aimed(at, waiting, self._left)
@@ -125,12 +125,12 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         return following.to_json()
 
     def cap_at_current_end(self) -> None:
-        """Limit `latest` to the messages that wait now (`Trigger.AvailableNow`).
+        """Limit `latest` to the messages that are waiting now (`Trigger.AvailableNow`).
 
-        A source that does not report its number of messages is read until a batch finds nothing there.
+        A source whose number of messages is unknown is read until a batch finds none.
 
         Raises:
-            TopicNotFoundError: there is nothing to read, and the query must not wait for it.
+            TopicNotFoundError: nothing to read exists, and the query must not wait for it.
             MQSourceError: the brokers cannot be reached, or refuse.
         """
         sources = self._sources_now()
@@ -146,19 +146,19 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         self._left = {source.name: waiting[source] for source in sources}
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[TaskT]:
-        """Return the tasks of one trigger; the same for the same offsets.
+        """Return the tasks of a trigger, the same for the same offsets.
 
         Raises:
-            DataLossError: the plan is gone.
+            DataLossError: a plan was deleted.
         """
         first, last = self._offset(start), self._offset(end)
-        # The start of a query that was interrupted in its first batch is made up anew, with a folder that has nothing.
+        # A query that was interrupted in its first batch gets a new start from `initial`, in a new folder.
         begin = first.batch if first.wal == last.wal else 0
         batches = (BatchOffset(last.wal, number) for number in range(begin + 1, last.batch + 1))
         return [task for batch in batches for task in self._planned(batch)]
 
     def commit(self, end: Mapping[str, object]) -> None:
-        """Commit `end`. Its batch is kept until the next commit, which needs to know what may come again."""
+        """Commit `end`. Its batch is kept until the next commit, because the next plan reads its outcome."""
         at = self._offset(end)
         for name in self._store.names(at.wal):
             if name.isdecimal() and int(name) < at.batch:
@@ -168,7 +168,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Refuse a query that has nothing to read and must not wait for it."""
+        """Refuse a query if nothing to read exists and it must not wait for it."""
 
     @abstractmethod
     def _sources(self) -> Sequence[SourceT]:
@@ -189,18 +189,18 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
 
     @abstractmethod
     def _check(self, source: SourceT) -> None:
-        """Raise the error that keeps this source from being read, if there is one."""
+        """Raise an error if this source cannot be read."""
 
     @abstractmethod
     def _tasks(self, waiting: Mapping[SourceT, int | None], budget: int | None, *, turn: int) -> Sequence[TaskT]:
-        """Return the tasks of a trigger that reads waiting messages, within the budget of messages."""
+        """Return the tasks of a trigger that reads the waiting messages, at most `budget`."""
 
     @abstractmethod
     def _merged(self, recent: str, last: str) -> str:
-        """Merge the messages that a task acknowledged last into those acknowledged before."""
+        """Add the messages that a task acknowledged last to those that were acknowledged before."""
 
     def _compact(self, ids: Iterable[str]) -> Iterable[str]:
-        """Return the ids of messages in the form that a plan uses."""
+        """Convert ids of messages to the form in a plan."""
         return ids
 
     # -- inside
@@ -211,12 +211,12 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     def _aimed(
         self, at: BatchOffset, waiting: dict[SourceT, int | None], left: dict[str, int | None]
     ) -> dict[SourceT, int | None]:
-        """Return how much is still to be read of the messages that waited, after the batches until `at`.
+        """Return how many of the messages counted by `cap_at_current_end` remain after the batches up to `at`.
 
         Raises:
-            MQSourceError: the last batch found nothing at a source because it cannot be reached.
+            MQSourceError: the last batch found no messages at a source because it cannot be reached.
         """
-        # What was planned before is not part of what was counted, or was read before it was.
+        # A batch planned earlier has messages that were not counted, or that were read before the count.
         if at.batch == self._planned_now:
             self._planned_now = None
             for name, found in self._found(at).items():
@@ -225,7 +225,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
                 if found or source is None:
                     left[name] = None if expected is None else max(0, expected - found)
                 elif waiting[source] != 0:
-                    # The batch is empty, too, if its task could not connect.
+                    # A batch is also empty if its task could not connect.
                     self._check(source)
                     if waiting[source] is None or self.counts_held:
                         left[name] = 0
@@ -238,7 +238,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         return {source: _least(depth, left.get(source.name, 0)) for source, depth in waiting.items()}
 
     def _found(self, at: BatchOffset) -> dict[str, int]:
-        """Return the number of messages in a batch, by the source's name."""
+        """Return the number of messages in a batch by source name."""
         found: dict[str, int] = {}
         for task in self._planned(at):
             log = TaskLog(self._store, at.folder, task.task)
@@ -247,11 +247,11 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         return found
 
     def _remembered(self, at: BatchOffset) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
-        """Return the messages that may come again after this batch, by source.
+        """Return the messages that may be redelivered after this batch, by source name.
 
         Returns:
-            Messages whose acknowledgement is not confirmed, each with the seconds since that became known, and those
-            that were acknowledged last.
+            Messages whose acknowledgement is not confirmed, each with the seconds since that became known, and the
+            messages that were acknowledged last.
         """
         if not at.batch:
             return {}, {}
@@ -285,5 +285,4 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
 
 
 def _least(one: int | None, other: int | None) -> int | None:
-    """Return the smaller of two bounds; None means unbounded."""
     return other if one is None else one if other is None else min(one, other)

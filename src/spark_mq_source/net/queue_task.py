@@ -1,7 +1,7 @@
-"""The task's side of a queue: messages -> Arrow batches, directly from the broker or through the write-ahead folder.
+"""The task's side of a queue: messages become Arrow batches, directly from the broker or through `walDir`.
 
-Without `walDir` a read is a drain: messages are acknowledged when Spark has taken their rows, and a second read gets
-other messages. With it the messages of a task are stored and then acknowledged; `net.write_ahead` describes how
+Without `walDir` a read is a drain: messages are acknowledged once Spark has taken their rows, and a second read gets
+other messages. With `walDir` a task stores its messages before it acknowledges them; `net.write_ahead` describes how
 attempts agree.
 """
 
@@ -24,55 +24,50 @@ from spark_mq_source.net.write_ahead import Slot, TaskLog
 logger = logging.getLogger(__name__)
 
 IDLE_MS: Final = 500
-"""The time that a trigger waits for the next message by default: a later one is in the next trigger."""
+"""The default time that a trigger waits for the next message; a later one belongs to the next trigger."""
 
 DRAIN_IDLE_MS: Final = 2000
-"""The wait of a batch read without another limit of time, which has no next trigger for later messages."""
+"""The default time that a batch read without `maxSeconds` waits: it has no next trigger for later messages."""
 
 MAX_WAIT_SECONDS: Final = 1.0
-"""The longest wait for messages, so that other work is done in time."""
+"""The longest single wait for messages, so that other work is done in time."""
 
 
 class Inflow(Protocol):
-    """The messages that a broker delivers to one task, until each is acknowledged or put back.
-
-    Attributes:
-        most: how many may be here unacknowledged at once.
-        rows: how many messages were received and not taken.
-    """
+    """The messages that a broker delivers to one task, until each is acknowledged or put back."""
 
     @property
     def most(self) -> int:
-        """See above."""
+        """The maximum number of unacknowledged messages at this consumer."""
 
     @property
     def rows(self) -> int:
-        """See above."""
+        """The number of messages that were received and not taken."""
 
     def want(self, messages: int) -> None:
-        """Let the broker deliver `messages` more than those already received."""
+        """Let the broker deliver `messages` more messages than were received so far."""
 
     def receive(self, timeout_seconds: float) -> bool:
-        """Take the messages that have arrived or arrive in time; return whether there were any."""
+        """Receive messages that have arrived or arrive within the timeout; return whether any did."""
 
     def is_due(self, wanted: int) -> bool:
-        """Return whether to pass on the messages received before waiting for more; `wanted` is all of them."""
+        """Return whether to pass on the received messages now; `wanted` is the number that will be delivered."""
 
     def take(self) -> pa.RecordBatch:
-        """Return the messages received."""
+        """Return the received messages."""
 
     def acknowledge(self) -> None:
         """Acknowledge all messages returned by `take`."""
 
     def put_back(self) -> None:
-        """Return unacknowledged messages to the broker, so that others get them at once; no more are received."""
+        """Return unacknowledged messages to the broker for immediate redelivery; receive no more."""
 
 
 InflowT = TypeVar("InflowT", bound=Inflow)
 
 
 class Limits:
-    """Limits of a read: the number of messages, the time, and the time without a message; None means unbounded.
+    """The limits of a read: number of messages, time, and time without a message; None means unbounded.
 
     Example:
         >>> limits = Limits(max_rows=10, max_seconds=None, idle_seconds=None)
@@ -99,28 +94,28 @@ class Limits:
         return cls(max_rows, max_seconds, None if idle_timeout_ms is None else idle_timeout_ms / 1000)
 
     def heard(self) -> None:
-        """Restart the wait for the next message: messages came, or the task did not listen until now."""
+        """Restart the idle time: messages arrived, or the task could not receive until now."""
         self._heard = time.monotonic()
 
     def wanted(self, rows: int, most: int) -> int:
-        """Return how many messages more than `rows` may be on their way at once, at most `most`."""
+        """Return how many messages beyond `rows` to request at once, at most `most`."""
         return most if self._max_rows is None else max(0, min(most, self._max_rows - rows))
 
     def seconds_left(self) -> float:
-        """Return the seconds in which the next message must come."""
+        """Return the seconds within which the next message must arrive."""
         return max(0.0, min(self._deadline, self._heard + self._idle_seconds) - time.monotonic())
 
 
 def wait_for_messages(inflow: Inflow, limits: Limits, wanted: int, is_over: Callable[[], bool] = lambda: False) -> bool:
-    """Receive until the messages are to be passed on; return whether there are any.
+    """Receive until messages are to be passed on; return whether there are any.
 
     Args:
         inflow: the source of messages.
-        limits: of the read.
-        wanted: how many messages the broker may deliver.
-        is_over: whether this attempt is no longer needed; called from time to time.
+        limits: the limits of the read.
+        wanted: the number of messages that the broker may deliver.
+        is_over: returns whether this attempt is no longer needed; called from time to time.
     """
-    # While Spark took the last rows, or walDir did, nobody listened: that was no silence.
+    # Nothing was received while Spark or `walDir` took the last rows, so that time does not count as idle.
     limits.heard()
     looked = time.monotonic()
     while not inflow.is_due(wanted):
@@ -137,12 +132,12 @@ def wait_for_messages(inflow: Inflow, limits: Limits, wanted: int, is_over: Call
 
 
 def drained(inflow: Inflow, limits: Limits, *, is_peek: bool) -> Iterator[pa.RecordBatch]:
-    """Yield the messages until the limits, in batches; the caller acknowledges each before the next, except for a peek.
+    """Yield messages in batches until the limits; the caller acknowledges each batch before the next, unless it peeks.
 
     Args:
         inflow: the source of messages.
-        limits: of the read.
-        is_peek: whether nothing is acknowledged: messages stay in flight, and are not requested again.
+        limits: the limits of the read.
+        is_peek: whether nothing is acknowledged: messages stay in flight, and no replacements are requested.
     """
     rows, wanted = 0, limits.wanted(0, inflow.most)
     inflow.want(wanted)
@@ -150,17 +145,17 @@ def drained(inflow: Inflow, limits: Limits, *, is_peek: bool) -> Iterator[pa.Rec
         rows += inflow.rows
         wanted = limits.wanted(rows, inflow.most)
         if not is_peek:
-            # Before anything is acknowledged: the broker would send as many again.
+            # Before acknowledging: the broker would replace acknowledged messages up to the old limit.
             inflow.want(wanted)
         yield inflow.take()
 
 
 class Collector(ABC, Generic[InflowT]):
-    """Fills the log of a task: receives, writes down, acknowledges; until the limits, or until the log has ended.
+    """Fills the log of a task: receives, stores and acknowledges messages until the limits or the end of the log.
 
     Args:
-        where: the task, which logs begin with.
-        log: of the task, caught up.
+        where: the task, the beginning of logs.
+        log: the task's log, caught up.
     """
 
     def __init__(self, where: str, log: TaskLog) -> None:
@@ -168,10 +163,10 @@ class Collector(ABC, Generic[InflowT]):
         self._log = log
 
     def collect(self) -> None:
-        """Read until the limits, and end the log.
+        """Read until the limits, then end the log.
 
-        In a stream, a broker that is down or goes away has no more messages for this batch; a later batch has them. A
-        run has no later batch, so its log is not ended then: the next attempt continues it.
+        In a stream, a broker that is down or goes away delivers no more messages to this batch; a later batch reads
+        them. A run has no later batch, so its log is not ended then, and the next attempt continues it.
 
         Raises:
             MQSourceError: a broker refuses, or (except in a stream) cannot be reached or goes away.
@@ -183,7 +178,7 @@ class Collector(ABC, Generic[InflowT]):
         except MQSourceError as error:
             if not self._may_end_early(error):
                 raise
-            # What was not acknowledged is delivered again, in a later batch: as a duplicate where it is in the log.
+            # Unacknowledged messages are redelivered in a later batch, as duplicates if they are in the log.
             logger.warning("%s: this batch ends early: %s", self._where, error)
         else:
             if any(slot.attempt == self._log.attempt for slot in self._log.slots):
@@ -202,27 +197,26 @@ class Collector(ABC, Generic[InflowT]):
 
     @abstractmethod
     def _sorted_out(self, inflow: InflowT, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch without duplicates, and without the messages that are given up."""
+        """Return the batch without duplicates, and without messages that were given up."""
 
     @abstractmethod
     def _close(self, inflow: InflowT) -> tuple[Sequence[str], str]:
-        """Wait for all acknowledgements; return the messages that remain unacknowledged, and the last others."""
+        """Wait for all acknowledgements; return the ids of unacknowledged messages, and the last acknowledged ids."""
 
     @abstractmethod
     def _may_end_early(self, error: MQSourceError) -> bool:
-        """Return whether a batch ends with the messages that it has after this error."""
+        """Return whether the batch ends with its present messages after this error."""
 
     @abstractmethod
     def _know(self, ids: set[str]) -> None:
-        """Remember the messages in the log of other attempts, because they may come here, too."""
+        """Remember messages in the logs of other attempts, because this attempt may receive them, too."""
 
     def _keeping(self, inflow: InflowT) -> AbstractContextManager[object]:
-        """Keep received messages from being delivered to other consumers meanwhile, if brokers would do that."""
+        """Prevent the broker from redelivering received messages to other consumers meanwhile, if it would."""
         del inflow
         return nullcontext()
 
     def _rows(self) -> int:
-        """Return the number of messages in the log."""
         return self._log.rows
 
     # -- inside
@@ -233,22 +227,22 @@ class Collector(ABC, Generic[InflowT]):
         inflow.want(wanted)
         try:
             with self._keeping(inflow):
-                # With speculation, Spark may let a slower attempt run on. Attempts would get each other's messages
-                # again and again, each time counted as a delivery, and keep them from the tasks that need them. So an
-                # attempt checks from time to time whether the log has ended.
+                # With speculation, Spark may let a slower attempt run on. Attempts would take messages from each other
+                # again and again, each time counted as a delivery, and withhold them from the tasks that need them. So
+                # an attempt checks from time to time whether the log has ended.
                 while not self._log.is_ended and wait_for_messages(inflow, limits, wanted, self._log.look_for_end):
                     is_stored = self._write_down(self._sorted_out(inflow, inflow.take()))
                     wanted = limits.wanted(self._rows(), inflow.most)
                     if is_stored:
-                        # Before anything is acknowledged: the broker would send as many again.
+                        # Before acknowledging: the broker would replace acknowledged messages up to the old limit.
                         inflow.want(wanted)
                         inflow.acknowledge()
         finally:
-            # An error, or another attempt has ended the log: the broker need not wait for the timeout.
+            # After an error, or if another attempt has ended the log, the broker need not wait for the timeout.
             inflow.put_back()
 
     def _write_down(self, batch: pa.RecordBatch) -> bool:
-        """Append messages to the log, unless it has ended; return whether they are in it."""
+        """Append messages to the log unless it has ended; return whether the log contains them."""
         while not self._log.is_ended:
             slots_seen = len(self._log.slots)
             if not batch.num_rows or self._log.append(batch):
@@ -257,7 +251,7 @@ class Collector(ABC, Generic[InflowT]):
         return False
 
     def _without(self, batch: pa.RecordBatch, slots: Sequence[Slot]) -> pa.RecordBatch:
-        """Return the messages that are not in these slots, whose attempt may have got messages that timed out here."""
+        """Return the messages that are not in these slots; messages that timed out here may be in another attempt's."""
         known = self._ids_of(slots)
         self._know(known)
         ids = batch.column("message_id").to_pylist()
@@ -268,6 +262,6 @@ class Collector(ABC, Generic[InflowT]):
 
 
 def only_rows(batch: pa.RecordBatch, rows: array[int]) -> pa.RecordBatch:
-    """Return these rows of a batch, by number; `rows` has 32-bit integers (`i`)."""
-    # From a buffer, because pa.array imports pandas where there is one.
+    """Return rows of a batch by number; `rows` has 32-bit integers (`i`)."""
+    # From a buffer: pa.array imports pandas if it is installed.
     return batch.take(fixed_width_array(pa.int32(), len(rows), pa.py_buffer(rows)))

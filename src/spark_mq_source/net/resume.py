@@ -1,4 +1,4 @@
-"""Reads one bounded range to its end over as many connections as needed, without loss or duplicates."""
+"""Reads one bounded range to its end over as many connections as necessary, without loss or duplicates."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ ConsumerT = TypeVar("ConsumerT")
 
 
 class OpenAgainError(ServiceNotReadyError):
-    """Not a failure: the consumer must be opened again at once, on another broker or to find out what is left."""
+    """Not a failure: the consumer must be reopened at once, on another broker or to find out what remains."""
 
 
 class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
-    """The state that outlives a connection: the progress in the range, and what failed without progress.
+    """The state that outlives a connection: the progress in the range, and failures without progress.
 
     Args:
-        task: the range; logs show its text.
-        begin: where the range begins.
-        timeout_ms: how long a read may go without progress.
-        counters: get the waiting time and the number of reconnects.
+        task: the range, also a text for logs.
+        begin: the start of the range.
+        timeout_ms: the maximum time without progress.
+        counters: updated with wait time and reconnects.
     """
 
     def __init__(self, task: RangeT, begin: PlaceT, *, timeout_ms: int, counters: Counters) -> None:
         self._task = task
         self._counters = counters
         self._done = begin
-        """Everything up to here is decoded or left out."""
+        """The position up to which messages are decoded or left out."""
         self._timeout_ms = timeout_ms
         self._patience = Deadline.after_ms(timeout_ms)
         self._stuck_at: PlaceT | None = None
-        """The value of `_done` at the last failure; progress since then renews `_patience`."""
+        """The value of `_done` at the last failure; after progress, a failure renews `_patience`."""
         self._distrusted: PlaceT | None = None
-        """The value of `_done` when data could not be decoded; the second time, the network is not the cause."""
+        """The value of `_done` at the last decoding error; a second one at the same position is not the network's."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the range, reconnecting as often as necessary."""
@@ -70,7 +70,7 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
             except EncryptedMessageError:
                 raise
             except (CorruptMessageError, RemoteProtocolError) as error:
-                # One bit flipped on the way looks the same as a corrupt message; reading it again tells them apart.
+                # A bit that flipped in transit looks like a corrupt message; reading again distinguishes them.
                 if self._is_distrusted():
                     raise
                 self._distrusted = self._done
@@ -94,7 +94,7 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
 
     @abstractmethod
     def _open(self) -> ConsumerT:
-        """Open a consumer after `_done`; the call is repeated while its error is retryable."""
+        """Open a consumer after `_done`; called again while its error is retryable."""
 
     @abstractmethod
     def _drain(self, consumer: ConsumerT) -> Iterator[pa.RecordBatch]:
@@ -106,12 +106,12 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
 
     @abstractmethod
     def _rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield the decoded rows that are left at the end of the range."""
+        """Yield decoded rows that remain at the end of the range."""
 
     def _may_pass(self, error: MQSourceError) -> bool:
-        """Return whether the read may be resumed after this error."""
+        """Return whether the read may resume after this error."""
         return error.retryable
 
     def _is_distrusted(self) -> bool:
-        """Return whether the next data has failed to decode before: if it fails again, it is stored that way."""
+        """Return whether the next data has failed to decode before; failing again, it is corrupt in storage."""
         return self._distrusted == self._done

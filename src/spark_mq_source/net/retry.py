@@ -18,7 +18,7 @@ MAX_DELAY_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A point in monotonic time by which something must have happened.
+    """A point in monotonic time.
 
     Example:
         >>> Deadline.after_ms(60_000).remaining_seconds() > 59
@@ -40,18 +40,18 @@ class Deadline:
 
     @property
     def expired(self) -> bool:
-        """True once the point in time has passed."""
+        """True once this time has passed."""
         return time.monotonic() >= self.at
 
 
 def retrying(call: Callable[[], T], *, deadline: Deadline) -> T:
-    """Call until it succeeds, fails for good, or the deadline would pass before the next try.
+    """Call until it succeeds, fails with an error that is not retryable, or the next attempt would miss the deadline.
 
-    The delay doubles from 50 ms to 2 s and is drawn at random from its upper half, so that the tasks of one job do not
-    come back to a restarted broker all at once.
+    The delay doubles from 50 ms to 2 s, with a random half, so that the tasks of a job do not all reconnect to a
+    restarted broker at once.
 
     Raises:
-        MQSourceError: the last failure, once it is not retryable or time is up.
+        MQSourceError: the last failure, if it is not retryable or time is up.
 
     Example:
         >>> retrying(lambda: 7, deadline=Deadline.after_ms(100))

@@ -1,4 +1,4 @@
-"""The clock of a task's counters: time waited for the broker, time worked, and Spark's own time."""
+"""Measures a task's counters: the time waiting for the broker, the time working, and without Spark's own time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def waiting(counters: Counters) -> Iterator[None]:
-    """Count the time of the block as waiting for the broker, also if it ends with an error.
+    """Count the time of the block as waiting for the broker, even if it ends with an error.
 
     Example:
         >>> from spark_mq_source.core.counters import Counters
@@ -34,7 +34,7 @@ def waiting(counters: Counters) -> Iterator[None]:
 
 @contextmanager
 def working(counters: Counters) -> Iterator[None]:
-    """Count the time of the block as work, without the time waited in it."""
+    """Count the time of the block as work, except the waiting time within it."""
     began, waited = time.perf_counter(), counters.wait_seconds
     try:
         yield
@@ -43,10 +43,10 @@ def working(counters: Counters) -> Iterator[None]:
 
 
 def timed_output(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a reader; count their rows and the time to make them.
+    """Yield the batches of a reader; count their rows and the time to produce them.
 
-    The time that the caller spends on a batch is not counted. An abandoned read ends at once, not when it is garbage
-    collected: its counters are complete then.
+    The caller's time between batches is not counted. If a read is abandoned, it ends at once, not when it is garbage
+    collected, so that its counters are complete.
     """
     try:
         while True:
@@ -62,9 +62,9 @@ def timed_output(batches: Iterator[pa.RecordBatch], counters: Counters) -> Itera
 
 
 def timed_input(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.RecordBatch]:
-    """Yield the batches for a writer; count their rows, and exclude the time to get them.
+    """Yield the batches for a writer; count their rows, and exclude the time to get them from its work.
 
-    That time is subtracted from the work of the writer, which asks for them.
+    The writer's work contains that time, so it is subtracted.
     """
     while True:
         began = time.perf_counter()

@@ -1,16 +1,16 @@
-"""Folders on disks or object stores that the driver and every executor reach, with exclusive creation of files.
+"""Folders on disks or object stores that the driver and all executors can access, with exclusive creation of files.
 
-Files must outlive the machine that writes them, and of two attempts at the same work only one may create a file. So a
-folder is used only if `create` is exclusive there, which `open_store` tests.
+Files must outlive the machine that writes them, and only one of two attempts at the same work may create a file. So a
+folder is used only if `create` is exclusive there; `open_store` tests this.
 
 =========================================================  =========================================================
 an absolute path, ``file:/path``                           `LocalStore`: a disk, or a folder mounted on all machines
 ``s3://``, ``s3a://``, ``gs://``, ``az://``, ``abfss://``  `ObjectStore`: conditional writes, by obstore
 =========================================================  =========================================================
 
-obstore has conditional writes for the stores of Amazon, Google and Microsoft and for compatible ones, needs no event
-loop, and is one wheel without dependencies. s3fs before 2025.6 overwrote
-small files that it was told to make exclusively (fsspec/s3fs, issue 973), and pyarrow's S3FileSystem cannot make any.
+obstore supports conditional writes for the stores of Amazon, Google and Microsoft and for compatible ones, needs no
+event loop, and is one wheel without dependencies. s3fs before 2025.6 overwrote small files despite exclusive creation
+(fsspec/s3fs, issue 973), and pyarrow's S3FileSystem has no exclusive creation.
 """
 
 from __future__ import annotations
@@ -35,60 +35,60 @@ if TYPE_CHECKING:
 
 
 OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
-"""The schemes of URLs that obstore knows and can make files exclusively in."""
+"""The schemes of URLs for which obstore can create files exclusively."""
 
 PROBE_WRITERS: Final = 4
 PROBE_ROUNDS: Final = 5
 """The numbers of writers and of files in the race that a folder must pass."""
 
 RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": datetime.timedelta(seconds=60)}
-"""The limits of retries of a request to an object store that does not answer, or is busy."""
+"""The limits of retries for requests to an object store that does not answer or is busy."""
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
-"""Errors of file systems without hard links: FAT, SMB, volumes of clouds."""
+"""Errors of file systems without hard links: FAT, SMB, cloud volumes."""
 
 _NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EBADF})
 _CONFLICTS: Final = 5
 
 
 class Store(Protocol):
-    """A folder that the driver and every executor reach. Paths are relative, with slashes.
+    """A folder that the driver and all executors can access. Paths are relative, with slashes.
 
-    If the place itself fails (full, read-only, unreachable), every method raises StorageError with the file's path.
+    If the storage itself fails (full, read-only, unreachable), every method raises StorageError with the file's path.
     """
 
     def where(self, path: str) -> str:
-        """Return the name of the folder, and the whole path or URL of a file, for error texts."""
+        """Return the folder's name and the whole path or URL of a file, for errors."""
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """Make a file with a unique name, and return only when it is stored durably."""
+        """Write a file with a unique name; return once it is stored durably."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make a file unless it exists; return whether it was made. Of several concurrent calls one succeeds."""
+        """Write a file unless it exists; return whether it was written. Of several concurrent calls one succeeds."""
 
     def read(self, path: str) -> bytes:
         """Return the bytes of a file.
 
         Raises:
-            FileNotFoundError: it does not exist.
+            FileNotFoundError: the file does not exist.
         """
 
     def exists(self, path: str) -> bool:
         """Return whether a file exists."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files and folders in a folder; none if the folder does not exist."""
+        """Return the names of the files and folders in a folder; an empty list if the folder does not exist."""
 
     def remove(self, path: str) -> None:
-        """Remove one file, or a folder with all its files; do nothing if it does not exist."""
+        """Remove a file, or a folder with all its files; do nothing if it does not exist."""
 
 
 class LocalStore:
-    """Files of this machine, or of a file system that is mounted everywhere.
+    """Files of this machine, or of a file system that is mounted on all machines.
 
     Args:
-        root: the folder; made if it does not exist.
-        name: a prefix of paths in messages.
+        root: the folder; created if it does not exist.
+        name: a prefix of paths in errors.
 
     Example:
         >>> from tempfile import mkdtemp
@@ -113,9 +113,9 @@ class LocalStore:
             _sync_folder(target.parent)
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `Store`. A hard link cannot replace a file, and shows only complete files.
+        """See `Store`. A hard link replaces no file, and shows only complete files.
 
-        A file system without links makes the file in place: a reader may then see an incomplete file.
+        In a file system without links the file is written in place, so a reader may see an incomplete file.
         """
         with _failing(self.where(path), "written"):
             target = self._folder_of(path)
@@ -178,13 +178,13 @@ def _write_new(target: Path, data: bytes | pa.Buffer) -> None:
             file.flush()
             os.fsync(file.fileno())
         except BaseException:
-            # A part of it would be taken for the file.
+            # An incomplete file would be taken for the whole file.
             target.unlink(missing_ok=True)
             raise
 
 
 def _sync_folder(folder: Path) -> None:
-    # A file's name is on disk when its folder is.
+    # A new file's name is durable only once its folder is synced.
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -196,11 +196,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 class ObjectStore:
-    """Objects under a prefix of a bucket, reached with the credentials of the environment (``AWS_...`` and so on).
+    """Objects under a prefix of a bucket, accessed with credentials from the environment (``AWS_...`` and so on).
 
     Args:
-        url: of the prefix.
-        name: a prefix of paths in messages.
+        url: the URL of the prefix.
+        name: a prefix of paths in errors.
 
     Raises:
         UnsupportedFeatureError: obstore is not installed.
@@ -236,7 +236,7 @@ class ObjectStore:
             self._obstore.put(self._store, path, memoryview(data).cast("B"))
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `Store`. An answer that was lost is asked for again, so an object with our data is ours."""
+        """See `Store`. A request is repeated if its answer is lost, so an existing object with `data` is this one."""
         with _failing(self.where(path), "written", self._errors):
             for conflict in range(_CONFLICTS):
                 try:
@@ -246,7 +246,7 @@ class ObjectStore:
                         return self.read(path) == data
                 else:
                     return True
-                # S3 answers 409 while another one is made or deleted, and then there may be none.
+                # S3 answers 409 during a concurrent write or deletion; afterwards the object may not exist.
                 time.sleep(0.1 * 2**conflict)
         raise StorageError(f"{self.where(path)} cannot be written: the store reports a conflict again and again")
 
@@ -282,7 +282,7 @@ class ObjectStore:
 
 @contextlib.contextmanager
 def _failing(where: str, what: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-    """Raise a store's own error as one sentence with the path; except FileNotFoundError while reading."""
+    """Raise StorageError with the path for a store's own error; pass on FileNotFoundError except while writing."""
     try:
         yield
     except errors as error:
@@ -303,13 +303,13 @@ def open_store(url: str, *, name: str = "", probe: bool = False) -> Store:
 
     Args:
         url: see the table above.
-        name: the name of the folder, with which errors begin.
-        probe: whether to check that files are made exclusively there.
+        name: the name of the folder, the beginning of errors.
+        probe: whether to test that files are created exclusively there.
 
     Raises:
-        UnsupportedFeatureError: files are not made exclusively there, nothing here can write there, or obstore is
+        UnsupportedFeatureError: files are not created exclusively there, the scheme is not supported, or obstore is
             not installed.
-        OptionError: the folder cannot be written to, or is not the same for every machine.
+        OptionError: the folder cannot be written to, or is not the same folder on every machine.
 
     Example:
         >>> open_store("file:///data/wal").where("x")
@@ -350,7 +350,7 @@ def _store_of(url: str, name: str) -> Store:
 
 
 def _is_exclusive(store: Store) -> bool:
-    """Return whether exactly one of several concurrent writers makes a file, which then has its data."""
+    """Return whether exactly one of several concurrent writers creates a file, with the data of that writer."""
     folder = f"probe-{uuid.uuid4().hex}"
     writers = range(PROBE_WRITERS)
     try:

@@ -1,4 +1,4 @@
-"""A TCP or TLS byte stream with deadlines: the only place that knows sockets."""
+"""A TCP or TLS byte stream with deadlines; only this module uses sockets."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from spark_mq_source.core.shared_options import TlsOptions
 from spark_mq_source.net.retry import Deadline
 
 PROBE_SECONDS: Final = 1.0
-"""The time in which a peer must answer the first message of a TLS handshake, to show whether it speaks TLS."""
+"""The time within which a peer must answer the first message of a TLS handshake, to show whether it speaks TLS."""
 
 MIN_SILENCE_SECONDS: Final = 0.25
-"""The time for which a peer must keep a silent connection, so that closing another one is taken as its answer."""
+"""The time for which a peer must keep a silent connection, before the loss of another one counts as its answer."""
 
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
-"""First bytes of an alert and of a handshake message (RFC 8446, section 5.1)."""
+"""The first bytes of a TLS alert and of a handshake message (RFC 8446, section 5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Verification of a TLS peer, and our certificate for it.
+    """How to verify a TLS peer, and the client's certificate.
 
     Attributes:
-        trust_certs: PEM file of the authorities to trust; None trusts the system's.
-        client_cert: PEM file of our certificate chain, for mutual TLS.
+        trust_certs: PEM file of the trusted authorities; None for those of the system.
+        client_cert: PEM file of the client's certificate chain, for mutual TLS.
         client_key: PEM file of its key; None if `client_cert` contains it.
-        verify_hostname: whether the certificate must be for the host we connected to. The chain is always verified.
+        verify_hostname: whether the certificate must be for the host of the address. The chain is always verified.
     """
 
     trust_certs: str | None = None
@@ -50,14 +50,14 @@ class TlsSettings:
 
     @classmethod
     def of(cls, options: TlsOptions) -> TlsSettings:
-        """Return the TLS settings among a format's options."""
+        """Return the TLS settings of a format's options."""
         return cls(options.trust_certs, options.client_cert, options.client_key, options.tls_verify_hostname)
 
     def context(self) -> ssl.SSLContext:
-        """Return the `ssl` context of these settings.
+        """Return an `ssl` context with these settings.
 
         Raises:
-            OptionError: a file cannot be read or is not of the expected kind.
+            OptionError: a file cannot be read, or has other content.
         """
         for path in (self.trust_certs, self.client_cert, self.client_key):
             if path is not None and not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises on forbidden folders
@@ -75,15 +75,15 @@ class TlsSettings:
 
 
 def _no_password() -> str:
-    # Without this OpenSSL asks at the terminal, and an executor has none.
+    # Without this callback OpenSSL asks for the password at the terminal, which an executor does not have.
     raise OptionError("the private key is encrypted with a password; use an unencrypted one")
 
 
 class Transport:
-    """One connected, non-blocking byte stream. Not thread-safe: the driver serialises its use.
+    """One connected, non-blocking byte stream. Not thread-safe: the driver serializes its use.
 
     Attributes:
-        address: the peer as `host:port`, for messages.
+        address: the peer as `host:port`, for errors.
     """
 
     def __init__(self, sock: socket.socket, address: str) -> None:
@@ -97,10 +97,10 @@ class Transport:
         return self._sock.fileno()
 
     def recv_into(self, view: memoryview) -> int | None:
-        """Receive what is there; return the number of bytes, 0 at the peer's end, None if it would block.
+        """Receive available bytes; return their number, 0 at the end of the stream, None if it would block.
 
         Raises:
-            ConnectionLostError: the connection was reset or its TLS session broken.
+            ConnectionLostError: the connection was reset, or its TLS session is broken.
         """
         try:
             n = self._sock.recv_into(view)
@@ -117,14 +117,14 @@ class Transport:
         return n
 
     def pending(self) -> bool:
-        """Return whether decrypted bytes wait inside the TLS session, invisible to `select`."""
+        """Return whether the TLS session holds decrypted bytes, which `select` does not see."""
         return isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
 
     def send(self, data: memoryview) -> int:
-        """Send what fits now; return the number of bytes, 0 if it would block.
+        """Send as much as possible without blocking; return the number of bytes, 0 if it would block.
 
         Raises:
-            ConnectionLostError: the peer is gone.
+            ConnectionLostError: the peer has closed the connection.
         """
         try:
             return self._sock.send(data)
@@ -134,23 +134,23 @@ class Transport:
             raise self._lost(error) from error
 
     def start_tls(self, tls: TlsSettings, host: str, *, deadline: Deadline) -> None:
-        """Continue over TLS, for protocols that agree on it in plain text first.
+        """Continue over TLS, for protocols that negotiate it in plain text.
 
         Args:
-            tls: how the peer is verified.
-            host: what the certificate must be for.
-            deadline: for the handshake.
+            tls: verification of the peer.
+            host: the host that the certificate must be for.
+            deadline: of the handshake.
 
         Raises:
-            ConnectTimeoutError: no finished TLS handshake before `deadline`.
+            ConnectTimeoutError: the TLS handshake did not finish before `deadline`.
             ConnectionLostError: the peer closed the connection during the handshake.
             TransportError: TLS cannot work with this peer; not retryable.
-            OptionError: certificate files that cannot be used.
+            OptionError: a certificate file cannot be used.
         """
         self._sock = _tls_handshake(self._sock, tls.context(), host, self.address, deadline)
 
     def why_lost(self, error: MQSourceError) -> MQSourceError:
-        """Return the reason of a loss: `error`, or that this port speaks TLS and we do not; not retryable then."""
+        """Return the reason of a loss: `error`, or, not retryable, that this port requires TLS."""
         if self._peer is None or self._has_received or isinstance(self._sock, ssl.SSLSocket):
             return error
         if not isinstance(error, ConnectionLostError) or not is_tls_port(*self._peer):
@@ -161,14 +161,14 @@ class Transport:
         )
 
     def close(self) -> None:
-        """Close the stream and drop what is unsent. Safe to call twice."""
+        """Close the stream, and drop unsent bytes. Safe to call twice."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
     def _lost(self, error: OSError) -> ConnectionLostError:
         if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
-            # In TLS 1.3 the peer judges our certificate after the handshake has ended for us.
+            # In TLS 1.3 the peer verifies the client's certificate after the client's side of the handshake has ended.
             lost = ConnectionLostError(f"{self.address}: TLS was refused by the peer ({error}); is clientCert right?")
             lost.retryable = False
             return lost
@@ -180,10 +180,10 @@ def connect(host: str, port: int, *, tls: TlsSettings | None, deadline: Deadline
 
     Raises:
         ConnectTimeoutError: no connection, or no finished TLS handshake, before `deadline`.
-        ConnectionLostError: the peer closed the connection during the TLS handshake; not retryable if it does this
-            again, and keeps a connection on which nothing is sent.
+        ConnectionLostError: the peer closed the connection during the TLS handshake; not retryable if it does so again
+            but keeps a connection on which nothing is sent.
         TransportError: refused, unreachable, or the name does not resolve; not retryable if TLS cannot work.
-        OptionError: certificate files or a host name that cannot be used.
+        OptionError: a certificate file or the host name cannot be used.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     context = tls.context() if tls is not None else None
@@ -191,7 +191,7 @@ def connect(host: str, port: int, *, tls: TlsSettings | None, deadline: Deadline
     try:
         return _connect(host, port, context, address, deadline)
     except ConnectionLostError:
-        # A broker or a load balancer that restarts does this too, and then may close any connection.
+        # A restarting broker or load balancer closes connections too, but then it may close any connection.
         silence = MIN_SILENCE_SECONDS + 2 * (time.monotonic() - began)
         if deadline.remaining_seconds() <= silence or not _keeps_silent_connection(host, port, silence):
             raise
@@ -205,7 +205,7 @@ def connect(host: str, port: int, *, tls: TlsSettings | None, deadline: Deadline
 def _connect(host: str, port: int, context: ssl.SSLContext | None, address: str, deadline: Deadline) -> Transport:
     sock = _tcp_connect(host, port, address, deadline)
     try:
-        # Requests are small and waited for: coalescing them would cost a round trip each.
+        # Requests are small, and callers wait for the answers: coalescing them would cost a round trip each.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         if context is None:
@@ -228,7 +228,7 @@ def _tcp_connect(host: str, port: int, address: str, deadline: Deadline) -> sock
         ) from error
     failure: OSError | None = None
     for index, (family, kind, protocol, _, target) in enumerate(found):
-        # The addresses not tried yet keep their share of the time: the first may be one that a firewall drops.
+        # Divide the time among the remaining addresses: a firewall may drop the packets to the first one.
         share = max(deadline.remaining_seconds() / (len(found) - index), 0.001)
         try:
             sock = socket.socket(family, kind, protocol)
@@ -282,7 +282,7 @@ def _tls_handshake(
 
 
 def _shake_hands(secure: ssl.SSLSocket, address: str, deadline: Deadline) -> None:
-    # Not select.select: it cannot wait on a descriptor past 1023.
+    # Not select.select, which cannot wait on a descriptor above 1023.
     with selectors.DefaultSelector() as selector:
         selector.register(secure, selectors.EVENT_READ)
         while True:
@@ -299,7 +299,7 @@ def _shake_hands(secure: ssl.SSLSocket, address: str, deadline: Deadline) -> Non
 
 
 def _peer_of(sock: socket.socket) -> tuple[str, int] | None:
-    """Return the peer's host and port; None if it has none that can be connected to."""
+    """Return the peer's host and port; None if it has none to connect to."""
     try:
         return sock.getpeername()[:2] if sock.family in {socket.AF_INET, socket.AF_INET6} else None
     except OSError:
@@ -307,17 +307,17 @@ def _peer_of(sock: socket.socket) -> tuple[str, int] | None:
 
 
 _without_tls: set[tuple[str, int]] = set()
-"""Peers, by host and port, that have answered this process on a connection without TLS."""
+"""Peers (host and port) that have answered this process on a connection without TLS."""
 
 _losses: Counter[tuple[str, int]] = Counter()
-"""Connections without TLS that a peer closed before it had sent anything."""
+"""Number of connections without TLS that a peer closed before it sent anything."""
 
 
 def is_tls_port(host: str, port: int) -> bool:
     """Return whether a peer that has closed a connection without TLS, and sent nothing, speaks TLS.
 
-    It is asked on another connection, without credentials, unless it has ever answered without TLS, and not for the
-    first loss: a broker that restarts closes connections, too.
+    This is tested on another connection, without credentials; not if the peer has ever answered without TLS, nor after
+    the first loss, because a restarting broker closes connections, too.
     """
     peer = host, port
     _losses[peer] += 1
@@ -325,9 +325,9 @@ def is_tls_port(host: str, port: int) -> bool:
 
 
 def _speaks_tls(host: str, port: int) -> bool:
-    """Return whether the peer answers the first message of a TLS handshake with any TLS message."""
+    """Return whether the peer answers the first message of a TLS handshake with a TLS message."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Nothing is sent to the peer but the first message, so it need not prove who it is.
+    # Only the first message is sent to the peer, so its identity does not matter.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     hello = ssl.MemoryBIO()
@@ -342,7 +342,7 @@ def _speaks_tls(host: str, port: int) -> bool:
 
 
 def _keeps_silent_connection(host: str, port: int, seconds: float) -> bool:
-    """Return whether the peer keeps a connection on which nothing is sent for `seconds`."""
+    """Return whether the peer keeps a connection for `seconds` on which nothing is sent."""
     try:
         with socket.create_connection((host, port), seconds) as sock, selectors.DefaultSelector() as selector:
             selector.register(sock, selectors.EVENT_READ)

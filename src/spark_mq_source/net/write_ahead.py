@@ -1,29 +1,28 @@
 r"""The write-ahead folder, which repeats rows that a broker's queue does not deliver again.
 
-A message of a queue is gone once it is acknowledged (NSQ: FIN). So a task writes what it has received here first, and
-acknowledges it only then; Spark gets its rows from here and never from the broker, the first time and at each replay
-alike. Rows have a column `message_id` (string), by which a message that is delivered twice is recognized.
+A queue deletes a message once it is acknowledged (NSQ: FIN). So a task first writes received messages to this folder,
+and only then acknowledges them. Spark gets its rows only from the folder, in the first run and in each replay. The
+column `message_id` (string) of the rows identifies a message that is delivered twice.
 
 ::
 
     walDir/<id of the query>/<number of the batch>/plan              what the batch reads; made by the driver
-                                                  /<task>/<n>        slot n: the name of a file, or that it is the end
+                                                  /<task>/<n>        slot n: the name of a file, or the end
                                                          /<name>     rows, as an Arrow IPC stream
-                                                         /<attempt>.ack  the attempt has acknowledged, all but these
+                                                         /<attempt>.ack  the attempt has acknowledged all but these
                                                   /<task>.end        the log has ended; made before its rows are used
 
-The slots of a task are a log. A slot is made once and never again, whoever tries (`Store.create` is exclusive), and a
-task has as many slots as there are up to the one that says END. So several attempts at one task, one after the other or
-two at once, agree on the same rows: an attempt that finds its next slot taken reads what is there and tries the one
-after it. What it holds itself is acknowledged only when it has a slot. While an attempt waits for messages it looks
-from time to time whether the log has ended without it.
+The slots of a task are a log. Each slot is made only once, by one attempt (`Store.create` is exclusive), and the slot
+that is the end has no successor. So several attempts of a task, sequential or concurrent, agree on the same rows: an
+attempt whose next slot is taken reads that slot and tries the following one. It acknowledges its own messages only once
+they are in a slot. While it waits for messages, it checks from time to time whether another attempt has ended the log.
 
-Every file is checked before it is used. A slot has the size, the CRC32C and the number of rows of its file; every other
-file begins with the CRC32C of the rest. A missing slot is found by what was made after it: a later slot, the note of an
-attempt's acknowledgements, or the mark that the log has ended. A damaged or missing file is an error that names it.
+Every file is checked before use. A slot contains the size, CRC32C and number of rows of its file; every other file
+begins with the CRC32C of the rest. A missing slot is detected by a file that was made after it: a later slot, the
+record of an attempt's acknowledgements, or the mark of the log's end. Errors name the damaged or missing file.
 
-When a batch is no longer needed its plan is deleted first. An attempt that still runs then could make a slot that was
-deleted; before it acknowledges anything it makes sure that the plan is there, and it is not.
+When a batch is no longer needed, its plan is deleted first. An attempt that still runs could make a deleted slot again,
+so it checks that the plan exists before it acknowledges messages.
 """
 
 from __future__ import annotations
@@ -60,13 +59,13 @@ def open_folder(format_name: str, wal_dir: str, *, probe: bool = False) -> Store
     """Open the folder of the option `walDir`.
 
     Args:
-        format_name: the format's name, with which errors begin.
-        wal_dir: a path, or a URL.
-        probe: whether to check that a file can be made exclusively there: otherwise messages would be lost.
+        format_name: the format's name, the beginning of errors.
+        wal_dir: a path or a URL.
+        probe: whether to test that files are created exclusively there; otherwise messages would be lost.
 
     Raises:
-        UnsupportedFeatureError: files are not made exclusively there, or the package for such URLs is not installed.
-        OptionError: the folder cannot be written to, or is not the same for every machine.
+        UnsupportedFeatureError: files are not created exclusively there, or the package for such URLs is missing.
+        OptionError: the folder cannot be written to, or is not the same folder on every machine.
     """
     return open_store(wal_dir, name=f"{format_name}: walDir ", probe=probe)
 
@@ -76,11 +75,11 @@ class Slot:
     """One entry of a task's log.
 
     Attributes:
-        attempt: the attempt that made it.
-        file: the file of its rows; empty for the end of the log.
-        rows: the number of its rows; at the end, of all slots.
+        attempt: the attempt that made the slot.
+        file: the file with the slot's rows; empty at the end of the log.
+        rows: the number of these rows; at the end, the number of all rows.
         bytes: the size of the file.
-        crc32c: of the file.
+        crc32c: the checksum of the file.
     """
 
     attempt: str
@@ -91,21 +90,21 @@ class Slot:
 
     @property
     def is_end(self) -> bool:
-        """True if no slot follows."""
+        """True if this is the end of the log."""
         return not self.file
 
 
 class TaskLog:
-    """The log of one task of one batch, as one attempt sees it.
+    """The log of one task of a batch, as one attempt knows it.
 
     Args:
-        store: where it is.
-        folder: of the batch.
-        task: its number.
+        store: the store of the log.
+        folder: the batch's folder.
+        task: the task's number.
 
     Attributes:
-        slots: those that were found or made so far, in order.
-        attempt: a name of our own.
+        slots: the slots found or made so far, in order.
+        attempt: a unique name of this attempt.
     """
 
     def __init__(self, store: Store, folder: str, task: int) -> None:
@@ -118,12 +117,12 @@ class TaskLog:
 
     @property
     def is_ended(self) -> bool:
-        """True if the last known slot is the end."""
+        """True if the last known slot is the end of the log."""
         return bool(self.slots) and self.slots[-1].is_end
 
     @property
     def rows(self) -> int:
-        """The rows of the slots known."""
+        """The number of rows in the known slots."""
         return sum(slot.rows for slot in self.slots if not slot.is_end)
 
     def catch_up(self) -> None:
@@ -133,7 +132,7 @@ class TaskLog:
             DataLossError: a slot is damaged or was deleted.
             StorageError: the folder cannot be read.
         """
-        # Asked before the slots are read: the mark is made after the last of them.
+        # Checked before the slots are read, because the mark is made after the last slot.
         has_ended = not self.is_ended and self._store.exists(self._end)
         while not self.is_ended:
             try:
@@ -149,7 +148,7 @@ class TaskLog:
                 self._mark_end(slot)
 
     def look_for_end(self) -> bool:
-        """Return whether the log has ended by now.
+        """Return whether the log has ended.
 
         Raises:
             DataLossError: see `catch_up`.
@@ -160,12 +159,12 @@ class TaskLog:
         return self.is_ended
 
     def append(self, batch: pa.RecordBatch) -> bool:
-        """Write rows, and try to put them into the next slot; return whether they are in the log now.
+        """Write rows, and try to put them into the next slot; return whether they are in the log.
 
-        If not, other attempts have made slots, which are known now: they may contain the same messages.
+        If not, other attempts have made slots, now in `slots`, which may contain the same messages.
 
         Raises:
-            DataLossError: the batch is no longer wanted, or its folder was deleted.
+            DataLossError: the batch is no longer needed, or its folder was deleted.
             StorageError: the folder is full, or cannot be written to.
         """
         sink = pa.BufferOutputStream()
@@ -178,16 +177,16 @@ class TaskLog:
         if not self.is_ended and self._claim(slot):
             return True
         self.catch_up()
-        if slot in self.slots:  # made after all, though the store did not say so
+        if slot in self.slots:  # made, although the store reported otherwise
             return True
         self._store.remove(f"{self._folder}/{name}")
         return False
 
     def end(self) -> None:
-        """End the log, unless another attempt has.
+        """End the log unless another attempt has done so.
 
         Raises:
-            DataLossError: the batch is no longer wanted, or its folder was deleted.
+            DataLossError: the batch is no longer needed, or its folder was deleted.
             StorageError: the folder is full, or cannot be written to.
         """
         while not self.is_ended:
@@ -198,21 +197,21 @@ class TaskLog:
                 self.catch_up()
 
     def acknowledged(self, refused: Sequence[str], last: str) -> None:
-        """Record that the acknowledgements of this attempt are complete.
+        """Record that all acknowledgements of this attempt are complete.
 
         Args:
-            refused: the ids of the messages that were not acknowledged, and are delivered again.
-            last: the ids of the messages that were acknowledged last, concatenated.
+            refused: the ids of messages that were not acknowledged and will be redelivered.
+            last: the ids of the messages acknowledged last, concatenated.
 
         Raises:
             StorageError: the folder is full, or cannot be written to.
         """
         note = {"refused": list(refused), "last": last}
-        # Whole or not at all: half of it would look like damage to whoever plans the next batch.
+        # Completely or not at all: a partial file would look damaged when the next batch is planned.
         self._store.create(f"{self._folder}/{self.attempt}{_ACKNOWLEDGED}", _document(note))
 
     def read(self, slot: Slot) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a slot, all of them checked before the first.
+        """Yield the rows of a slot; check all of them before the first.
 
         Raises:
             DataLossError: the file is missing or damaged.
@@ -235,11 +234,11 @@ class TaskLog:
         yield from batches
 
     def outcome(self) -> tuple[set[str], str]:
-        """Return what became of the messages in the log, as recorded by the attempts that are over.
+        """Return the acknowledgements of the log's messages, as recorded by the attempts that are over.
 
         Returns:
-            The ids of the messages that may be delivered again because their acknowledgement is not confirmed, and the
-            ids of those that were acknowledged last, concatenated.
+            The ids of messages that may be redelivered because their acknowledgement is not confirmed, and the ids of
+            the messages acknowledged last, concatenated.
 
         Raises:
             DataLossError: a file of the log is damaged or was deleted.
@@ -278,15 +277,15 @@ class TaskLog:
         return True
 
     def _mark_end(self, slot: Slot) -> None:
-        # Who finds it made already has nothing to add.
+        # Nothing remains to do if another attempt has made the mark.
         self._store.create(self._end, _document(asdict(slot)))
 
     def _has_gap(self) -> bool:
-        """Return whether the slot after the known ones was deleted: something exists that was made after it."""
+        """Return whether the next slot was deleted: a file exists that was made after it."""
         names = self._store.names(self._folder)
         is_followed = any(name.isdecimal() and int(name) > len(self.slots) for name in names)
         has_acknowledged_others = bool(_told(names) - {slot.attempt for slot in self.slots})
-        # It may have been made since it was looked for, with those after it.
+        # The slot, and those after it, may have been made since it was looked for.
         return (is_followed or has_acknowledged_others) and not self._store.exists(self._path_of_next())
 
     def _path_of_next(self) -> str:
@@ -297,7 +296,7 @@ def read_plan(store: Store, folder: str) -> Mapping[str, Any]:
     """Read the plan of a batch.
 
     Raises:
-        DataLossError: it is missing or damaged.
+        DataLossError: the plan is missing or damaged.
         StorageError: the folder cannot be read.
     """
     path = f"{folder}/{PLAN}"
@@ -313,23 +312,23 @@ def is_planned(store: Store, folder: str) -> bool:
 
 
 def write_plan(store: Store, folder: str, plan: Mapping[str, Any]) -> bool:
-    """Plan a batch, unless it was planned already; return whether this call did it."""
+    """Plan a batch unless it was planned already; return whether this call planned it."""
     return store.create(f"{folder}/{PLAN}", _document(plan))
 
 
 def remove_batch(store: Store, folder: str) -> None:
-    """Remove a batch that is no longer needed, its plan first: see the module's docstring."""
+    """Remove a batch that is no longer needed, its plan first; see the module's docstring."""
     store.remove(f"{folder}/{PLAN}")
     store.remove(folder)
 
 
 def _told(names: Sequence[str]) -> set[str]:
-    """Return the attempts whose acknowledgements are complete, from the names in a task's folder."""
+    """Return the attempts with complete acknowledgements, from the names in a task's folder."""
     return {name.removesuffix(_ACKNOWLEDGED) for name in names if name.endswith(_ACKNOWLEDGED)}
 
 
 def _document(document: Mapping[str, Any]) -> bytes:
-    """Encode a document as a file: the CRC32C of the rest of the line, and JSON."""
+    """Encode a document as a file: the CRC32C of the rest of the line, then JSON."""
     body = json.dumps(document, separators=(",", ":")).encode()
     return b"%08x %b\n" % (crc32c(body), body)
 
@@ -339,7 +338,7 @@ def _read_document(store: Store, path: str) -> dict[str, Any]:
     for pause in _PATIENCE_SECONDS:
         if data.endswith(b"\n"):
             break
-        # Some file systems show a file before it is whole.
+        # Some file systems show a file before it is complete.
         time.sleep(pause)
         data = store.read(path)
     body = data[_CHECKSUM_BYTES:-1]

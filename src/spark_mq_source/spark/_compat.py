@@ -19,7 +19,7 @@ except ImportError:  # before 4.1
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
     class StreamWriterBase(DataSourceArrowWriter, DataSourceStreamWriter):  # type: ignore[misc, no-redef]
-        """Also gets Arrow batches: the worker checks only for `DataSourceArrowWriter` (4.0.0)."""
+        """A writer that gets Arrow batches: the worker checks only for `DataSourceArrowWriter` (4.0.0)."""
 
 
 try:
@@ -61,7 +61,7 @@ FILTER_OPERATORS: Mapping[type, str] = {
     }.items()
     if hasattr(pyspark.sql.datasource, name)
 }
-"""Spark's filter classes that compare a column with a value; empty before 4.1, which has no pushdown."""
+"""Spark's filter classes that compare a column with a value; empty before 4.1, which lacks pushdown."""
 
 # 4.0 and 4.1 use only UTC for Arrow; later releases take the zone as an argument (seen on 4.0.0 and 4.3.0).
 _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
@@ -73,7 +73,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 class _StreamReader(DataSourceStreamReader):
-    """The methods of a stream reader in all releases, on top of the format's `stream`."""
+    """The methods of a stream reader in all releases, based on the format's `stream`."""
 
     @property
     def stream(self) -> Stream[Any]:
@@ -100,8 +100,8 @@ class _StreamReader(DataSourceStreamReader):
         self.stream.commit(end)
 
     _initial: dict[str, object] | None = None
-    # Releases before 4.2 do not pass the start of a trigger: it is the end of the last planned one. After a restart
-    # they first call `partitions` with the offsets of the checkpoint (seen on 4.0.0).
+    # Releases before 4.2 do not pass the start of a trigger; it is the end of the last planned trigger. After a restart
+    # they first call `partitions` with the offsets from the checkpoint (seen on 4.0.0).
     _begins_at: dict[str, object] | None = None
 
 
@@ -111,7 +111,7 @@ if HAS_ADMISSION_CONTROL:
         """Limits, lag and `Trigger.AvailableNow`, from Spark 4.2 on."""
 
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-            """Return any limit except "all available": the actual limits are options, which `latest` applies."""
+            """Return any limit except "all available": the real limits are options, which `latest` applies."""
             return ReadMaxRows(2**63 - 1)
 
         @called_by_spark
@@ -149,10 +149,10 @@ def collects_worker_logs() -> bool:
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
-    """Register a data source with a session, also if Spark has already found it."""
+    """Register a data source with a session, even if Spark has already discovered it."""
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:
-        # 4.0 refuses the name of an installed data source, which is this one; later releases accept it (seen on 4.0.0).
+        # 4.0 refuses the name of an installed data source, here the same one; later ones accept it (seen on 4.0.0).
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise

@@ -56,7 +56,7 @@ class MQPartition(InputPartition):
     """The work of one task.
 
     Attributes:
-        value: the format's own range; picklable.
+        value: the format's range; picklable.
     """
 
     value: Any
@@ -67,7 +67,7 @@ class MQCommit(WriterCommitMessage):
     """The result of a task whose rows are all acknowledged.
 
     Attributes:
-        report: the format's own report; picklable.
+        report: the format's report; picklable.
         counters: the task's counters.
     """
 
@@ -76,10 +76,10 @@ class MQCommit(WriterCommitMessage):
 
 
 class MQDataSource(DataSource):
-    """Spark's data source of a format, which a subclass names, loads and documents.
+    """Spark's data source of a format; a subclass names, loads and documents the format.
 
-    A format takes up to half a second of processor time to import. Spark imports every data source to look for one, in
-    a process of its own, and makes one in another process, which needs the format only without a given schema.
+    Importing a format takes up to half a second of processor time. Spark imports every data source to find one, in a
+    separate process, and creates one in another process, which needs the format only if no schema is given.
 
     Attributes:
         format_name: the name in `spark.read.format(name)`.
@@ -99,13 +99,13 @@ class MQDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
-        # What the default columns were made of. Spark pickles this object between `schema` and `reader`.
+        # The decoding of the default columns. Spark pickles this object between `schema` and `reader`.
         self._typed: TypedRead | None = None
         freeze_loaded_modules()
 
     @property
     def debug(self) -> bool:
-        """The option `debug`, which is checked with all options."""
+        """The option `debug`, which is validated with all options."""
         return next((text.lower() == "true" for name, text in self.options.items() if name.lower() == "debug"), False)
 
     @classmethod
@@ -115,11 +115,11 @@ class MQDataSource(DataSource):
 
     @called_by_spark
     def schema(self) -> str:
-        """Return the columns read by default, as SQL.
+        """Return the default columns, as SQL.
 
         Raises:
-            OptionError: options of decoding that cannot be used; all problems in one sentence.
-            MQSourceError: the registry of schemas cannot be reached, or refuses.
+            OptionError: options of decoding cannot be used; all problems in one sentence.
+            MQSourceError: the schema registry cannot be reached or refuses.
         """
         columns, self._typed = self.format.columns_by_default(self.options)
         freeze_loaded_modules()
@@ -130,7 +130,7 @@ class MQDataSource(DataSource):
         """Make the batch reader of the requested columns.
 
         Raises:
-            OptionError: options or columns that cannot be used; all problems in one sentence.
+            OptionError: options or columns cannot be used; all problems in one sentence.
             UnsupportedFeatureError: `pushdown` with a Spark version that lacks it.
         """
         options = self._fitted(self.format.parse_options(self.options), schema)
@@ -144,8 +144,8 @@ class MQDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Make the stream reader of the requested columns.
 
-        If options or columns cannot be used, the reader's first method raises the error: Spark hides one of this method
-        behind one of its own, because it stops a reader that it does not have (4.0.0 and 4.3.0).
+        If options or columns cannot be used, the reader's first method raises the error. Spark hides an error of this
+        method behind an error of its own, because it stops a reader that does not exist (4.0.0 and 4.3.0).
         """
         try:
             options = self._fitted(self.format.parse_stream_options(self.options), schema)
@@ -166,7 +166,7 @@ class MQDataSource(DataSource):
         """Make the batch writer of these columns.
 
         Raises:
-            OptionError: options or columns that cannot be used; all problems in one sentence; or mode overwrite.
+            OptionError: options or columns cannot be used, all problems in one sentence; or the mode is overwrite.
         """
         if overwrite:
             raise OptionError(f"format {self.format_name!r}: topics cannot be overwritten; use mode('append')")
@@ -176,11 +176,11 @@ class MQDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Make the stream writer of these columns.
 
-        Output mode `complete`, which sets `overwrite`, appends the whole result with every batch, as in Spark's Kafka
+        Output mode `complete`, which sets `overwrite`, appends the whole result with every batch, like Spark's Kafka
         sink. Spark refuses mode `update` for all Python data sources (seen on 4.3.0).
 
         Raises:
-            OptionError: options or columns that cannot be used; all problems in one sentence.
+            OptionError: options or columns cannot be used; all problems in one sentence.
         """
         return MQStreamWriter(self.format, self._write_options(schema))
 
@@ -211,7 +211,7 @@ class _FormatWithOptions(Generic[FormatT, OptionsT]):
 
 
 class MQBatchReader(_FormatWithOptions[BatchFormat[OptionsT, RangeT], OptionsT], DataSourceReader):
-    """Plans on the driver, reads on the executors."""
+    """Plans on the driver, and reads on the executors."""
 
     def __init__(self, format_: BatchFormat[OptionsT, RangeT], options: OptionsT, schema: pa.Schema) -> None:
         super().__init__(format_, options)
@@ -223,7 +223,7 @@ class MQBatchReader(_FormatWithOptions[BatchFormat[OptionsT, RangeT], OptionsT],
         """Plan one partition per range.
 
         Raises:
-            MQSourceError: the broker is unreachable, refuses, or lacks the requested topics or positions.
+            MQSourceError: the broker cannot be reached, refuses, or lacks the requested topics or positions.
         """
         return [MQPartition(task) for task in self._format.plan(self._options, self._predicates)]
 
@@ -234,7 +234,7 @@ class MQBatchReader(_FormatWithOptions[BatchFormat[OptionsT, RangeT], OptionsT],
         Raises:
             MQSourceError: see the format's reader.
         """
-        # If the plan is empty, Spark passes a partition of its own, without a range.
+        # If the plan is empty, Spark passes its own partition without a range.
         if not isinstance(partition, MQPartition):
             return iter(())
         return _read(self._format, self._options, partition.value, self._schema)
@@ -247,12 +247,12 @@ class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
     `spark.sql.python.filterPushdown.enabled` is true.
 
     Spark keeps one plan per `load()`: the partitions planned for the last pushed condition also serve all other queries
-    on the same DataFrame, which then lack rows (seen on 4.3.0). The reader is not called again and cannot prevent this:
-    with pushdown, each query needs its own `load()`.
+    on the same DataFrame, which then lack rows (seen on 4.3.0). Spark does not call the reader again, so the reader
+    cannot prevent this: with pushdown, each query needs its own `load()`.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Store the usable conditions for planning; return all, so that Spark evaluates every condition again."""
+        """Store the usable conditions for planning; return all conditions, so that Spark evaluates each one again."""
         for condition in filters:
             operator = FILTER_OPERATORS.get(type(condition))
             match condition:
@@ -262,7 +262,7 @@ class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
 
 
 class MQStreamReader(_FormatWithOptions[StreamFormat[OptionsT, RangeT], OptionsT], StreamReaderBase):
-    """The reader of a streaming query: plans on the driver, reads on the executors.
+    """The reader of a streaming query: plans on the driver, and reads on the executors.
 
     The driver keeps one object for the whole query; executors get pickled copies, without connections.
     """
@@ -287,7 +287,7 @@ class MQStreamReader(_FormatWithOptions[StreamFormat[OptionsT, RangeT], OptionsT
         """Plan one partition per range of the trigger.
 
         Raises:
-            MQSourceError: the broker is unreachable, or refuses.
+            MQSourceError: the broker cannot be reached or refuses.
         """
         self._begins_at = end
         return [MQPartition(task) for task in self.stream.ranges(start, end)]
@@ -308,7 +308,7 @@ class MQStreamReader(_FormatWithOptions[StreamFormat[OptionsT, RangeT], OptionsT
 
 
 class RefusedStreamReader(StreamReaderBase):
-    """A stream reader whose methods raise the error with which it was made."""
+    """A stream reader whose methods all raise one error."""
 
     def __init__(self, source: MQDataSource, error: MQSourceError) -> None:
         self.format_name = source.format_name
@@ -352,7 +352,7 @@ class _Writing(_FormatWithOptions[WriteFormat[OptionsT, ReportT], OptionsT]):
         try:
             check_wanted(connection)
         except TaskEndedError:
-            # The driver does not get this report, so it cannot abort it.
+            # The driver does not receive this report, so it cannot abort it.
             self._format.abort(self._options, [report])
             raise
         log_write(self._format.name, attempt.partition, counters)
@@ -407,8 +407,8 @@ class MQBatchWriter(_Writing[OptionsT, ReportT], DataSourceArrowWriter):
 class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
     """Writes the micro-batches of a query on the executors.
 
-    Spark creates one object to write a batch and another one to commit it (seen on 4.0.0 and 4.3.0), so state reaches
-    `commit` only in the tasks' messages.
+    Spark creates one object to write a batch and another one to commit it (seen on 4.0.0 and 4.3.0), so `commit` gets
+    state only through the tasks' messages.
     """
 
     @called_by_spark
@@ -431,7 +431,7 @@ class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
 
     @called_by_spark
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Abort a batch, which has failed, or whose query was stopped.
+        """Abort a batch that has failed, or whose query was stopped.
 
         Raises:
             MQSourceError: see the format.
@@ -440,10 +440,10 @@ class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
 
 
 def _attempt(job_id: str | None) -> TaskAttempt:
-    """Return the current task attempt, of a batch (`job_id`) or, with None, of a streaming query.
+    """Return the current task attempt of a batch (`job_id`), or of a streaming query (None).
 
     Raises:
-        UnsupportedFeatureError: not in a Spark task, or Spark does not set the query and batch.
+        UnsupportedFeatureError: this is not a Spark task, or Spark does not set the query and batch.
     """
     context = TaskContext.get()
     if context is None:
@@ -480,8 +480,7 @@ def check_columns(
         format_: the format.
         schema: the columns.
         written: whether rows are written; they are read otherwise.
-        except_for: columns whose types are not the format's: they are decoded or encoded, which `fit_read` and `fit`
-            check.
+        except_for: columns that are decoded or encoded: `fit_read` and `fit` check their types.
 
     Raises:
         OptionError: all problems in one sentence, with the known columns and types.
@@ -502,7 +501,7 @@ def _types_check(type_: DataType, *, is_any: bool) -> Callable[[str], bool]:
 
 
 def _plain(value: object) -> object:
-    """Convert lists to tuples, and times without a zone to UTC, their zone in Python data sources."""
+    """Convert lists to tuples, and times without a zone to UTC, the zone of Python data sources."""
     if isinstance(value, (list, tuple)):
         return tuple(_plain(x) for x in value)
     if isinstance(value, datetime.datetime) and value.tzinfo is None:

@@ -1,9 +1,9 @@
-"""Errors of this package as Spark shows them: one sentence with a link to its explanation, no traceback.
+"""Errors of this package as Spark shows them: one sentence with a link to the documentation, no traceback.
 
-A Python worker passes an error to Spark as text: the tracebacks of the whole chain, and the message last. If
+A Python worker passes an error to Spark as text: the tracebacks of the whole chain, then the message. If
 `SPARK_HIDE_TRACEBACK` is set in its environment when the error arrives, it passes only the message (pyspark 4.0.0 and
-4.3.0, `pyspark.util.handle_worker_exception`). The worker then ends, so this hides nothing of a later error. Errors of
-other classes keep their tracebacks: they are bugs. The option `debug` shows all tracebacks.
+4.3.0, `pyspark.util.handle_worker_exception`). The worker then ends, so later errors are not affected. Errors of other
+classes keep their tracebacks, because they are bugs. The option `debug` shows all tracebacks.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class _CalledBySpark(Protocol):
 
 
 def called_by_spark(method: MethodT) -> MethodT:
-    """Decorate a method that Spark calls, so that its errors, and those of the iterator it returns, are one sentence.
+    """Decorate a method that Spark calls, so that errors of the method or of the iterator it returns are one sentence.
 
-    The object has the attributes `format_name`, with which the sentence begins, and `debug`.
+    The object's attributes `format_name` (the beginning of the sentence) and `debug` are used.
     """
 
     @functools.wraps(method)

@@ -1,7 +1,7 @@
-"""The progress of streaming queries per trigger, as log lines or as numbers.
+"""The progress of streaming queries per trigger, as log lines or numbers.
 
-Rows, rates and times come from Spark. The lag is computed from the source's newest offset, which Spark requests from
-4.2 on.
+Rows, rates and times come from Spark. The lag is computed from the source's newest offset, which Spark requests since
+4.2.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DELAY: Final = "spark_mq_source_delay"
 """The name of `observe_delay`'s observation."""
 
 _END_OF_STREAM: Final = f"{EndOfStreamError.__module__}.{EndOfStreamError.__name__}: "
-"""The beginning of the error in a worker's traceback, which is all that Spark passes on."""
+"""The beginning of the error in a worker's traceback, the only text that Spark passes on."""
 
 _FORMATS: Final = (NsqFormat, TubeMQFormat, PulsarFormat)
 
@@ -58,8 +58,8 @@ class TriggerProgress:
         rows: number of rows read.
         rows_per_second: rows processed per second.
         lags: lag of each topic; empty if Spark or the broker does not report it.
-        delay_seconds: from the publication of the oldest row to the end of the trigger; None without rows or without
-            `observe_delay`.
+        delay_seconds: time from the publication of the oldest row to the end of the trigger; None without rows or
+            without `observe_delay`.
 
     Example:
         >>> progress = {
@@ -113,14 +113,14 @@ class TriggerProgress:
 
 
 class ProgressListener(StreamingQueryListener):
-    """Prints a line for each trigger, and keeps the most recent triggers.
+    """Prints a line for each trigger, and keeps the latest triggers.
 
     Args:
         say: called with each line; None for no output.
         keep: number of triggers to keep.
 
     Attributes:
-        triggers: of all queries of the session, oldest first.
+        triggers: the latest triggers of all queries of the session, oldest first.
 
     Example:
         ::
@@ -154,19 +154,19 @@ class ProgressListener(StreamingQueryListener):
 
 
 def await_end(query: StreamingQuery, timeout_seconds: int | None = None) -> bool:
-    """Wait until a query has ended; unlike `awaitTermination`, accept the end of its topics.
+    """Wait for the end of a query; unlike `awaitTermination`, accept the end of its topics.
 
     With `endAtTermination` a query ends with an error when all its topics are terminated and read.
 
     Args:
         query: classic or Spark Connect.
-        timeout_seconds: the time to wait; None for ever.
+        timeout_seconds: the maximum time to wait; None for no limit.
 
     Returns:
-        Whether it has ended: False after the timeout.
+        Whether the query has ended: False after the timeout.
 
     Raises:
-        StreamingQueryException: it has failed.
+        StreamingQueryException: the query has failed.
 
     Example:
         ::
@@ -192,8 +192,8 @@ def observe_delay(stream: DataFrame, column: str = "publish_time") -> DataFrame:
 
     Args:
         stream: a loaded stream.
-        column: the publish time: `publish_time` of Pulsar, `timestamp` of NSQ, or `message_time` of TubeMQ, in whole
-            minutes.
+        column: the column of the publish time: `publish_time` of Pulsar, `timestamp` of NSQ, or `message_time` of
+            TubeMQ, which is in whole minutes.
     """
     return stream.observe(DELAY, F.unix_micros(F.min(column)).alias("oldest_us"))
 

@@ -1,11 +1,11 @@
-"""Logs one line for each task and each write, with counters and times.
+"""Logs one line per task and per write, with counters and times.
 
-The level is INFO, which is not shown by default. Python on executors has no logging configuration, so there are two
-ways to see the lines. With `spark.sql.pyspark.worker.logging.enabled=true` (Spark 4.1) Spark collects the lines of
-batches in `spark.tvf.python_worker_logs()`, with the counters as fields. With `SPARK_MQ_SOURCE_LOG=INFO` in the
-environment of executors and driver this package writes them to stderr, on any Spark.
+The level is INFO, which is hidden by default. Python on executors has no logging configuration, so there are two ways
+to see the lines. With `spark.sql.pyspark.worker.logging.enabled=true` (Spark 4.1) Spark collects the lines of batches
+in `spark.tvf.python_worker_logs()`, with the counters as fields. With `SPARK_MQ_SOURCE_LOG=INFO` in the environment of
+the executors and the driver, this package writes them to stderr, on any Spark.
 
-A reader's task cannot report to the driver: Spark takes no metrics from Python data sources, and drops their
+A reader's task cannot report to the driver: Spark accepts no metrics from Python data sources, and drops their
 accumulator updates. A writer's task sends its counters in its commit message, and the driver logs their sum.
 """
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENVIRONMENT: Final = "SPARK_MQ_SOURCE_LOG"
-"""Environment variable with the level from which this package logs to stderr."""
+"""The environment variable with the level from which this package logs to stderr."""
 
 
 def log_to_stderr(level: str) -> None:
-    """Log from this level on to stderr; an empty level does nothing.
+    """Log to stderr from this level on; an empty level does nothing.
 
     Raises:
-        OptionError: unknown level.
+        OptionError: the level is unknown.
     """
     if not level:
         return
@@ -53,12 +53,12 @@ def log_to_stderr(level: str) -> None:
 def logged_read(
     format_name: str, task: object, batches: Iterator[pa.RecordBatch], counters: Counters
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task; log a line when it ends, also if it ends early.
+    """Yield the rows of a task; log a line when it ends, even if it ends early.
 
     Args:
         format_name: name in `spark.read.format(name)`.
         task: the range, for the log line.
-        batches: its rows.
+        batches: the task's rows.
         counters: the reader's counters.
     """
     what = "read part of"
@@ -80,7 +80,7 @@ def log_written(format_name: str, tasks: Sequence[Counters]) -> None:
 
 
 def _log(format_name: str, what: str, counters: Counters) -> None:
-    # If Spark collects worker logs, the user has enabled it to see them.
+    # Spark collects worker logs only if the user has enabled it to see them.
     if collects_worker_logs() and logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
     # Spark's worker logs have a field `context`, a map of strings.

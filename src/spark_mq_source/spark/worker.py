@@ -1,8 +1,8 @@
-"""The Python worker of a task: detects tasks that Spark has ended, and avoids needless garbage collection.
+"""The Python worker of a task: detects that Spark has ended the task, and avoids needless garbage collection.
 
 Spark ends a task (killed, lost a speculation, failed input) by closing its side of the connection. Arrow takes this for
-a regular end of the stream, so a writer would take the rows received so far for all rows (seen on 4.3.0). Spark gives a
-data source no other signal, so the connection itself is checked.
+the regular end of the stream, so a writer would take the rows received so far for all rows (seen on 4.3.0). Spark gives
+a data source no other signal, so this module checks the connection itself.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 
 def freeze_loaded_modules() -> None:
-    """Exclude all objects loaded so far from garbage collection; only in Spark's Python workers.
+    """Exclude all objects created so far from garbage collection; only in Spark's Python workers.
 
-    Spark's daemon collects garbage after every task, and whenever a worker has made or planned a data source (4.0.0 and
-    4.3.0). Each time it visits some hundred thousand live objects of modules: 45 ms of processor time, as much as
-    reading 200,000 rows, and twice for each query while its first task starts. The cost: a reference cycle that is
+    Spark's daemon collects garbage after every task, and whenever a worker has created or planned a data source (4.0.0
+    and 4.3.0). Each collection visits some hundred thousand live objects of modules: 45 ms of processor time, as much
+    as reading 200,000 rows, and twice for each query while its first task starts. The cost: a reference cycle that is
     alive now and dropped later is never freed. So objects are excluded again only after more modules were loaded.
     """
     if connection_to_spark() is not None:
@@ -49,7 +49,7 @@ def _freeze(modules: int) -> None:
 
 
 def rows_while_wanted(batches: Iterator[pa.RecordBatch], connection: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield the batches, followed by an error if Spark has ended the task; any thread may iterate.
+    """Yield the batches, then raise if Spark has ended the task; any thread may iterate.
 
     Raises:
         TaskEndedError: Spark has ended the task.
@@ -74,9 +74,9 @@ def check_wanted(connection: int | None) -> None:
 
 
 def connection_of_task() -> int | None:
-    """Return the connection of this task, see `connection_to_spark`; logs a warning, once, if a task has none.
+    """Return the connection of this task, see `connection_to_spark`; log a warning, once, if a task has none.
 
-    Rows that arrive after Spark has ended such a task are not told from all rows.
+    Rows that arrive after Spark has ended such a task cannot be distinguished from complete rows.
     """
     connection = connection_to_spark()
     if connection is None and TaskContext.get() is not None:
@@ -95,11 +95,11 @@ def _warn_of_no_connection() -> None:
 
 
 def connection_to_spark() -> int | None:
-    """Return the file descriptor of this worker's connection to Spark; None outside a worker.
+    """Return the file descriptor of this worker's connection to Spark; None outside of a worker.
 
-    Spark does not pass it on, so it is searched for in the frames of Spark's own code: any socket, or file on a socket,
-    whatever its name is. All of them are duplicates of one connection: `sock`, `infile` and `outfile` on 4.0.0 and
-    4.3.0. Call this from the main thread.
+    Spark does not pass it on, so this function searches the frames of Spark's own code for any socket, or file on a
+    socket, regardless of its name. All of them are duplicates of one connection: `sock`, `infile` and `outfile` on
+    4.0.0 and 4.3.0. Call this from the main thread.
     """
     for frame in _sparks_frames():
         for value in frame.f_locals.values():
@@ -109,7 +109,7 @@ def connection_to_spark() -> int | None:
 
 
 def is_called_by_spark() -> bool:
-    """Return whether Spark's own code has called the running code, as in all of its Python workers."""
+    """Return whether Spark's own code called the running code, as in all of its Python workers."""
     return next(_sparks_frames(), None) is not None
 
 
@@ -122,13 +122,13 @@ def _sparks_frames() -> Iterator[FrameType]:
 
 
 def _is_sparks(module: Mapping[str, object]) -> bool:
-    """Return whether these are the globals of a module of pyspark, also of one that runs as `__main__`."""
+    """Return whether these are the globals of a module of pyspark, even one that runs as `__main__`."""
     names = (module.get("__name__"), getattr(module.get("__spec__"), "name", None))
     return any(isinstance(name, str) and name.startswith("pyspark.") for name in names)
 
 
 def _socket_of(value: socket.socket | io.IOBase) -> int | None:
-    """Return the descriptor of an open socket; None if this is something else."""
+    """Return the descriptor of an open socket; None for other values."""
     try:
         descriptor = value.fileno()
         return descriptor if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else None

@@ -1,4 +1,4 @@
-"""An embedded NSQ broker for tests, without installation.
+"""An embedded NSQ broker for tests; nothing has to be installed.
 
 `NsqBroker` behaves as nsqd 1.3.0, over TCP (with TLS, deflate, snappy and AUTH) and HTTP, and keeps all messages in
 memory. It serves any NSQ client.

@@ -1,4 +1,4 @@
-"""The embedded broker: its thread with an event loop, its ports, start, stop and crash."""
+"""The embedded broker: its thread with an event loop, its ports, and its start, stop and crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_mq_source.testing.settings import NsqSettings
 
 T = TypeVar("T")
 
-# nsqd checks timeouts every 100 ms; shorter here, so that tests wait less.
+# nsqd checks timeouts every 100 ms; this interval is shorter, so that tests wait less.
 _WAKE_INTERVAL_S: Final = 0.02
 _PATIENCE_S: Final = 20.0
 
@@ -34,7 +34,7 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and return its result."""
+        """Run a coroutine in the loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class NsqLookupd:
 
     @property
     def http_address(self) -> str:
-        """Its HTTP interface, as `host:port`."""
+        """The address of the HTTP interface, as `host:port`."""
         return f"{self._host}:{self._http_port}"
 
     def producers(self, topic: str) -> list[str]:
@@ -122,7 +122,7 @@ class NsqLookupd:
         return [f"{node.broadcast_address}:{node.tcp_port}" for node in self.registry.producers(topic)]
 
     def start(self) -> Self:
-        """Start listening; after stop() on the same port.
+        """Start listening; after stop(), on the same port.
 
         Raises:
             OSError: the port is in use.
@@ -138,7 +138,7 @@ class NsqLookupd:
         return self
 
     def stop(self) -> None:
-        """Stop listening, and keep its registrations."""
+        """Stop listening, but keep the registrations."""
         if self._thread is not None and self._listeners is not None:
             self._thread.run(_call(self._listeners.close))
             self._thread.close()
@@ -155,12 +155,12 @@ class NsqBroker:
     """An in-memory NSQ broker in a thread of this process: protocol, HTTP interfaces and lookups of nsqd 1.3.0.
 
     Args:
-        lookupd: one or several nsqlookupd to register with; None starts its own.
+        lookupd: one or more nsqlookupd to register with; None starts an own one.
         host: address to listen on.
         tcp_port: port of the protocol; for all ports, 0 selects a free one.
         http_port: port of nsqd's HTTP interface.
         https_port: port of nsqd's HTTPS interface, if there is a certificate.
-        lookupd_http_port: port of its own nsqlookupd.
+        lookupd_http_port: port of the broker's own nsqlookupd.
         settings: nsqd's flags, see `NsqSettings`.
 
     Raises:
@@ -224,12 +224,12 @@ class NsqBroker:
 
     @property
     def lookupd_addresses(self) -> Sequence[str]:
-        """The HTTP addresses of its nsqlookupd."""
+        """The HTTP addresses of the broker's nsqlookupd."""
         return [lookupd.http_address for lookupd in self.lookupds]
 
     @property
     def lookupd_address(self) -> str:
-        """The HTTP address of its first nsqlookupd, as `host:port`."""
+        """The HTTP address of the first nsqlookupd, as `host:port`."""
         return self.lookupd_addresses[0]
 
     # -- start and stop
@@ -320,7 +320,7 @@ class NsqBroker:
         self._http("POST", "/channel/create", topic=topic, channel=channel)
 
     def pause(self, topic: str, channel: str | None = None, *, paused: bool = True) -> None:
-        """Pause a channel or a topic, or with paused=False unpause it.
+        """Pause a channel or a topic, or unpause it with paused=False.
 
         Raises:
             ValueError: the topic or channel does not exist.
@@ -338,7 +338,7 @@ class NsqBroker:
         return found
 
     def depth(self, topic: str, channel: str | None = None) -> int:
-        """Return the number of messages waiting in a channel, or in a topic without channels; 0 if there is none."""
+        """Return the number of messages waiting in a channel, or in a topic without channels; 0 if it is missing."""
         topics = self.stats(topic, channel or "")["topics"] or [{"depth": 0, "channels": []}]
         waiting = topics[0]["depth"] if channel is None else sum(c["depth"] for c in topics[0]["channels"])
         return int(waiting)

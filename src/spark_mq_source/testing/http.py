@@ -29,12 +29,7 @@ class Request:
 
 
 class HttpError(Exception):
-    """Answered as `{"message": text}` with the status.
-
-    Args:
-        status: HTTP status.
-        text: nsqd's error text.
-    """
+    """An answer `{"message": text}` with an HTTP status; the text is nsqd's."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -100,7 +95,7 @@ async def _read_line(reader: asyncio.StreamReader) -> str:
 
 
 def _first_line(line: str) -> tuple[str, str, str]:
-    """Parse method, target and version first, so that clients without HTTP are refused at once."""
+    """Parse method, target and version first, so that clients without HTTP are refused immediately."""
     parts = line.split(" ")
     if len(parts) != 3 or not parts[0].isalpha() or not parts[2].startswith("HTTP/"):
         raise _NotHttpError("400 Bad Request")

@@ -141,11 +141,7 @@ class Registry:
 
 
 class LookupHttp:
-    """Answers HTTP requests.
-
-    Args:
-        registry: the registrations.
-    """
+    """Answers HTTP requests from the registrations."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -169,7 +165,7 @@ class LookupHttp:
         """Answer a request.
 
         Raises:
-            HttpError: nsqlookupd would not answer 200.
+            HttpError: nsqlookupd would answer another status than 200.
         """
         route = self._routes.get((request.method, request.path))
         if route is None:

@@ -63,7 +63,7 @@ class NsqdHttp:
         """Answer a request.
 
         Raises:
-            HttpError: nsqd would not answer 200.
+            HttpError: nsqd would answer another status than 200.
         """
         if (
             not self._encrypted

@@ -57,7 +57,7 @@ class IncompleteError(Exception):
     """A command's body has not arrived yet.
 
     Args:
-        wanted: required bytes of the data, as far as known.
+        wanted: the required bytes of the data, as far as known.
     """
 
     def __init__(self, wanted: int) -> None:
@@ -66,7 +66,7 @@ class IncompleteError(Exception):
 
 
 class Server(Protocol):
-    """A connection's view of its broker."""
+    """The broker's interface for a connection."""
 
     settings: NsqSettings
     broker: Broker
@@ -78,11 +78,7 @@ class Server(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Connection of one client.
-
-    Args:
-        server: the broker.
-    """
+    """The connection of one client."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -186,7 +182,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def room(self) -> int:
-        """The number of messages it accepts now."""
+        """The number of messages that the client accepts now."""
         if self._blocked_since_s is not None or self._turn_bytes >= _TURN_BYTES or self._ended:
             return 0
         return self.ready_count - len(self.in_flight)
@@ -310,7 +306,7 @@ class Connection(asyncio.Protocol):
     # -- commands
 
     def _execute_all(self, data: bytes) -> int:
-        """Execute the complete commands in the data; return the start of the incomplete one."""
+        """Execute the complete commands in the data; return the start of the first incomplete one."""
         start = 0
         if not self._magic_read:
             if len(data) < 4:
@@ -445,7 +441,7 @@ class Connection(asyncio.Protocol):
     def _upgrade_to_tls(self, stream: Stream | None) -> None:
         transport = self._transport
         assert transport is not None  # noqa: S101 - set while commands arrive
-        # Before the answer: no byte of the handshake may arrive here.
+        # Paused before the answer, because no byte of the handshake may arrive here.
         transport.pause_reading()
         self._send_answers()
         self._upgrading = True
@@ -635,10 +631,10 @@ class Connection(asyncio.Protocol):
 
     def _mpub(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
         _need_parameters(parameters, 2, "MPUB", "parameters")
-        # nsqd repeats the code too.
+        # nsqd repeats the error code, too.
         topic = _valid_name(parameters[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic")
         self._check_authorized("MPUB", topic)
-        # A refused MPUB creates its topic too.
+        # A refused MPUB creates its topic, too.
         self.server.broker.topic(topic, time.monotonic())
         settings = self.server.settings
         size = _size(data, start)
@@ -712,10 +708,10 @@ _WITH_BODY: Final[Mapping[str, Callable[[Connection, Sequence[bytes], bytes, int
 
 
 def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[bytes], int]:
-    """Return the messages of an MPUB's body, and the end of its last message (regardless of the body's size field).
+    """Return the messages of an MPUB's body, and the end of the last message (regardless of the body's size field).
 
     Raises:
-        ValueError: malformed, or above a limit; the text is nsqd's, with its error code.
+        ValueError: the body is malformed or above a limit; the text is nsqd's, with its error code.
         IncompleteError: the body is longer than the data.
     """
     number = _size(data, start)
@@ -744,7 +740,7 @@ def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[byte
 def _block_of_fins(data: bytes, start: int) -> int:
     """Return the end of the block of complete FINs that begins at `start`; `start` if there is none.
 
-    Clients that answer many messages send such blocks, which need no parsing one by one.
+    Clients that answer many messages send such blocks, which need not be parsed one by one.
     """
     last = data.rfind(b"\nFIN ", start) + 1
     end = last + _FIN_LINE_BYTES

@@ -44,7 +44,7 @@ def message_id(frame: bytes) -> bytes:
 
 
 def _delivered_again(frame: bytes) -> bytes:
-    attempts = (int.from_bytes(frame[_ATTEMPTS], "big") + 1) & 0xFFFF  # it wraps around in nsqd too
+    attempts = (int.from_bytes(frame[_ATTEMPTS], "big") + 1) & 0xFFFF  # wraps around as in nsqd
     return frame[:16] + attempts.to_bytes(2, "big") + frame[18:]
 
 
@@ -61,7 +61,7 @@ class MessageIds:
         self._next = 0
 
     def take(self, number: int, now_ns: int) -> list[bytes]:
-        """Return the next ids. Use ids of the next tick (1.05 ms) early, whereas nsqd waits for it."""
+        """Return the next ids. Uses ids of the next tick (1.05 ms) early, whereas nsqd waits for the tick."""
         tick = now_ns >> 20
         if tick > self._tick:
             self._tick, self._next = tick, 0
@@ -84,7 +84,7 @@ class Consumer(Protocol):
 
     @property
     def room(self) -> int:
-        """The number of messages it accepts now."""
+        """The number of messages that the client accepts now."""
 
     @property
     def msg_timeout_s(self) -> float:
@@ -175,15 +175,13 @@ class InFlight:
 
 
 class DiskQueue:
-    """The sync state of a disk queue: which messages are read again after a kill. `Queue` holds the messages.
+    """The sync state of a disk queue: the messages that are read again after a kill. `Queue` holds the messages.
 
     nsqd writes messages at once, but its read position only at a sync (go-diskqueue 1.1.0, seen on nsqd 1.3.0): after
     every `sync_every` messages written or read, and every `sync_timeout_ms`. After a kill, messages read since the last
     sync are read again, and messages written since are kept. A queue that was never synced has no file with its
     position, and is overwritten.
 
-    Args:
-        settings: the sync intervals.
     """
 
     def __init__(self, settings: NsqSettings) -> None:
@@ -239,7 +237,7 @@ class DiskQueue:
 
 
 class Queue:
-    """A queue of frames, put and taken as lists: in memory, with the excess on disk.
+    """A queue of frames that are put and taken as lists: in memory, with the excess on disk.
 
     Args:
         settings: the maximum number of messages in memory.
@@ -275,7 +273,7 @@ class Queue:
             self.disk_depth += on_disk * len(frames)
 
     def take(self, most: int, now_s: float) -> list[bytes]:
-        """Take up to this many messages, and about as many as fit into one write."""
+        """Take up to `most` messages, and about as many as fit into one write."""
         if self.depth:
             most = max(1, min(most, _WRITE_BYTES // len(self._lists[0][0][self._taken])))
         return self._take(most, now_s)
@@ -317,13 +315,13 @@ class Queue:
         self._taken = self.depth = self.disk_depth = 0
 
     def close(self, more: list[bytes], now_s: float) -> None:
-        """Clean stop: moves all messages to disk, and adds `more`."""
+        """Stop cleanly: move all messages to disk, and add `more`."""
         frames = self._take(self.depth, now_s) + more
         self._disk.close()
         self._add(frames, on_disk=True)
 
     def crash(self, now_s: float) -> None:
-        """Kill: loses the messages in memory, and resets the disk to the last sync."""
+        """Lose the messages in memory, and reset the disk to the last sync, as a kill does."""
         kept = self._disk.take_back(now_s)
         for frames, on_disk in self._lists:
             if on_disk:
@@ -335,12 +333,7 @@ class Queue:
 
 
 class Channel:
-    """A channel: a queue of a topic's messages with its subscribers.
-
-    Args:
-        topic: the topic.
-        name: a valid name.
-    """
+    """A channel: a queue of a topic's messages with its subscribers."""
 
     def __init__(self, topic: Topic, name: str) -> None:
         self.topic = topic
@@ -448,13 +441,13 @@ class Channel:
             holder.take_all()
 
     def settle(self, now_s: float) -> None:
-        """Clean restart: queues messages in flight or deferred again, and removes the subscribers."""
+        """Restart cleanly: queue messages in flight or deferred again, and remove the subscribers."""
         back = [_delivered_again(frame) for holder in self._holders for frame in holder.take_all()]
         self.queue.close(back + [frame for _, _, frame in self._deferred], now_s)
         self._forget()
 
     def crash(self, now_s: float) -> None:
-        """Kill: loses messages in flight or deferred, except those read again from disk."""
+        """Lose messages in flight or deferred, except those read again from disk, as a kill does."""
         self.queue.crash(now_s)
         self._forget()
 
@@ -466,12 +459,7 @@ class Channel:
 
 
 class Topic:
-    """A topic: keeps messages while it has no channel or is paused, then passes each message to all channels.
-
-    Args:
-        broker: the broker.
-        name: a valid name.
-    """
+    """A topic: keeps messages while it has no channel or is paused, then passes each message to all channels."""
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
@@ -544,12 +532,12 @@ class Topic:
         self._deferred.clear()
 
     def settle(self, now_s: float) -> None:
-        """Clean restart: deferred messages lose their delay."""
+        """Restart cleanly: deferred messages lose their delay."""
         self.queue.close([frame for frames, _ in self._deferred for frame in frames], now_s)
         self._restart(lambda channel: channel.settle(now_s), now_s)
 
     def crash(self, now_s: float) -> None:
-        """Kill: the channels get messages again that are read again from disk."""
+        """Pass the messages that are read again from disk to the channels, after a kill."""
         self.queue.crash(now_s)
         self._restart(lambda channel: channel.crash(now_s), now_s)
 
@@ -623,7 +611,7 @@ class Broker:
                     channel.wake(now_s)
 
     def restart(self, now_s: float, *, crash: bool) -> None:
-        """Clean restart or kill: both keep topics and channels that are not ephemeral."""
+        """Restart cleanly or after a kill; topics and channels that are not ephemeral remain."""
         for topic in list(self.topics.values()):
             if topic.ephemeral:
                 del self.topics[topic.name]

@@ -1,4 +1,4 @@
-"""The settings of an embedded broker: nsqd's flags with nsqd 1.3.0's names and defaults."""
+"""The settings of an embedded broker: nsqd's flags with the names and defaults of nsqd 1.3.0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 VERSION: Final = "1.3.0"
-"""The nsqd version that is emulated, and that the broker reports."""
+"""The nsqd version that the broker emulates and reports."""
 
 
 @dataclass(frozen=True, slots=True)
