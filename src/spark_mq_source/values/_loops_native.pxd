@@ -1,4 +1,4 @@
-"""What the compiled loops over values begin with: the rows, steps in memory, and the bytes that grow."""
+"""The base of the compiled loops over values: rows, steps in memory, and a growing buffer of bytes."""
 
 from libc.string cimport memcpy
 
@@ -17,8 +17,7 @@ cdef extern from *:
     ctypedef unsigned long long uint128 "smq_uint128"
 
 
-# A step of an encoder, with the column that it reads; each encoding uses some of the members, as its `WriteStep` has
-# them.
+# A step of an encoder, with the column that it reads. Each encoding uses some of the members, like its `WriteStep`.
 cdef struct WriteStep:
     int code
     int form
@@ -30,7 +29,7 @@ cdef struct WriteStep:
     Slice head
     WriteStep *steps
     Py_ssize_t count
-    long long *chosen  # of a message, by oneof the message that has it already
+    long long *chosen  # of a message: for each oneof, the last message that set it
     Slice tail
     Slice null_value
     Slice constant
@@ -44,8 +43,8 @@ cdef struct WriteStep:
 cdef class RowDecoder:
     cdef readonly object type
     cdef Tree tree
-    cdef list path  # of what is wrong with a payload, from the inside to the outside
-    cdef unsigned char *limit  # where the payloads end, all of them: up to there a loop may look, whatever it finds
+    cdef list path  # of the fault in a payload, from the inside to the outside
+    cdef unsigned char *limit  # the end of all payloads: a loop may read up to there
 
     cdef bint read_row(self, Slice payload) except -1
     cdef str why(self, Slice payload)
@@ -54,8 +53,8 @@ cdef class RowDecoder:
 cdef class RowEncoder:
     cdef WriteStep *steps
     cdef Py_ssize_t num_steps
-    cdef list described  # the steps as Python has them, which own their bytes
-    cdef list kept  # what else the steps read: arrays, and bytes
+    cdef list described  # the Python steps, which own the bytes
+    cdef list kept  # further owners of memory that steps read: arrays and bytes
     cdef unsigned char *out
     cdef Py_ssize_t used
     cdef Py_ssize_t room
@@ -68,7 +67,7 @@ cdef class RowEncoder:
 
 
 cdef inline unsigned char *end_of(RowEncoder encoder, Py_ssize_t more) noexcept:
-    """Return where the next bytes go: `more` at most, for which there must be room."""
+    """Return the position of the next bytes, at most `more`, for which room must be reserved."""
     must(0 <= more <= encoder.room - encoder.used, "bytes are written for which no room was reserved")
     return encoder.out + encoder.used
 
@@ -80,14 +79,14 @@ cdef inline int reserve(RowEncoder encoder, Py_ssize_t more) except -1:
 
 
 cdef inline void put(RowEncoder encoder, const void *data, Py_ssize_t size) noexcept:
-    """Write bytes, for which there must be room."""
+    """Write bytes, for which room must be reserved."""
     if size:
         memcpy(end_of(encoder, size), data, size)
         encoder.used += size
 
 
 cdef inline void put_varint(RowEncoder encoder, unsigned long long value) noexcept:
-    """Write a varint, for which there must be room: ten bytes at most."""
+    """Write a varint, for which room must be reserved: ten bytes at most."""
     cdef unsigned char *out = end_of(encoder, 1)
     cdef unsigned char *begin = out
     while value >= 0x80:

@@ -1,7 +1,7 @@
-"""Base of the compiled loops over values: Cython's pure-Python mode, C types in ``_loops_native.pxd``.
+"""The base of the compiled loops over values: Cython's pure-Python mode, C types in ``_loops_native.pxd``.
 
-A decoder reads one payload, an encoder writes one row; the walk over the rows is the same for all, at one virtual call
-per row.
+A decoder reads one payload, and an encoder writes one row; the loop over the rows is the same for all, with one virtual
+call per row.
 """
 
 import cython
@@ -26,11 +26,7 @@ _MIN_ROOM = cython.declare(cython.Py_ssize_t, 4096)
 
 @cython.cclass
 class RowDecoder:
-    """Decodes payload by payload; see `ValueDecoder`.
-
-    Args:
-        type_: the Arrow type of the values.
-    """
+    """Decodes payloads one by one into values of the Arrow type `type_`; see `ValueDecoder`."""
 
     def __init__(self, type_):
         self.type = type_
@@ -66,20 +62,20 @@ class RowDecoder:
         return Decoded(self.tree.take(), reasons)
 
     def read_row(self, payload):
-        """Append the value of a payload to the tree; return whether it is complete; if not, a part may be there."""
+        """Append a payload's value to the tree; return whether it is complete; if not, a part of it may be there."""
         raise NotImplementedError
 
     def why(self, payload):
-        """Return the reason why the last payload cannot be decoded, at `path`."""
+        """Return the reason at `path` why the last payload cannot be decoded."""
         raise NotImplementedError
 
 
 @cython.cclass
 class RowEncoder:
-    """Encodes the rows of one array, each behind the one before.
+    """Encodes the rows of one array, concatenated.
 
     Args:
-        step: the step that writes a value, as Python has it.
+        step: the Python step that writes a value.
         array: the values.
     """
 
@@ -101,7 +97,7 @@ class RowEncoder:
         free(self.out)
 
     def lay_out(self, step, described, array):
-        """Write a step with the column that it reads, and the steps within it after those that there are."""
+        """Fill a step and bind its column; do the same for its inner steps, which follow the steps used so far."""
         at: cython.Py_ssize_t
         self.described[step - self.steps] = described
         step.code = described.code
@@ -127,7 +123,7 @@ class RowEncoder:
         return 0
 
     def describe(self, step, described):
-        """Write what the steps of this encoding have besides."""
+        """Fill the members of a step that belong to this encoding."""
         raise NotImplementedError
 
     def encode(self, array):
@@ -153,18 +149,18 @@ class RowEncoder:
                 data = hand_over(cython.cast(cython.pp_void, cython.address(self.out)), self.used)
                 self.room = 0
         finally:
-            # Also if a row has no form: the next array begins anew.
+            # Even if a row cannot be encoded: the next array starts again.
             self.used = 0
-        # A validity bitmap of Arrow's own, which begins with the array.
+        # A new validity bitmap, which begins with the array.
         bits = array.is_valid().buffers()[1] if array.null_count else None
         return pa.Array.from_buffers(pa.binary(), rows, [bits, offsets, data])
 
     def put_row(self, row):
-        """Write a value, which is not NULL."""
+        """Write a value that is not NULL."""
         raise NotImplementedError
 
     def grow(self, more):
-        """Make room for `more` bytes."""
+        """Reserve room for `more` bytes."""
         if more > _MAX_BYTES - self.used:
             raise too_large()
         room: cython.Py_ssize_t = min(max(2 * self.room, self.used + more, _MIN_ROOM), _MAX_BYTES)
@@ -173,12 +169,12 @@ class RowEncoder:
         return 0
 
     def refuse(self, step, why):
-        """Raise the error for a value that its step cannot write."""
+        """Raise the error for a value that a step cannot write."""
         raise unwritable(self.described[step - self.steps], why)
 
 
 def count_steps(described):
-    """Return the number of steps, including those within."""
+    """Return the number of steps, including inner steps."""
     count: cython.Py_ssize_t = 1
     for one in described.steps:
         count += count_steps(one)
@@ -203,14 +199,14 @@ def _bind_array(cells: cython.pointer(Cells), array) -> cython.int:
             cells.offsets += cells.bit
     elif not pa.types.is_struct(type_):
         cells.data = address_of(buffers[1])
-        # Booleans are bits, which begin at `bit` as well.
+        # Booleans are bits, which also begin at `bit`.
         if cells.data != cython.NULL and not pa.types.is_boolean(type_):
             cells.data += cells.bit * cython.cast(cython.Py_ssize_t, type_.bit_width // 8)
     return 0
 
 
 def lay_out_texts(texts):
-    """Lay out bytes, which the caller keeps alive, side by side; None becomes absent. The caller frees the result."""
+    """Return an array of slices, which the caller frees, of bytes that the caller keeps alive; absent for None."""
     at: cython.Py_ssize_t
     count: cython.Py_ssize_t = len(texts)
     if not count:

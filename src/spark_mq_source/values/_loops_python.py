@@ -1,4 +1,4 @@
-"""Base of the interpreted loops over values: the twin of ``_loops_native``."""
+"""The base of the interpreted loops over values: the twin of ``_loops_native``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_mq_source.values.decoder import Decoded, reason_of
 
 
 class BadPayloadError(Exception):
-    """Error of a payload that cannot be decoded; `path` grows from the inside to the outside."""
+    """The error of a payload that cannot be decoded; `path` grows from the inside to the outside."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -21,16 +21,12 @@ class BadPayloadError(Exception):
 
     @property
     def reason(self) -> str:
-        """With the path."""
+        """The reason with its path."""
         return reason_of(self.path, self.why)
 
 
 class RowDecoder:
-    """Decodes payload by payload; see `decoder.ValueDecoder`.
-
-    Args:
-        type_: the Arrow type of the values.
-    """
+    """Decodes payloads one by one into values of the Arrow type `type_`; see `decoder.ValueDecoder`."""
 
     def __init__(self, type_: pa.DataType) -> None:
         self.type = type_
@@ -54,7 +50,7 @@ class RowDecoder:
         """Decode a payload.
 
         Raises:
-            BadPayloadError: it cannot be decoded.
+            BadPayloadError: the payload cannot be decoded.
         """
         raise NotImplementedError
 

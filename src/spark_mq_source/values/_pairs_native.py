@@ -1,4 +1,4 @@
-"""Decoder of pairs of key and value, compiled: Cython's pure-Python mode. The same results as ``_pairs_python``."""
+"""Decoder of pairs of key and value, compiled: Cython's pure-Python mode. Returns the same as ``_pairs_python``."""
 
 import cython
 

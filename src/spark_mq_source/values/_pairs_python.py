@@ -14,7 +14,7 @@ TOO_SHORT: Final = "a pair of key and value that ends too early"
 
 
 class PairDecoder(RowDecoder):
-    """Splits payloads that are a key and a value: each an int32 of bytes, -1 for NULL, and the bytes."""
+    """Splits payloads of a key and a value, each as an int32 with its number of bytes (-1 for NULL) and the bytes."""
 
     def __init__(self) -> None:
         super().__init__(PAIR)

@@ -1,7 +1,7 @@
-"""Nested Arrow arrays under construction: what the compiled value decoders write into.
+"""Nested Arrow arrays under construction: the compiled value decoders write into them.
 
-A node is appended to, and so is everything beneath it: after a value of a struct, each of its children has one value
-more; after one of a list or map, `end_list` closes what was appended to its child.
+A value is appended to a node and to all nodes beneath it: after a value of a struct, each of its children has one more
+value; for a value of a list or map, `end_list` takes the values appended to its child.
 """
 
 from libc.string cimport memcpy
@@ -10,15 +10,15 @@ from spark_mq_source.core._checked cimport IS_CHECKED, check
 
 
 cdef enum Kind:
-    FIXED  # `width` bytes a value
-    BIT  # a bit a value: booleans
+    FIXED  # `width` bytes per value
+    BIT  # one bit per value: booleans
     BYTES  # text and binary
-    LIST  # lists and maps: one child, which is a struct of key and item in a map
+    LIST  # lists and maps: one child, in a map a struct of key and item
     STRUCT
-    NOTHING  # Arrow's null type: a length
+    NOTHING  # Arrow's null type: only a length
 
 
-# One array. `children` are `count` nodes in a row.
+# One array. `children` are `count` consecutive nodes.
 cdef struct Node:
     Kind kind
     bint is_floating
@@ -26,8 +26,8 @@ cdef struct Node:
     Node *children
     Py_ssize_t count
     Py_ssize_t length  # values so far
-    Py_ssize_t capacity  # values for which there is room, but for the bytes of BYTES
-    unsigned char *valid  # a bit a value, NULL until there is a null
+    Py_ssize_t capacity  # number of values with reserved room, without the bytes of BYTES
+    unsigned char *valid  # one bit per value; NULL until a value is null
     Py_ssize_t nulls
     int *offsets
     unsigned char *data
@@ -50,7 +50,7 @@ cdef inline int reserve_value(Node *node) except -1:
 
 
 cdef inline int check_fixed(Node *node, Py_ssize_t width) except -1:
-    """For the checked build: a write of `width` bytes."""
+    """Check, in the checked build, a write of `width` bytes."""
     check(node != NULL and node.kind == Kind.FIXED, "a value of a fixed width is put into a node of another kind")
     return check(node.width == width, "a value is put into a node of another width")
 
@@ -100,7 +100,7 @@ cdef inline int put_double(Node *node, double value) except -1:
 
 
 cdef inline int put_fixed(Node *node, const unsigned char *value) except -1:
-    """A value of the node's width, as Arrow stores it: little-endian."""
+    """Append a value of the node's width in Arrow's form: little-endian."""
     check(node.kind == Kind.FIXED, "a value of a fixed width is put into a node of another kind")
     reserve_value(node)
     memcpy(node.data + node.length * node.width, value, node.width)
@@ -121,13 +121,13 @@ cdef inline int put_bool(Node *node, bint value) except -1:
 
 
 cdef inline int check_bytes(Node *node) except -1:
-    """For the checked build: bytes are about to be added."""
+    """Check, in the checked build, that bytes can be added."""
     check(node.kind == Kind.BYTES, "bytes are put into a node of another kind")
     return check(node.used == (node.offsets[node.length] if node.capacity else 0), "bytes do not begin at their offset")
 
 
 cdef inline int end_bytes(Node *node, Py_ssize_t size) except -1:
-    """Bytes that were written at `data + used`, for which room was reserved."""
+    """Append a value whose bytes were written at `data + used`, into reserved room."""
     check(0 <= size and size <= node.room - node.used, "bytes are written for which no room was reserved")
     check(node.length < node.capacity, "a value is written for which no room was reserved")
     node.used += size
@@ -137,7 +137,7 @@ cdef inline int end_bytes(Node *node, Py_ssize_t size) except -1:
 
 
 cdef inline int put_bytes(Node *node, const unsigned char *value, Py_ssize_t size) except -1:
-    """A text, which must be UTF-8 already, or a binary value."""
+    """Append a text, which must be UTF-8, or a binary value."""
     if IS_CHECKED:
         check(size >= 0, "bytes of a negative size are put into a node")
         check_bytes(node)
@@ -152,7 +152,7 @@ cdef inline int put_bytes(Node *node, const unsigned char *value, Py_ssize_t siz
 
 
 cdef inline int end_list(Node *node) except -1:
-    """A list or map of what its child has had since the last one."""
+    """Append a list or map of the values appended to its child since the last one."""
     reserve_value(node)
     check(node.kind == Kind.LIST, "a list is ended in a node of another kind")
     check(node.children.length >= node.offsets[node.length], "a list ends before it begins")
@@ -162,7 +162,7 @@ cdef inline int end_list(Node *node) except -1:
 
 
 cdef inline int check_children(Node *node, Py_ssize_t length) except -1:
-    """For the checked build: each child of a struct has so many values."""
+    """Check, in the checked build, that each child of a struct has `length` values."""
     cdef Py_ssize_t at
     for at in range(node.count):
         check(node.children[at].length == length, "the fields of a struct have other lengths than the struct")
@@ -170,7 +170,7 @@ cdef inline int check_children(Node *node, Py_ssize_t length) except -1:
 
 
 cdef inline int end_struct(Node *node) except -1:
-    """A struct; each of its children has its value already."""
+    """Append a struct whose children have their values already."""
     if IS_CHECKED:
         check(node.kind == Kind.STRUCT, "a struct is ended in a node of another kind")
         check_children(node, node.length + 1)

@@ -21,11 +21,11 @@ _MAX_BYTES = cython.declare(cython.Py_ssize_t, MAX_COLUMN_BYTES)
 
 @cython.cclass
 class Tree:
-    """The array of values of one type that grows value by value; the root is ``nodes[0]``.
+    """An array of one type that grows value by value; its root is ``nodes[0]``.
 
     Args:
-        type_: the Arrow type of a value, at any depth made of structs, lists, maps, booleans, text, binary, and types
-            of a fixed width.
+        type_: the Arrow type of a value: structs, lists and maps at any depth, of booleans, text, binary, and types of
+            a fixed width.
     """
 
     def __init__(self, type_):
@@ -34,7 +34,7 @@ class Tree:
         self.nodes = cython.cast(cython.pointer(Node), allocate(count, cython.sizeof(Node)))
         self.num_nodes = count
         free_at: cython.Py_ssize_t = 1
-        # Breadth first, so that the children of a node lie side by side.
+        # Breadth first, so that the children of a node are consecutive.
         types: list = [type_]
         at: cython.Py_ssize_t
         for at in range(count):
@@ -55,7 +55,7 @@ class Tree:
         free(self.nodes)
 
     def take(self):
-        """Return the values so far as an Arrow array, which owns them; the tree is empty again, also if this fails."""
+        """Return the values as an Arrow array, which owns them; the tree is empty afterwards, even if this fails."""
         try:
             array = self.take_node(self.nodes, self.type)
         except BaseException:
@@ -66,7 +66,7 @@ class Tree:
         return array
 
     def clear(self):
-        """Drop all values, and the memory that they have."""
+        """Drop all values and free their memory."""
         at: cython.Py_ssize_t
         node: cython.pointer(Node)
         for at in range(self.num_nodes):
@@ -109,7 +109,7 @@ class Tree:
 
 
 def children_of(type_):
-    """Return the types beneath an Arrow type, in Arrow's order; a map has one, the struct of its entries."""
+    """Return the types of an Arrow type's children, in Arrow's order; a map has one, the struct of its entries."""
     if pa.types.is_struct(type_):
         return [type_.field(at).type for at in range(type_.num_fields)]
     if pa.types.is_map(type_):
@@ -142,9 +142,9 @@ def _describe(node: cython.pointer(Node), type_) -> cython.int:
 
 
 def grow(node):
-    """Make room for more values."""
+    """Reserve room for more values."""
     had: cython.Py_ssize_t = node.capacity
-    # Offsets count the values of a list's child, so none may have more than they can say.
+    # Offsets count the values of a list's child, so no node may have more values than an offset can express.
     if node.length >= _MAX_BYTES:
         raise column_overflow("value", "maxBatchBytes")
     wanted: cython.Py_ssize_t = min(max(2 * had, _MIN_VALUES), _MAX_BYTES)
@@ -163,7 +163,7 @@ def grow(node):
 
 
 def grow_bytes(node, more):
-    """Make room for `more` bytes of text or binary."""
+    """Reserve room for `more` bytes of text or binary."""
     if more > _MAX_BYTES - node.used:
         raise column_overflow("value", "maxBatchBytes")
     room: cython.Py_ssize_t = min(max(node.used + more, 2 * node.room, _MIN_BYTES), _MAX_BYTES)
@@ -173,7 +173,7 @@ def grow_bytes(node, more):
 
 
 def put_null(node):
-    """Append a NULL to a node; append one to a struct's children as well, but not to a list's."""
+    """Append a NULL to a node; append one to a struct's children too, but not to a list's."""
     at: cython.Py_ssize_t
     reserve_value(node)
     if IS_CHECKED:
@@ -198,7 +198,7 @@ def put_null(node):
 
 
 def check_end(node):
-    """Check, in the checked build, that no value is unfinished and that the children end with the last value."""
+    """Check, in the checked build, that no value is unfinished, and that the children end with the last value."""
     end: cython.Py_ssize_t
     if node.kind == Kind.STRUCT:
         return check_children(node, node.length)
@@ -209,11 +209,11 @@ def check_end(node):
 
 
 def truncate(node, length):
-    """Take back all values of a node but the first `length`, and what is beneath them."""
+    """Remove all values of a node except the first `length`, and the values beneath them."""
     at: cython.Py_ssize_t
     must(0 <= length <= node.length, "more values are kept than there are")
     if node.kind == Kind.STRUCT:
-        # An unfinished struct has children with more values than it has itself.
+        # The children of an unfinished struct have more values than the struct.
         for at in range(node.count):
             truncate(node.children + at, length)
     elif node.kind == Kind.LIST:
@@ -231,7 +231,7 @@ def truncate(node, length):
 
 
 def keep_values(node, start, marks):
-    """Take back the values from `start` on that have no mark, and what is beneath them; how many values were moved."""
+    """Remove the values from `start` on without a mark, and those beneath them; return how many values were moved."""
     at: cython.Py_ssize_t
     inner: cython.Py_ssize_t
     first: cython.Py_ssize_t
@@ -275,7 +275,7 @@ def keep_values(node, start, marks):
             put_bit(node.valid, to, node.valid[at >> 3] >> (at & 7) & 1)
         to += 1
     if node.valid:
-        # What has no value yet is valid.
+        # The bits of values to come must be set.
         for at in range(to, node.length):
             put_bit(node.valid, at, True)
     if node.kind == Kind.BYTES and node.length > start:

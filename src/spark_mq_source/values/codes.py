@@ -1,4 +1,4 @@
-"""Codes of steps, which a compiled loop has as a C enum: both are compared when the loop is imported."""
+"""Codes of steps, which a compiled loop has as a C enum; both are compared when the loop is imported."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from enum import IntEnum
 
 
 def check_codes(codes: type[IntEnum], compiled: Iterable[IntEnum]) -> None:
-    """Check that a compiled loop was built with the same codes; a name in C may end with an underscore.
+    """Check that a compiled loop was built with the same codes; names in C may end with an underscore.
 
     Raises:
-        ImportError: it was not; the module is older or newer than the package.
+        ImportError: the codes differ: the module is older or newer than the package.
 
     Example:
         >>> from spark_mq_source.values.json.steps import Code

@@ -1,4 +1,4 @@
-"""The interface of the decoders of messages' values into a Spark column, for all encodings."""
+"""The interface of all decoders of message values into a Spark column."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Decoded:
     """The values of one batch.
 
     Attributes:
-        values: one for each payload, of the decoder's type; NULL where the payload is NULL or cannot be decoded.
-        reasons: why a payload cannot be decoded, with the path of the field, by its row in the batch.
+        values: one value per payload, of the decoder's type; NULL if the payload is NULL or cannot be decoded.
+        reasons: by row of the batch, why a payload cannot be decoded, with the path of the field.
     """
 
     values: pa.Array
@@ -24,16 +24,16 @@ class Decoded:
 
 
 class ValueDecoder(Protocol):
-    """Decodes payloads that were all written with one schema."""
+    """A decoder of payloads that were all written with one schema."""
 
     type: pa.DataType
-    """The Arrow type of the values, as Spark has it."""
+    """The Arrow type of the values in Spark."""
 
     def decode(self, payloads: pa.Array) -> Decoded:
         """Decode the values of a binary array.
 
-        A payload that cannot be decoded becomes a reason, never an exception, and leaves no trace in other rows.
-        Allocated memory is bounded by a multiple of the payloads' bytes that the schema determines.
+        A payload that cannot be decoded gives a reason, never an exception, and does not affect other rows. Memory is
+        bounded by the payloads' bytes times a factor that the schema determines.
         """
 
 

@@ -1,7 +1,7 @@
-"""Columns of rows as payloads: the choice of encoders for keys and values, and the encoded rows.
+"""Encoding of rows as payloads: selects the encoders of keys and values, and encodes batches.
 
-Encoders are deterministic: the same values are the same bytes, in every attempt of a task, in batches of any size, by
-either implementation. Exactly-once writes rely on it.
+Encoders are deterministic: equal values give equal bytes, in every attempt of a task, in batches of any size, and in
+both implementations. Exactly-once writes rely on this.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _OF_STRUCTS: Final = ("json", "avro", "protobuf")
 
 
 ValueEncoder: TypeAlias = Callable[[pa.Array], pa.Array]
-"""Encodes the values of one column as text or binary; NULL becomes NULL. UnwritableRowError: one does not fit."""
+"""Encodes the values of one column as text or binary; NULL becomes NULL. UnwritableRowError: a value does not fit."""
 
 
 def with_definitions(write: TypedWrite, columns: pa.Schema) -> TypedWrite:
-    """Add schemas derived from the columns' types to encodings without one.
+    """Add schemas, derived from the columns' types, to encodings without one.
 
     Raises:
-        OptionError: a column cannot be written so.
+        OptionError: the encoding cannot represent a column.
 
     Example:
         >>> columns = pa.schema([("value", pa.struct([("a", pa.int32())]))])
@@ -70,7 +70,7 @@ def _with_definition(encoding: Encoding | None, columns: pa.Schema, column: str)
     return replace(encoding, definition=definition)
 
 
-# Each encoder is tried on no rows, which refuses a type that does not fit.
+# Each encoder first encodes zero rows, which refuses a type that does not fit.
 
 
 def encoder_for(encoding: Encoding, type_: pa.DataType, column: str = VALUE) -> ValueEncoder:
@@ -123,11 +123,11 @@ class BatchEncoder:
     """Encodes the columns of batches.
 
     Args:
-        write: how; with definitions.
-        columns: of the batches.
+        write: the encodings, with definitions.
+        columns: the schema of the batches.
 
     Raises:
-        OptionError: a column does not fit.
+        OptionError: a column does not fit its encoding.
 
     Example:
         >>> batch = pa.record_batch({"value": pa.array([{"a": 1}, None])})
@@ -147,7 +147,7 @@ class BatchEncoder:
             raise OptionError("keyFormat is set, but there is no column key: add one, or remove keyFormat")
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows with key and value as payloads; an inline pair is the value, and there is no key column then.
+        """Return the rows with encoded keys and values; an inline pair is the value, and then there is no key column.
 
         Raises:
             UnwritableRowError: a value does not fit its schema.
@@ -162,13 +162,13 @@ class BatchEncoder:
         if self._write.is_inline:
             columns[VALUE] = _pairs(columns.pop(KEY).cast(pa.binary()), columns[VALUE].cast(pa.binary()))
         elif self._write.is_pair:
-            # A key of bytes is in base64 in the message, as those of the Java client's pairs.
+            # The message's key is the bytes in base64, as for pairs of the Java client.
             columns[KEY] = columns[KEY].cast(pa.binary())
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _pairs(keys: pa.Array, values: pa.Array) -> pa.Array:
-    """Join each key and value, each after its length, an int32, -1 for NULL (`KeyValue.encode` in the Java client)."""
+    """Join keys and values, each after its int32 length, -1 for NULL (`KeyValue.encode` in the Java client)."""
     empty = ConstantColumn("", pa.string()).take(1).view(pa.binary())[0]
     parts = [one for side in (keys, values) for one in (_lengths(side), pc.fill_null(side, empty))]
     return pc.binary_join_element_wise(*parts, empty)
@@ -183,7 +183,7 @@ def _lengths(values: pa.Array) -> pa.Array:
 
 
 def encoded_rows(write: TypedWrite | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with their columns encoded.
+    """Yield the batches with encoded columns.
 
     Raises:
         OptionError: a column does not fit the schema.

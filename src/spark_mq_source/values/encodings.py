@@ -1,4 +1,4 @@
-"""Encodings of keys and values, and the one table of their decoders."""
+"""Encodings of keys and values, and the table of their decoders."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ PRIMITIVES: Final = (
     "local_time",
     "local_date_time",
 )
-"""The encodings of single values, as Pulsar's registry has them."""
+"""The encodings of single values, named as in Pulsar's registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Encoding of keys or values.
+    """The encoding of keys or values.
 
     Attributes:
         name: a key of `CODECS`.
-        definition: of their schema: Avro's JSON; with `json` also Spark's DDL; with `protobuf` a FileDescriptorSet in
+        definition: the schema: Avro's JSON; with `json` also Spark's DDL; with `protobuf` a FileDescriptorSet in
             base64; empty for a primitive.
         message: with `protobuf`, the full name of the message.
-        has_schema: whether there is a definition, given or derived; False for JSON that is written without one.
-        text_times: for JSON that is written: whether dates and times are texts, for readers without an Avro schema.
+        has_schema: whether a definition exists, given or derived; False for JSON that is written without one.
+        text_times: whether JSON is written with dates and times as texts, for readers without an Avro schema.
     """
 
     name: str
@@ -58,12 +58,12 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class KeyValueEncoding:
-    """Encoding of pairs of a key and a value (KEY_VALUE in Pulsar).
+    """The encoding of pairs of a key and a value (KEY_VALUE in Pulsar).
 
     Attributes:
         key: the encoding of keys; None for bytes.
         value: the encoding of values; None for bytes.
-        is_inline: whether both are in the payload; otherwise the key is the message's own.
+        is_inline: whether the payload contains both; otherwise the key is the message's key.
     """
 
     key: Encoding | None
@@ -73,13 +73,13 @@ class KeyValueEncoding:
 
 @dataclass(frozen=True, slots=True)
 class TypedRead:
-    """Decoding of a read: made once on the driver, and sent to the tasks with the options.
+    """The decoding of a read: created on the driver, and sent to the tasks with the options.
 
     Attributes:
-        value: the encoding of values, which determines the type of the column; None if it stays binary.
+        value: the encoding of values, which determines the type of the column; None for binary.
         key: the encoding of keys, likewise.
-        is_inline: whether keys are in the payload.
-        by_version: whether each message's own schema version determines its encoding.
+        is_inline: whether payloads contain the keys.
+        by_version: whether each message's schema version determines its encoding.
         flatten: whether the fields of the value are columns.
     """
 
@@ -91,19 +91,19 @@ class TypedRead:
 
     @property
     def encodings(self) -> dict[str, Encoding | None]:
-        """The encodings by column, of those columns whose types depend on them."""
+        """The encodings by column, for the columns whose types depend on them."""
         found = {KEY: self.key} if self.key is not None or self.is_inline else {}
         return found | ({VALUE: self.value} if self.value is not None or self.is_inline else {})
 
 
 @dataclass(frozen=True, slots=True)
 class TypedWrite:
-    """Encoding of a write: made once on the driver, and sent to the tasks with the options.
+    """The encoding of a write: created on the driver, and sent to the tasks with the options.
 
     Attributes:
         value: the encoding of values; None if they are sent unchanged.
-        key: the encoding of keys; with one, key and value are a pair (KEY_VALUE in Pulsar).
-        is_inline: whether a pair is in the payload; otherwise its key is the message's own.
+        key: the encoding of keys; if set, key and value are a pair (KEY_VALUE in Pulsar).
+        is_inline: whether the payload contains a pair; otherwise its key is the message's key.
     """
 
     value: Encoding | None = None
@@ -122,20 +122,19 @@ class TypedWrite:
 
 
 class Codec(NamedTuple):
-    """Functions of one encoding.
+    """The functions of one encoding.
 
     Attributes:
-        type_of: returns the Arrow type of its values, as Spark represents it. ValueError: the definition cannot be
-            used.
-        decoder_for: returns the decoder from the first encoding to (part of) this type, which the second encoding
-            determines, for Avro's rules. ValueError: the type does not fit; names the field.
+        type_of: returns the Arrow type of the values in Spark. ValueError: the definition cannot be used.
+        decoder_for: returns the decoder from the first encoding to this type, which is (part of) the type of the second
+            encoding, by Avro's rules. ValueError: the type does not fit; names the field.
     """
 
     type_of: Callable[[Encoding], pa.DataType]
     decoder_for: Callable[[Encoding, pa.DataType, Encoding | None], ValueDecoder]
 
 
-# Imported when they are used: a task needs one of them, if any.
+# Imported at first use, because a task needs at most one of them.
 
 
 def _avro_type(encoding: Encoding) -> pa.DataType:
@@ -174,7 +173,7 @@ def _json_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None
 
 
 def _unknown_fields(wanted: pa.DataType, known: pa.DataType, path: str) -> Iterator[str]:
-    """Yield the wanted fields that are not known: JSON itself does not name its fields."""
+    """Yield the wanted fields that are unknown: JSON without a schema does not list its fields."""
     if pa.types.is_struct(wanted) and pa.types.is_struct(known):
         types = {field.name: field.type for field in known}
         for field in wanted:
@@ -190,7 +189,7 @@ def _unknown_fields(wanted: pa.DataType, known: pa.DataType, path: str) -> Itera
 
 
 def is_avro_definition(definition: str) -> bool:
-    """Return whether a definition is Avro's JSON, rather than Spark's DDL."""
+    """Return whether a definition is Avro's JSON rather than Spark's DDL."""
     return definition.lstrip()[:1] in ("{", "[", '"')
 
 
@@ -225,11 +224,11 @@ CODECS: Final[Mapping[str, Codec]] = {
     "json": Codec(_json_type, _json_decoder),
     "protobuf": Codec(_protobuf_type, _protobuf_decoder),
 } | dict.fromkeys(PRIMITIVES, Codec(_primitive_type, _primitive_decoder))
-"""The codecs, by the name of the encoding."""
+"""The codecs by name of the encoding."""
 
 
 def type_of(encoding: Encoding | None) -> pa.DataType:
-    """Return the Arrow type of keys or values; binary for those that are not decoded.
+    """Return the Arrow type of keys or values; binary if they are not decoded.
 
     Raises:
         ValueError: the encoding's definition cannot be used.
@@ -238,9 +237,9 @@ def type_of(encoding: Encoding | None) -> pa.DataType:
 
 
 def decoder_for(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
-    """Return the decoder from the encoding `writer` to `wanted`, the type of the encoding `reader`, or part of it.
+    """Return the decoder from the encoding `writer` to `wanted`, (part of) the type of the encoding `reader`.
 
     Raises:
-        ValueError: they do not fit; the message names the field.
+        ValueError: the encodings do not fit; the message names the field.
     """
     return CODECS[writer.name].decoder_for(writer, wanted, reader)

@@ -1,11 +1,11 @@
-"""What the compiled Avro decoder walks: the steps of ``steps``, laid out as C structs."""
+"""The steps of ``steps`` as C structs, for the compiled Avro decoder."""
 
 from spark_mq_source.core._wire cimport Slice, read_varint
 from spark_mq_source.values._loops_native cimport RowDecoder, int128
 from spark_mq_source.values._tree_native cimport Node
 
 
-# As `avro.steps.Code`, which `check_codes` compares with it.
+# Equal to `avro.steps.Code`; `check_codes` compares them.
 cpdef enum Code:
     NULL_
     BOOLEAN
@@ -36,7 +36,7 @@ cpdef enum Code:
     SKIP_BLOCKS
 
 
-# `node` is what the step fills, NULL if it skips; `steps` are `count` in a row.
+# `node` is the node that the step fills, NULL if it skips; `steps` are `count` consecutive steps.
 cdef struct Step:
     Code code
     bint is_int
@@ -48,11 +48,11 @@ cdef struct Step:
     Slice default_value
     Slice *symbols
     Py_ssize_t num_symbols
-    int128 limit  # a decimal is less
+    int128 limit  # exclusive limit of a decimal
     int128 factor
 
 
-# The reason for a negative position: see `_WHYS`.
+# The reasons for negative positions; see `_WHYS`.
 cdef enum Fault:
     ENDS_ = -1
     NO_END_ = -2
@@ -62,11 +62,11 @@ cdef enum Fault:
 cdef inline Py_ssize_t read_number(
     const unsigned char *data, Py_ssize_t at, Py_ssize_t end, long long *number
 ) noexcept nogil:
-    """Return the end of the number at `at`, or a `Fault`. Zigzag: small negative numbers are short as well."""
+    """Return the end of the number at `at`, or a `Fault`. Zigzag: small negative numbers are short, too."""
     cdef unsigned long long word = 0
     cdef Py_ssize_t after = read_varint(data, at, end, &word)
     if after < 0:
-        # The longest number has ten bytes.
+        # A number has at most ten bytes.
         return Fault.NO_END_ if end - at >= 10 else Fault.ENDS_
     number[0] = <long long>((word >> 1) ^ (~(word & 1) + 1))
     return after
@@ -88,11 +88,11 @@ cdef inline Py_ssize_t read_size(
 cdef class AvroDecoder(RowDecoder):
     cdef Step *steps
     cdef Py_ssize_t num_steps
-    cdef list described  # the steps as `avro.steps` has them, which own the bytes
+    cdef list described  # the Python steps, which own the bytes
     cdef str wrong
     cdef Py_ssize_t empty_items
-    # Blocks, and items that were read or skipped one by one, since the decoder was made: with the bytes of the payloads,
-    # they bound the time that it took.
+    # The number of blocks, and of items that were read or skipped one by one, since the decoder was created. With the
+    # number of bytes, it bounds the time of decoding.
     cdef readonly Py_ssize_t items
 
     cdef int lay_out(self, Step *step, described, Node *node, Py_ssize_t *used) except -1

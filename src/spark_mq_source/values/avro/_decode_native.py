@@ -1,9 +1,8 @@
 """Decodes Avro, compiled: Cython's pure-Python mode, C types in ``_decode_native.pxd``.
 
-One function walks the steps of a record and calls itself for what is
-within: as deep as the schema, which is bounded, never as deep as the bytes say. Every size is compared with what is
-left of the payload before it is used. What is wrong with a payload is no exception here: it is a negative position, and
-on the way out each step adds its name to the path.
+One function executes the steps of a record and calls itself for inner steps: as deep as the schema, which is bounded,
+regardless of the bytes. Every size is compared with the rest of the payload before it is used. A fault in a payload is
+not an exception here but a negative position, and each step adds its name to the path on the way out.
 """
 
 import cython
@@ -82,7 +81,7 @@ class AvroDecoder(RowDecoder):
         free(self.steps)
 
     def lay_out(self, step, described, node, used):
-        """Write a step, and the steps within it after the `used` ones."""
+        """Fill a step; fill its inner steps behind the first `used` steps."""
         at: cython.Py_ssize_t
         inner: cython.pointer(Node)
         self.described[step - self.steps] = described
@@ -125,7 +124,7 @@ class AvroDecoder(RowDecoder):
         return self.wrong
 
     def within(self, step, wrong):
-        """Record the fault, or, without one, that it is within this step; return a negative position."""
+        """Record a fault, or, with None, that it is within this step; return a negative position."""
         if wrong is not None:
             self.wrong = wrong
         name: str = self.described[step - self.steps].name
@@ -134,14 +133,14 @@ class AvroDecoder(RowDecoder):
         return -1
 
     def unreadable(self, step, fault):
-        """Record a fault of a number or a size as `within` does."""
+        """Record a fault of a number or size, like `within`."""
         return self.within(step, _WHYS[fault])
 
     def run(self, data, at, end, step, count):
-        """Read the values of consecutive steps; return where they end, or a negative position if a payload is bad.
+        """Read the values of consecutive steps; return their end, or a negative position if the payload is bad.
 
-        A code without a branch here would read nothing: `avro.steps.check_step` refuses it, because a last branch that
-        raises costs 4 % of the rate.
+        `avro.steps.check_step` refuses a code without a branch here, which would read nothing: a last branch that
+        raises would cost 4 % of the rate.
         """
         one: cython.pointer(cython.const[Step])
         last: cython.pointer(cython.const[Step]) = step + count
@@ -164,7 +163,7 @@ class AvroDecoder(RowDecoder):
                 one = one.steps + number
             node = one.node
             code = one.code
-            # What begins with a number: what it is, or how long.
+            # Values that begin with a number: the value itself, or its length.
             if Code.INT <= code <= Code.INT_TO_DOUBLE or code in (
                 Code.TEXT,
                 Code.BINARY,
@@ -265,7 +264,7 @@ class AvroDecoder(RowDecoder):
                         put_null(node.children + at_child)
                 end_struct(node)
             elif code == Code.DEFAULT:
-                # Bounded by the schema, not by the payload: its items do not count.
+                # The schema bounds a default value, not the payload, so its items do not count.
                 size = self.empty_items
                 self.empty_items = -_MAX_LONG // 2
                 if self.run(one.default_value.data, 0, one.default_value.size, one.steps, 1) < 0:
@@ -355,7 +354,7 @@ class AvroDecoder(RowDecoder):
                 count -= 1
 
     def put_key(self, data, at, end, node):
-        """Read the key of a map; return where it ends, or a negative position if it is bad."""
+        """Read the key of a map; return its end, or a negative position if it is bad."""
         size: cython.longlong = 0
         at = read_size(data, at, end, cython.address(size))
         if at < 0:
@@ -368,7 +367,7 @@ class AvroDecoder(RowDecoder):
         return at + size
 
     def put_decimal(self, step, data, size):
-        """Negative if the big-endian number does not fit."""
+        """Append a big-endian number as a decimal; return a negative value if it does not fit."""
         filler: cython.uchar
         value: uint128
         result: int128

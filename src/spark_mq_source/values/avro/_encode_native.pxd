@@ -1,9 +1,9 @@
-"""The codes of the steps of ``write_steps`` in C, and the compiled Avro encoder."""
+"""The step codes of ``write_steps`` in C, and the compiled Avro encoder."""
 
 from spark_mq_source.values._loops_native cimport RowEncoder, WriteStep
 
 
-# As `avro.write_steps.WriteCode`, which `check_codes` compares with it.
+# Equal to `avro.write_steps.WriteCode`; `check_codes` compares them.
 cpdef enum Code:
     CONSTANT
     BOOLEAN

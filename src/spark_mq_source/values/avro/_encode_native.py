@@ -1,7 +1,6 @@
 """Encodes Avro, compiled: Cython's pure-Python mode, C types in ``_encode_native.pxd``.
 
-Room for what is written next is made before it is written; the
-columns are read where Arrow has them.
+Room is reserved before each write; the columns are read in place, in Arrow's buffers.
 """
 
 import cython
@@ -30,7 +29,7 @@ from spark_mq_source.values.codes import check_codes
 
 check_codes(WriteCode, list(Code))
 
-# Before each value there is room for a branch of a union and for a number, or for eight bytes.
+# The room reserved before each value: for a union's branch and a number, or for eight bytes.
 _HEAD_ROOM = cython.declare(cython.Py_ssize_t, 64)
 
 
@@ -83,7 +82,7 @@ class AvroEncoder(RowEncoder):
             put_varint(self, zigzag(number))
         elif code == Code.MILLIS:
             number = cython.cast(cython.p_longlong, step.cells.data)[row]
-            # C's division cuts towards zero.
+            # C's division truncates towards zero.
             number = number // 1000 - (1 if number % 1000 < 0 else 0)
             put_varint(self, zigzag(number))
         elif code == Code.BYTE:
@@ -132,7 +131,7 @@ class AvroEncoder(RowEncoder):
         return 0
 
     def put_block(self, step, row):
-        """Write the items of an array or a map, all in one block."""
+        """Write the items of an array or a map as one block."""
         at: cython.Py_ssize_t
         part: cython.Py_ssize_t
         first: cython.Py_ssize_t = step.cells.offsets[row]
@@ -174,7 +173,7 @@ class AvroEncoder(RowEncoder):
         return self.refuse(step, NO_SYMBOL)
 
     def put_decimal(self, step, row):
-        """Write a decimal, big-endian: as short as possible, or filled to the size of a fixed."""
+        """Write a decimal as big-endian bytes: as short as possible, or padded to the size of a fixed."""
         number: int128
         value: uint128
         at: cython.Py_ssize_t

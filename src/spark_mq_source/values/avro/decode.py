@@ -1,7 +1,7 @@
-"""Avro values as Arrow arrays: the columns of Spark's ``from_avro``, without a JVM and without Python per record.
+"""Avro values as Arrow arrays: the columns of Spark's ``from_avro``, without a JVM or Python objects per record.
 
-The loop is compiled (``_decode_native``) and follows the steps of `avro.steps`. It has no interpreted twin: without it
-a typed column is an error.
+The loop is compiled (``_decode_native``) and executes the steps of `avro.steps`. It has no interpreted twin: without
+it, a typed column is an error.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from spark_mq_source.values.decoder import ValueDecoder
 
 
 def arrow_type_of(definition: str) -> pa.DataType:
-    """Return the Arrow type of values that were written with an Avro schema, as Spark's ``from_avro`` represents them.
+    """Return the Arrow type of values written with an Avro schema, as Spark's ``from_avro`` represents them.
 
-    * A union with null is the type of its other branch; one of int and long is a ``bigint``, one of float and double a
-      ``double``, and any other a struct with the fields ``member0``, ``member1``, ..., of which one is not NULL.
+    * A union with null has the type of its other branch; a union of int and long is a ``bigint``, one of float and
+      double a ``double``, and any other a struct of ``member0``, ``member1``, ..., of which one is not NULL.
     * An enum is a ``string``, a fixed ``binary``.
     * date, decimal, timestamp-millis, timestamp-micros and their local-timestamp counterparts are Spark's ``date``,
       ``decimal``, ``timestamp`` and ``timestamp_ntz``. A uuid is a ``string``. A time of day is the number that was
-      written: Spark has a type for some from release 4.1 on.
+      written, because Spark has a type for times only from release 4.1 on.
 
     Every field is nullable.
 
@@ -32,7 +32,7 @@ def arrow_type_of(definition: str) -> pa.DataType:
         definition: the schema, as JSON.
 
     Raises:
-        OptionError: it is not an Avro schema, is recursive, or has a type that Spark lacks.
+        OptionError: the text is not an Avro schema, or the schema is recursive or has a type that Spark lacks.
 
     Example:
         >>> arrow_type_of('{"type": "record", "name": "F", "fields": [{"name": "a", "type": ["null", "int"]}]}')
@@ -45,19 +45,19 @@ def avro_decoder(writer: str, wanted: pa.DataType, reader: str | None = None) ->
     r"""Return a decoder of the values that were written with one schema.
 
     Bytes after a value in its payload are ignored, as in Java's client and fastavro. Fields that are not wanted are
-    skipped without further checks: a text in them may be invalid UTF-8. A map that was written with a key twice has
-    both.
+    skipped without further checks: a text in them may be invalid UTF-8. If a map was written with equal keys, both
+    entries are returned.
 
     Args:
         writer: the schema that wrote the values, as JSON.
         wanted: the type of the values: all or some fields of `arrow_type_of` for the reader's schema, at any depth and
-            in any order. A field is found by its name, or else by the only name that differs in case alone. An int may
+            in any order. A field is found by its name, or by the only name that differs in case alone. An int may
             be a ``bigint`` or a ``double``, a float a ``double``, and a decimal may have more digits.
-        reader: the schema to which the writer's is resolved by Avro's rules: fields that were not written get their
-            defaults, numbers are promoted, aliases are followed. None for the writer's.
+        reader: the schema to which the writer's is resolved by Avro's rules: missing fields get their defaults, numbers
+            are promoted, aliases are followed. None for the writer's schema.
 
     Raises:
-        OptionError: a schema is not an Avro schema, they cannot be resolved, or `wanted` does not fit the reader's.
+        OptionError: a text is no Avro schema, the schemas cannot be resolved, or `wanted` does not fit the reader's.
         UnsupportedFeatureError: the compiled loop cannot be loaded.
 
     Example:

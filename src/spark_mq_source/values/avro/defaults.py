@@ -1,4 +1,4 @@
-"""Default values, JSON in a schema, encoded as Avro: a decoder then reads them like any other bytes."""
+"""Default values (JSON in a schema) encoded as Avro, so that a decoder reads them like any other bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def encode_default(type_: AvroType, value: Any) -> bytes:  # noqa: ANN401 - JSON
     r"""Encode a default value.
 
     Raises:
-        ValueError: it is not a value of that type.
+        ValueError: the value does not have that type.
 
     Example:
         >>> encode_default(AvroType("union", branches=(AvroType("null"), AvroType("string"))), "ab")
@@ -59,7 +59,7 @@ def _encoded_leaf(type_: AvroType, value: Any) -> bytes:  # noqa: ANN401 - JSON
     if type_.kind in ("int", "long"):
         return _encoded_number(31 if type_.kind == "int" else 63, value)
     if type_.kind in ("float", "double"):
-        # Java's library writes what JSON has no number for as texts.
+        # Java's library writes numbers that JSON cannot express as texts.
         given = value if isinstance(value, str) else _checked(value, (int, float))
         return struct.pack("<f" if type_.kind == "float" else "<d", float(given))
     if type_.kind == "fixed":
@@ -87,7 +87,7 @@ def _encoded_number(bits: int, value: Any) -> bytes:  # noqa: ANN401 - JSON
 
 
 def _checked(value: Any, types: type | tuple[type, ...]) -> Any:  # noqa: ANN401 - JSON
-    # Python's True is an int, JSON's is not a number.
+    # In Python True is an int; in JSON it is not a number.
     if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
         raise ValueError
     return value

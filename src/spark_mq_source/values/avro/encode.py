@@ -1,6 +1,6 @@
 """Arrow arrays as Avro values: the inverse of `decode`.
 
-The loop is compiled (``_encode_native``) and follows the steps of `avro.write_steps`. It has no interpreted twin.
+The loop is compiled (``_encode_native``) and executes the steps of `avro.write_steps`. It has no interpreted twin.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _planned: Final = lru_cache(maxsize=64)(plan_writing)
 def encode_avro(array: pa.Array, definition: str, *, column: str = "value") -> pa.BinaryArray:
     r"""Encode the values as Avro; NULL becomes NULL.
 
-    The types are those that `avro.arrow_type_of` returns; besides, integers may be narrower, and a float a double. A
-    field of the schema without a column is written as its default, or as null. Timestamps are truncated to the schema's
-    milliseconds. The same value always gives the same bytes, which exactly-once writes rely on.
+    The types are those that `avro.arrow_type_of` returns; integers may also be narrower, and a float a double. A schema
+    field without a column is written as its default, or as null. Timestamps are truncated to the schema's milliseconds.
+    Equal values always give equal bytes; exactly-once writes rely on it.
 
     Args:
-        array: the values: for a record, structs whose fields are found by name.
+        array: the values: for a record, structs whose fields are matched by name.
         definition: the schema, as JSON.
         column: the name of the column, for errors.
 
     Raises:
         OptionError: the definition is not a schema, or the array's type does not fit it.
-        UnwritableRowError: a value does not fit it, such as a NULL, or a text that is not a symbol.
+        UnwritableRowError: a value does not fit the schema, such as a NULL, or a text that is not a symbol.
         UnsupportedFeatureError: the compiled loop cannot be loaded.
 
     Example:

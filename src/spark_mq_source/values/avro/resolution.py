@@ -1,14 +1,14 @@
-"""Resolution of a writer's schema to the reader's and to the wanted Arrow type, which gives the steps of decoding.
+"""Resolution of a writer's schema to the reader's and to the wanted Arrow type; the result is the steps of decoding.
 
-The rules are those of Avro 1.12 (Specification, Schema Resolution). Beyond them:
+The rules are those of Avro 1.12 (Specification, Schema Resolution), with these extensions:
 
-* Outside of unions the names of records, enums and fixed need not be the same, as with Java's records.
-* Aliases of fields are those of Java's library: a field of the writer's that one of them names is renamed, even where
-  the reader's schema has another field of the writer's name. Beyond Java, a field whose own name was written needs no
-  alias. An alias that leaves open which field is meant is an error.
-* Where both schemas have a timestamp, or a time of day, the writer's unit counts: nothing is off by 1000.
-* A decimal must have one scale in both schemas.
-* What is not wanted needs no resolution: it is skipped by the writer's schema.
+* Outside of unions the names of records, enums and fixed need not match, as for Java's records.
+* Aliases of fields work as in Java's library: a field of the writer that an alias names is renamed, even if the
+  reader's schema has another field with the writer's name. Beyond Java, a field that was written under its own name
+  needs no alias. An ambiguous alias is an error.
+* If both schemas have a timestamp, or a time of day, the writer's unit counts, so no value is off by a factor of 1000.
+* A decimal must have the same scale in both schemas.
+* Unwanted fields need no resolution: they are skipped by the writer's schema.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spark_mq_source.values.decoder import reason_of
 
 
 class MisfitError(Exception):
-    """The writer's schema cannot be read by the reader's; says why."""
+    """The writer's schema cannot be read by the reader's; contains the reason."""
 
     def __init__(self, why: str, path: str = "") -> None:
         super().__init__(reason_of([path], why))
@@ -47,8 +47,8 @@ def resolve(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
     """Return the step that reads a value.
 
     Raises:
-        MisfitError: no value that was written with one schema can be read with the other.
-        OptionError: as `check_wanted`.
+        MisfitError: no value written with one schema can be read with the other.
+        OptionError: see `check_wanted`.
     """
     check_wanted(reader, wanted)
     step = _read(writer, reader, wanted)
@@ -83,7 +83,7 @@ _PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _read_union(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
-    """Return a step for each branch; a branch that cannot be read is an error only in a value that has it."""
+    """Return a step for each branch; a branch that cannot be read is an error only in values of that branch."""
     steps: list[Step] = []
     for branch in writer.branches:
         try:
@@ -97,7 +97,7 @@ def _read_union(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step
 
 
 def _read_branch(writer: AvroType, union: AvroType, wanted: pa.DataType) -> Step:
-    """Read a value that is not a union as the first branch of the reader's union that accepts it."""
+    """Read a value that is not a union as the first accepting branch of the reader's union."""
     branch = _branch_for(writer, union, wanted)
     if branch.kind == "null":
         return Step(Code.NULL)
@@ -113,8 +113,8 @@ def _read_branch(writer: AvroType, union: AvroType, wanted: pa.DataType) -> Step
 
 
 def _branch_for(writer: AvroType, union: AvroType, wanted: pa.DataType) -> AvroType:
-    # The order is that of Java's Resolver: the same type, by name if it has one; a record that can be read, the last of
-    # those with its name in another namespace or else the first; then the first branch to which the type is promoted.
+    # The order is that of Java's Resolver: the same type, by name for named types; then a readable record, the last of
+    # those with its name in another namespace or else the first; then the first branch that the type is promoted to.
     alike = [branch for branch in union.branches if branch.kind == writer.kind]
     aliased = [branch for branch in alike if writer.name in branch.aliases]
     if len(aliased) > 1:
@@ -149,7 +149,7 @@ def _short(name: str) -> str:
 def _read_record(writer: AvroType, reader: AvroType, wanted: pa.StructType) -> Step:
     places = places_of([field.name for field in reader.fields], wanted)
     sources = _sources(writer, reader)
-    # The reader's field that a field of the writer's is, and where it goes.
+    # For each field of the writer: the reader's field that reads it, its slot, and its column.
     found: dict[int, tuple[AvroField, int, pa.Field]] = {}
     missing: list[Step] = []
     for at, (slot, column) in places.items():
@@ -177,7 +177,7 @@ def _read_record(writer: AvroType, reader: AvroType, wanted: pa.StructType) -> S
 
 
 def _sources(writer: AvroType, reader: AvroType) -> list[list[int]]:
-    """Return the fields of the writer that each field of the reader may be: at most one, unless aliases conflict."""
+    """Return the possible fields of the writer for each field of the reader: at most one, unless aliases conflict."""
     written = {field.name: at for at, field in enumerate(writer.fields)}
     sources = []
     aliased: set[int] = set()
@@ -252,13 +252,13 @@ _LEAVES: Final[Mapping[str, Code]] = {
 
 
 def _is_scaled(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> bool:
-    """Return whether milliseconds were written that are read as microseconds."""
+    """Return whether milliseconds are read as microseconds."""
     families = _family(writer.logical), _family(reader.logical)
     if "" not in families and families[0] != families[1]:
         raise MisfitError(f"{writer.logical} cannot be read as {reader.logical}")
     if pa.types.is_timestamp(wanted):
         return (writer.logical or reader.logical).endswith("-millis")
-    # Spark has a time of day as the number that was written.
+    # A time of day stays the number that was written.
     return families == ("time", "time") and writer.logical != reader.logical
 
 
@@ -268,7 +268,7 @@ def _family(logical: str) -> str:
     return "time" if logical.startswith("time-") else logical
 
 
-# -- what is skipped
+# -- skipped values
 
 
 def _skip(type_: AvroType, name: str) -> list[Step]:
@@ -290,7 +290,7 @@ def _skip(type_: AvroType, name: str) -> list[Step]:
 
 
 def _merged(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield the steps with one step for consecutive skips of one kind."""
+    """Merge consecutive skips of the same kind into one step."""
     last: Step | None = None
     for step in steps:
         if last and step.code == last.code and step.code in (Code.SKIP_BYTES, Code.SKIP_VARINTS, Code.SKIP_SIZED):
@@ -305,7 +305,7 @@ def _merged(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _sequence(steps: Sequence[Step]) -> Step:
-    """Return one step for several, which may be a branch of a union: the loop resolves one union a step."""
+    """Return one step for several steps, also for use as a branch: the loop resolves only one union per step."""
     merged = tuple(_merged(steps))
     if len(merged) == 1 and merged[0].code != Code.UNION:
         return merged[0]

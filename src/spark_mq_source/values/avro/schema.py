@@ -1,7 +1,7 @@
-"""The grammar of Avro schemas: a definition becomes types (Apache Avro 1.12 specification, Schema Declaration).
+"""Parses Avro schemas: a definition becomes types (Apache Avro 1.12 specification, Schema Declaration).
 
-Laxer than the specification where brokers and clients are: a name may be defined twice, a default may have the wrong
-type until it is needed, and a name is also looked for outside of its namespace (as Java's library does).
+Like brokers and clients, this parser is laxer than the specification: a name may be defined twice, a default may have
+the wrong type until it is needed, and a name is also looked up outside its namespace (as in Java's library).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ AVRO_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 
 MAX_PRECISION: Final = 38
-"""Digits of a decimal in Spark."""
+"""The maximum number of digits of a decimal in Spark."""
 
 _MAX_DEPTH: Final = 64
 _MAX_TYPES: Final = 20_000
@@ -36,7 +36,7 @@ _LOGICAL: Final[Mapping[str, frozenset[str]]] = {
 
 @dataclass(slots=True, eq=False)
 class AvroField:
-    """A field of a record; `default` is what JSON says, and means nothing unless `has_default`."""
+    """A field of a record; `default` is the JSON value, and is valid only if `has_default`."""
 
     name: str
     type: AvroType
@@ -47,19 +47,19 @@ class AvroField:
 
 @dataclass(slots=True, eq=False)
 class AvroType:
-    """A type; one that refers to itself is a cycle of these.
+    """An Avro type; a type that refers to itself is a cycle of these objects.
 
     Attributes:
         kind: a primitive, or ``record``, ``enum``, ``fixed``, ``array``, ``map`` or ``union``.
-        name: of a record, enum or fixed, with its namespace.
-        aliases: other names of it, likewise.
-        inner: what an array or a map has.
-        branches: of a union.
-        default: the symbol of an enum that stands for unknown ones; empty if there is none.
-        logical: a logical type that the specification knows, of the right kind and with valid attributes; else empty.
-        precision: of a decimal; also of a string that says so, which means something in JSON alone (`json.steps`).
-        scale: likewise.
-        java_class: of a primitive or an array: what Java's library made it of; empty if the definition does not say.
+        name: full name of a record, enum or fixed, with its namespace.
+        aliases: other full names of this type.
+        inner: the type of an array's elements or a map's values.
+        branches: the branches of a union.
+        default: the symbol of an enum that replaces unknown ones; empty without one.
+        logical: a logical type of the specification, of the right kind and with valid attributes; otherwise empty.
+        precision: of a decimal, or of a string with a precision, which has a meaning only in JSON (`json.steps`).
+        scale: the scale that belongs to `precision`.
+        java_class: the class that Java's library made a primitive or an array of; empty if the definition lacks it.
     """
 
     kind: str
@@ -81,10 +81,10 @@ class AvroType:
 
 
 def parse_avro(definition: str) -> AvroType:
-    """Parse a definition, which is JSON, or the name of a primitive type alone.
+    """Parse a definition, which is JSON or only the name of a primitive type.
 
     Raises:
-        ValueError: it is not a schema; the message gives the reason.
+        ValueError: the text is not a schema; the message gives the reason.
 
     Example:
         >>> parse_avro('{"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}').fields[0].type
@@ -107,7 +107,7 @@ def avro_type_of(document: object) -> AvroType:
     """Return the type in a parsed definition.
 
     Raises:
-        ValueError: it is not a schema; the message gives the reason.
+        ValueError: the document is not a schema; the message gives the reason.
     """
     return _Parser().type_of(document, "the schema", "", 0)
 
@@ -145,7 +145,7 @@ class _Parser:
         full = _full_name(name, namespace)
         if full in self._named:
             return self._named[full]
-        # As in registries that hold a schema whose namespaces somebody took away.
+        # Some registries hold schemas from which the namespaces were removed.
         same = [made for full, made in self._named.items() if full.rpartition(".")[2] == name.rpartition(".")[2]]
         if not same:
             raise ValueError(f"{path} has the type {name!r}, which is unknown")
@@ -206,12 +206,12 @@ def _texts(given: object) -> tuple[str, ...]:
 
 
 def _is_unicode(text: str) -> bool:
-    # JSON can say half of a pair of surrogates.
+    # JSON can express half a surrogate pair.
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _set_logical_type(made: AvroType, kind: Mapping[str, Any]) -> None:
-    # One that is unknown or invalid is ignored, as the specification has it.
+    # An unknown or invalid logical type is ignored, as in the specification.
     logical = kind.get("logicalType")
     if logical == "decimal" and made.kind in ("bytes", "fixed", "string"):
         precision, scale = kind.get("precision"), kind.get("scale", 0)
@@ -226,10 +226,10 @@ def _set_logical_type(made: AvroType, kind: Mapping[str, Any]) -> None:
 
 
 def check_finite(type_: AvroType) -> None:
-    """Refuse a type that has no finite shape as columns, or one that is too large.
+    """Refuse a type that is too large, or whose columns would have no finite type.
 
     Raises:
-        ValueError: it is recursive, nested too deep, or has too many types.
+        ValueError: the type is recursive, nested too deeply, or has too many types.
 
     Example:
         >>> node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
@@ -242,7 +242,7 @@ def check_finite(type_: AvroType) -> None:
 
 
 def _measure(type_: AvroType, known: dict[int, tuple[int, int]], around: set[int]) -> tuple[int, int]:
-    """Return the depth of a type and the number of types in it; named types count at each place of use."""
+    """Return the depth of a type and the number of types in it; named types count once per use."""
     if id(type_) in around:
         raise ValueError(f"the record {type_.name} contains itself")
     if id(type_) not in known:

@@ -1,4 +1,4 @@
-"""The steps that read a value: `avro.resolution` makes them, and the compiled decoder lays them out as C structs."""
+"""The steps that read a value; `avro.resolution` makes them, and the compiled decoder copies them into C structs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 import pyarrow as pa
 
 MAX_EMPTY_ITEMS: Final = 1024
-"""The most items without bytes of their own (nulls, records without fields) in the arrays of a payload."""
+"""The maximum number of items without bytes (nulls, records without fields) in the arrays of a payload."""
 
 
 class Code(IntEnum):
-    """Action of a step; in the order of ``_decode_native.pxd``."""
+    """The action of a step; in the order of ``_decode_native.pxd``."""
 
     NULL = 0
     BOOLEAN = 1
     INT = 2  # 32 bits
     LONG = 3
-    MILLIS = 4  # as microseconds
+    MILLIS = 4  # read as microseconds
     INT_TO_FLOAT = 5
     INT_TO_DOUBLE = 6
     FLOAT = 7
@@ -29,16 +29,16 @@ class Code(IntEnum):
     TEXT = 10
     BINARY = 11
     FIXED = 12  # `size` bytes
-    DECIMAL = 13  # of `size` bytes, or of as many as it says itself where that is negative
+    DECIMAL = 13  # of `size` bytes; if `size` is negative, the bytes begin with their size
     ENUM = 14
     RECORD = 15
     ARRAY = 16
     MAP = 17
-    UNION = 18  # a step a branch
-    MEMBER = 19  # one field of a struct that stands for a union, the others NULL
+    UNION = 18  # one step per branch
+    MEMBER = 19  # one field of a struct that represents a union; the others are NULL
     DEFAULT = 20  # the step reads `data`
     FAIL = 21
-    SEQUENCE = 22  # of steps that skip
+    SEQUENCE = 22  # a sequence of steps that skip
     SKIP_BYTES = 23  # `size` of them
     SKIP_VARINTS = 24  # `size` of them
     SKIP_SIZED = 25  # `size` texts or binary values
@@ -51,16 +51,16 @@ class Step:
 
     Attributes:
         code: the action.
-        name: the field that it reads, for errors.
-        slot: the field of the enclosing struct that it fills; negative if it fills none.
-        steps: the steps within it.
+        name: the field that the step reads, for errors.
+        slot: the field of the enclosing struct that the step fills; negative if it fills none.
+        steps: the inner steps.
         size: see `Code`.
-        is_int: whether the bytes are an ``int`` of Avro, whatever it is read as.
-        is_empty: of an array: its items have no bytes.
-        data: a default value, encoded.
-        symbols: of an enum: the reader's text of each symbol; None for one that the reader does not know.
+        is_int: whether the bytes are an Avro ``int``, regardless of the type that is read.
+        is_empty: of an array: whether its items have no bytes.
+        data: an encoded default value.
+        symbols: of an enum: the reader's text for each symbol; None if the reader does not know it.
         precision: of a decimal.
-        shift: by how many digits a decimal grows.
+        shift: the number of digits by which a decimal grows.
         written: of an enum: the writer's symbols.
         text: of `FAIL`: the reason.
     """
@@ -81,30 +81,30 @@ class Step:
 
 
 def check_step(step: Step, type_: pa.DataType | None) -> None:
-    """Check that the compiled loop can run a step, and the steps within it, to fill an array of a type.
+    """Check that the compiled loop can execute a step, and its inner steps, to fill an array of a type.
 
-    This is the one place that determines which step may be directly within which: the loop itself checks nothing.
+    Only this function determines which step may directly contain which other step: the loop itself checks nothing.
 
     Args:
         step: the step of a value.
-        type_: the type of the array that it fills; None if it skips the value.
+        type_: the type of the array to fill; None if the step skips the value.
 
     Raises:
-        AssertionError: the step would corrupt the array, or consume other bytes than the value's: an error in the
-            planner, never in a schema.
+        AssertionError: the step would corrupt the array, or consume other bytes than the value's; that is an error of
+            the planner, never of a schema.
     """
     code, within = step.code, step.steps
     fits = code in _SKIPS and step.slot < 0 if type_ is None else code in _FILLS and _FILLS[code](type_)
     if code in (Code.RECORD, Code.SEQUENCE, Code.SKIP_BLOCKS):
         _check(fits, step, type_)
     elif code == Code.UNION:
-        # The loop resolves one union a step.
+        # The loop resolves only one union per step.
         _check(fits and all(one.code != Code.UNION for one in within), step, type_)
     else:
         _check(fits and len(within) == (code in (Code.ARRAY, Code.MAP, Code.MEMBER, Code.DEFAULT)), step, type_)
     if type_ is not None and code in (Code.RECORD, Code.MEMBER):
         slots = sorted(one.slot for one in within if one.slot >= 0)
-        # Each column gets one value a row; `MEMBER` adds the nulls of the others.
+        # Each column gets one value per row; `MEMBER` adds the NULLs of the other columns.
         _check(slots == list(range(type_.num_fields)) if code == Code.RECORD else True, step, type_)
         for one in within:
             _check(one.slot < type_.num_fields, step, type_)
@@ -155,7 +155,7 @@ _SKIPS: Final = frozenset(
 )
 
 
-# Why a payload cannot be decoded.
+# Reasons why a payload cannot be decoded.
 ENDS: Final = "the payload ends within it"
 NO_END: Final = "a number does not end"
 NO_INT: Final = "an int needs more than 32 bits"

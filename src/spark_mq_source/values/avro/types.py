@@ -1,6 +1,6 @@
-"""The Arrow types that Spark has for Avro's, and which types may be wanted instead.
+"""The Arrow types that Spark uses for Avro's types, and the types that may be wanted instead.
 
-As Spark's ``from_avro`` has them: `SchemaConverters` and `AvroDeserializer` of Spark 4.0 to 4.3.
+They follow Spark's ``from_avro``: `SchemaConverters` and `AvroDeserializer` of Spark 4.0 to 4.3.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_mq_source.values.avro.schema import MAX_PRECISION, AvroType
 
 
 def arrow_type(type_: AvroType, path: str = "value") -> pa.DataType:
-    """Return the Arrow type that Spark has for an Avro type.
+    """Return the Arrow type that Spark uses for an Avro type.
 
     Raises:
         OptionError: Spark has no such type; the message names the field.
@@ -64,8 +64,8 @@ _PLAIN_TYPES: Final[Mapping[str, pa.DataType]] = {
     "bytes": pa.binary(),
     "fixed": pa.binary(),
 }
-# As Spark 4.0: later releases have a type TIME for time-micros, if a setting allows it, which Arrow batches from Python
-# cannot have in all of them; and nanoseconds are a number in it.
+# As in Spark 4.0. Later releases have a type TIME for time-micros if a setting allows it, but not all of them accept it
+# in Arrow batches from Python. Spark reads nanoseconds as a number.
 _LOGICAL_TYPES: Final[Mapping[str, pa.DataType]] = {
     "date": pa.date32(),
     "timestamp-millis": pa.timestamp("us", "UTC"),
@@ -87,7 +87,7 @@ def not_null_branches(union: AvroType) -> list[AvroType]:
 
 
 def is_number_union(union: AvroType) -> bool:
-    """Return whether Spark makes one number of a union, the wider one."""
+    """Return whether Spark reads a union as one number of its wider type."""
     kinds = sorted(branch.kind for branch in not_null_branches(union))
     return kinds in (["int", "long"], ["double", "float"])
 
@@ -97,10 +97,10 @@ Place = tuple[int, pa.Field]
 
 
 def places_of(names: Sequence[str], wanted: pa.StructType, path: str = "value") -> dict[int, Place]:
-    """Return the place of each name that is wanted: of the same name, or else of the one that differs in case alone.
+    """Return the place of each wanted name: the field of the same name, or the only one that differs in case alone.
 
     Raises:
-        OptionError: a wanted field has no name here, several, or one that another field has.
+        OptionError: a wanted field matches no name, several names, or the name of another field.
     """
     exact = {name: at for at, name in enumerate(names)}
     lower = [name.lower() for name in names]
@@ -119,10 +119,10 @@ def places_of(names: Sequence[str], wanted: pa.StructType, path: str = "value") 
 
 
 def check_wanted(type_: AvroType, wanted: pa.DataType, path: str = "value") -> None:
-    """Refuse a wanted type that values of an Avro type cannot become without loss.
+    """Refuse a wanted type that the values of an Avro type cannot become without loss.
 
     Raises:
-        OptionError: naming the field.
+        OptionError: the type does not fit; names the field.
     """
     kind = type_.kind
     if kind == "union" and len(not_null_branches(type_)) == 1:

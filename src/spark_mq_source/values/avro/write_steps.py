@@ -1,4 +1,4 @@
-"""The steps that write Arrow values as Avro, made of the schema and the Arrow type."""
+"""The steps that write Arrow values as Avro, derived from the schema and the Arrow type."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NO_MEMBER: Final = "must have exactly one member in a row, as every union"
 
 
 class WriteCode(IntEnum):
-    """Action of a step that writes; in the order of ``_encode_native.pxd``."""
+    """The action of a step that writes; in the order of ``_encode_native.pxd``."""
 
-    CONSTANT = 0  # `data`, whatever is in the column
+    CONSTANT = 0  # `data`, regardless of the column
     BOOLEAN = 1
-    BYTE = 2  # numbers of that width
+    BYTE = 2  # an integer of this width
     SHORT = 3
     INT = 4
     LONG = 5
-    MILLIS = 6  # of microseconds, cut towards the past as Spark does
+    MILLIS = 6  # from microseconds, rounded towards the past as in Spark
     FLOAT = 7
     DOUBLE = 8
     INT_TO_DOUBLE = 9
@@ -43,7 +43,7 @@ class WriteCode(IntEnum):
     RECORD = 16
     ARRAY = 17
     MAP = 18
-    MEMBERS = 19  # the one of a struct's fields that is not NULL
+    MEMBERS = 19  # the only field of a struct that is not NULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class WriteStep:
 
     Attributes:
         code: the action.
-        path: of the field, for errors.
-        column: the field of the enclosing struct that has the values.
+        path: the path of the field, for errors.
+        column: the field of the enclosing struct that contains the values.
         head: the number of the union's branch.
-        null: the bytes of NULL; None if it is not allowed.
-        steps: the steps within it.
+        null: the bytes of NULL; None if NULL is not allowed.
+        steps: the inner steps.
         data: of `CONSTANT`.
         size: of a fixed.
-        shift: by how many digits a decimal grows.
+        shift: the number of digits by which a decimal grows.
         symbols: of an enum.
     """
 
@@ -92,14 +92,14 @@ def plan_writing(type_: pa.DataType, definition: str, column: str = "value") -> 
 
 
 def check_write_step(step: WriteStep, type_: pa.DataType) -> None:
-    """Check that the compiled loop can run a step, and the steps within it, on an array of a type.
+    """Check that the compiled loop can execute a step, and its inner steps, on an array of a type.
 
     Args:
         step: the step of a value.
-        type_: the type of the array; null if there is none.
+        type_: the type of the array; null without a column.
 
     Raises:
-        AssertionError: the step would read other memory than the array's: an error in the planner, never in a schema.
+        AssertionError: the step would read memory outside the array; an error of the planner, never of a schema.
     """
     code, within = step.code, step.steps
     if code == WriteCode.CONSTANT:
@@ -115,7 +115,7 @@ def check_write_step(step: WriteStep, type_: pa.DataType) -> None:
     _check(not within or code in (WriteCode.RECORD, WriteCode.MEMBERS), step, type_)
     for one in within:
         _check(one.column < type_.num_fields, step, type_)
-        # A member is chosen by the validity of its column.
+        # The validity of its column selects a member.
         _check(code == WriteCode.RECORD or (one.column >= 0 and one.code != WriteCode.CONSTANT), step, type_)
         check_write_step(one, type_.field(one.column).type if one.column >= 0 else pa.null())
 
@@ -226,7 +226,7 @@ def _write_union(union: AvroType, type_: pa.DataType, path: str) -> WriteStep:
             steps.append(replace(_write(branches[at], field.type, f"{path}.{field.name}"), column=column, head=head))
         return WriteStep(WriteCode.MEMBERS, path, null=null, steps=tuple(steps))
     if is_number_union(union):
-        # The wider one, whatever it stands for: Spark has the number.
+        # The wider branch, regardless of its logical type: Spark has only the number.
         at, wide = next((at, one) for at, one in enumerate(union.branches) if one.kind in ("long", "double"))
         return replace(_write(AvroType(wide.kind), type_, path), head=heads[at], null=null)
     fault: OptionError | None = None
