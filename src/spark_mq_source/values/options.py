@@ -1,4 +1,4 @@
-"""Options for the decoding and encoding of values, and the encodings that they name."""
+"""Options for the decoding and encoding of values, and the encodings that they select."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from spark_mq_source.core.shared_options import EVERYWHERE, parse_one_of
 from spark_mq_source.values.encodings import Encoding, TypedRead, TypedWrite, is_avro_definition
 
 RAW: Final = "raw"
-"""The `valueFormat` of bytes that are not decoded."""
+"""The `valueFormat` for undecoded bytes."""
 
 AUTO: Final = "auto"
-"""The `valueFormat` with which the registry determines the encoding of values."""
+"""The `valueFormat` for the encoding that the schema registry names."""
 
 DEFINED: Final = ("json", "avro", "protobuf")
-"""The formats of values that have a schema."""
+"""The formats of values with a schema."""
 
 _FILE: Final = "file:"
 
 
 def _parse_definition(text: str) -> bytes:
-    """Return the bytes of a schema, from the option itself or a file.
+    """Return the bytes of a schema from the option itself or a file.
 
     Raises:
-        ValueError: empty, or the file cannot be read.
+        ValueError: the text is empty, or the file cannot be read.
     """
     if not text.startswith(_FILE):
         return parse_text(text.strip()).encode()
@@ -40,7 +40,7 @@ def _parse_definition(text: str) -> bytes:
 
 
 def value_schema_option(side: str = "value") -> Any:  # noqa: ANN401 - as `option`
-    """Option `valueSchema`, or `keySchema` with `side="key"`."""
+    """Declare the option `valueSchema`, or `keySchema` with `side="key"`."""
     return option(
         f"Schema of the {side}s: with `avro` an Avro schema (JSON); with `json` one as well, or columns as in Spark's "
         f"`from_json` (`a int, b array<string>`); with `protobuf` a FileDescriptorSet (`protoc --include_imports "
@@ -54,7 +54,7 @@ def value_schema_option(side: str = "value") -> Any:  # noqa: ANN401 - as `optio
 
 
 def value_message_option(side: str = "value") -> Any:  # noqa: ANN401 - as `option`
-    """Option `valueMessage`, or `keyMessage` with `side="key"`."""
+    """Declare the option `valueMessage`, or `keyMessage` with `side="key"`."""
     return option(
         f"Full name of the message in `{side}Schema` with `{side}Format=protobuf`, such as `flights.Flight`.",
         default=None,
@@ -65,10 +65,10 @@ def value_message_option(side: str = "value") -> Any:  # noqa: ANN401 - as `opti
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TypedOptions(Options):
-    """Options that say how values are decoded and encoded."""
+    """Options for decoding and encoding values."""
 
     typed: TypedRead | None = None
-    """The decoding of a read: not an option, but what the driver derives from the options and the registry."""
+    """The decoding of a read; not an option: the driver derives it from the options and the registry."""
 
     encoded: TypedWrite | None = None
     """The encoding of a write, likewise."""
@@ -103,10 +103,10 @@ class TypedOptions(Options):
 
 
 def encoding_of(name: str, definition: bytes | None, message: str | None) -> Encoding | None:
-    """Return the encoding that the options of a key or value name; None for bytes.
+    """Return the encoding that the options of a key or value select; None for bytes.
 
     Raises:
-        ValueError: the definition is not a text.
+        ValueError: the definition is not text.
     """
     if name in (RAW, AUTO):
         return None
@@ -120,10 +120,10 @@ def encoding_of(name: str, definition: bytes | None, message: str | None) -> Enc
 
 
 def key_encoding_of(options: TypedOptions) -> Encoding | None:
-    """Return the encoding of keys that the options name; None for bytes, and for formats without keys.
+    """Return the encoding of keys that the options select; None for bytes, and for formats without keys.
 
     Raises:
-        ValueError: the definition is not a text.
+        ValueError: the definition is not text.
     """
     names = ("key_schema", "key_message")
     return encoding_of(getattr(options, "key_format", RAW), *(getattr(options, name, None) for name in names))
@@ -133,7 +133,7 @@ def typed_read_of(options: TypedOptions) -> TypedRead | None:
     """Return the decoding that the options determine without a registry; None if nothing is decoded.
 
     Raises:
-        ValueError: a definition is not a text.
+        ValueError: a definition is not text.
     """
     value = encoding_of(options.value_format, options.value_schema, options.value_message)
     key = key_encoding_of(options)
@@ -164,11 +164,11 @@ def typed_write_of(options: TypedOptions, *, registers: bool = False) -> TypedWr
     """Return the encoding of a write that the options determine; None if nothing is encoded.
 
     Args:
-        options: of the write.
-        registers: whether the broker keeps a schema, so that there is always one.
+        options: the options of the write.
+        registers: whether the broker stores a schema, so that an encoding always has one.
 
     Raises:
-        ValueError: a definition is not a text.
+        ValueError: a definition is not text.
     """
     value = encoding_of(options.value_format, options.value_schema, options.value_message)
     key = key_encoding_of(options)

@@ -1,4 +1,4 @@
-"""Payloads that hold a key and a value, as written by Pulsar's KEY_VALUE schema with the encoding INLINE."""
+"""Payloads of a key and a value, as written by Pulsar's KEY_VALUE schema with the encoding INLINE."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _decoding: Final = Implementation(_pairs_python)
 
 
 def pair_decoder(implementation: str | None = None) -> ValueDecoder:
-    r"""Return a decoder of pairs into a struct of the bytes of the key and of the value, either of which may be NULL.
+    r"""Return a decoder of pairs into a struct of the bytes of key and value, each of which may be NULL.
 
-    Each is an int32 of its size, -1 for NULL, and its bytes (`KeyValue.decode` of the Java client).
+    Each part is an int32 with its size, -1 for NULL, and the bytes (`KeyValue.decode` of the Java client).
 
     Args:
-        implementation: ``native`` or ``python``; None for the one that runs in this process.
+        implementation: ``native`` or ``python``; None for the implementation of this process.
 
     Example:
         >>> import pyarrow as pa

@@ -18,15 +18,15 @@ The layouts are those of the Java client (``org.apache.pulsar.client.impl.schema
 
 Three of them are not what their names suggest:
 
-- ``date`` is a ``java.util.Date``: an instant, whose day depends on a time zone that the payload does not name. So it is
-  a timestamp; ``to_date(value)`` gives the day in the session's time zone.
-- ``time`` is a ``java.sql.Time``, which is an instant too, on a day that means nothing and at an hour of the writer's
-  time zone. So it stays the number of milliseconds.
-- ``local_time`` has no type in Spark before 4.1, where ``time`` is off by default. So it stays the number of
-  nanoseconds; ``time`` can be asked for.
+- ``date`` is a ``java.util.Date``: an instant, whose day depends on a time zone that the payload does not contain. So
+  it is a timestamp; ``to_date(value)`` gives the day in the session's time zone.
+- ``time`` is a ``java.sql.Time``: an instant, too, on a meaningless day and at an hour of the writer's time zone. So it
+  stays a number of milliseconds.
+- ``local_time`` has no type in Spark before 4.1, where ``time`` is off by default. So it stays a number of nanoseconds;
+  the type ``time`` can be requested.
 
-What Spark cannot hold is cut: nanoseconds to microseconds, towards the past. Java's decoders of dates and times ignore
-bytes that follow the value; here a payload of another length is a reason for all kinds.
+Nanoseconds are cut to microseconds, towards the past. Java's decoders of dates and times ignore bytes after the value;
+here a payload of another length is an error for all kinds.
 """  # noqa: E501 - a table
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _NS_OF_DAY: Final = 86_400_000_000_000
 _MAX_INT64: Final = 2**63 - 1
 
 _Columns = tuple[pa.Array, pa.Array | None]
-"""The values, and which of them are in range; None if all are."""
+"""The values, and the flags of the values in range; None if all are in range."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Storage of values of a fixed width.
+    """The layout of values of a fixed width.
 
     Attributes:
         type: the Arrow type.
-        size: bytes of a value.
-        read: converts the bytes of all values.
+        size: the bytes of a value.
+        read: converts the concatenated bytes of values.
     """
 
     type: pa.DataType
@@ -73,10 +73,10 @@ def primitive_type_of(kind: str) -> pa.DataType:
     """Return the Arrow type of a primitive schema's values.
 
     Args:
-        kind: the name, as in the table above.
+        kind: a name from the table above.
 
     Raises:
-        OptionError: there is no such primitive.
+        OptionError: the primitive does not exist.
 
     Example:
         >>> primitive_type_of("int16"), primitive_type_of("instant")
@@ -93,12 +93,12 @@ def primitive_decoder(kind: str, wanted: pa.DataType | None = None) -> ValueDeco
     r"""Return a decoder of payloads that a primitive schema wrote.
 
     Args:
-        kind: the name, as in the table above.
-        wanted: the type of the values; None for `primitive_type_of`. Integers and floats can be wider, integers
+        kind: a name from the table above.
+        wanted: the type of the values; None for `primitive_type_of`. Integers and floats can be wider, integers can be
             decimals or doubles that hold them all, strings binary, and ``local_time`` Spark's ``time``.
 
     Raises:
-        OptionError: there is no such primitive, or it does not become the type without loss.
+        OptionError: the primitive does not exist, or cannot become the type without loss.
 
     Example:
         >>> decoded = primitive_decoder("int16").decode(pa.array([b"\x01\x00", None, b"1"]))
@@ -132,7 +132,7 @@ def _becomes(kind: str, given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 class _PlainDecoder:
-    """Decodes strings and bytes, which are the payload."""
+    """Decodes strings and bytes, which are the whole payload."""
 
     def __init__(self, kind: str, wanted: pa.DataType) -> None:
         self.type = wanted
@@ -160,7 +160,7 @@ def _texts(payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
 
 
 class _FixedDecoder:
-    """Decodes values of a fixed width: all of a batch in one piece, without an object for each."""
+    """Decodes values of a fixed width: all of a batch at once, without an object per value."""
 
     def __init__(self, kind: str, wanted: pa.DataType) -> None:
         self.type = wanted
@@ -174,7 +174,7 @@ class _FixedDecoder:
         reasons: dict[int, str] = {}
         if not len(payloads):
             return Decoded(pa.nulls(0, self.type), reasons)
-        fits = pc.equal(pc.binary_length(payloads), self._size.take(1)[0])  # NULL where the payload is NULL
+        fits = pc.equal(pc.binary_length(payloads), self._size.take(1)[0])  # NULL if the payload is NULL
         if not pc.all(fits, min_count=0).as_py():
             lengths = pc.binary_length(payloads)
             article = "an" if self._kind[0] == "i" else "a"
@@ -197,7 +197,7 @@ class _FixedDecoder:
         return "0x" + bytes(payloads[row].as_buffer()).hex()
 
 
-# pa.scalar and pa.array import pandas where there is one, which takes a worker seconds: see `ConstantColumn`.
+# pa.scalar and pa.array import pandas if it is installed, which takes a worker seconds: see `ConstantColumn`.
 def _bytes_scalar(value: bytes) -> pa.Scalar:
     offsets = pa.py_buffer(array("i", (0, len(value))))
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])[0]
@@ -227,7 +227,7 @@ def _with_nulls(values: pa.Array, valid: pa.Array) -> pa.Array:
 
 
 def _joined(payloads: pa.Array) -> bytes:
-    """Return the bytes of all payloads, of which none is NULL, concatenated."""
+    """Return the concatenated bytes of payloads without NULLs."""
     _, offsets, data = payloads.buffers()
     numbers = memoryview(offsets).cast("i")
     first, last = numbers[payloads.offset], numbers[payloads.offset + len(payloads)]
@@ -235,7 +235,7 @@ def _joined(payloads: pa.Array) -> bytes:
 
 
 def _numbers(data: bytes, code: str) -> array[int]:
-    """Big-endian numbers in the machine's order."""
+    """Convert big-endian numbers to the machine's byte order."""
     numbers = array(code)
     numbers.frombytes(data)
     if sys.byteorder == "little":
@@ -257,7 +257,7 @@ def _bools(data: bytes) -> _Columns:
 
 
 def _within(values: pa.Array, lowest: int, highest: int) -> pa.Array | None:
-    """Return which values are in a range; None if all are."""
+    """Return flags of the values in a range; None if all are."""
     within = pc.and_(
         pc.greater_equal(values, _scalar(lowest, values.type)), pc.less_equal(values, _scalar(highest, values.type))
     )
@@ -269,7 +269,7 @@ def _both(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
 
 
 def _in_microseconds(values: pa.Array, us: int) -> _Columns:
-    """Convert numbers of a unit of `us` microseconds; zero for those that exceed an int64."""
+    """Convert numbers with a unit of `us` microseconds; those that exceed an int64 become 0."""
     within = _within(values, -(_MAX_INT64 // us) + 1, _MAX_INT64 // us - 1)
     if within is not None:
         values = pc.if_else(within, values, _scalar(0))
@@ -288,7 +288,7 @@ def _instants(data: bytes) -> _Columns:
         pc.shift_left(pc.cast(high, pa.int64()), _scalar(32)), pc.cast(low.view(pa.uint32()), pa.int64())
     )
     us, within = _in_microseconds(seconds, 1_000_000)
-    # Java's Instant.ofEpochSecond also takes nanoseconds outside of a second; an Instant has none such.
+    # Java's Instant.ofEpochSecond also accepts nanoseconds beyond a second, which an Instant never contains.
     within = _both(within, _within(ns, 0, 999_999_999))
     return pc.add(us, pc.divide(pc.cast(ns, pa.int64()), _scalar(1000))).view(_TIMESTAMP), within
 

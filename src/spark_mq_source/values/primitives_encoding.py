@@ -1,4 +1,4 @@
-"""Columns as the primitives of Pulsar's registry: the layouts that `primitives` reads, in the same table."""
+"""Columns as the primitives of Pulsar's registry, with the layouts of the table in `primitives`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _DAY_US: Final = 86_400_000_000
 
 
 class PrimitiveEncoder:
-    r"""Writes single values, of one layout; the same bytes for the same values, always.
+    r"""Encodes single values in one layout; equal values always give equal bytes.
 
     Args:
-        kind: the name, as in the table of `primitives`.
-        type_: of the column: `primitives.primitive_type_of`, or an integer or float that is narrower.
-        column: that has the values, for errors.
+        kind: a name from the table in `primitives`.
+        type_: the column's type: `primitives.primitive_type_of`, or a narrower integer or float.
+        column: the column's name, for errors.
 
     Raises:
         OptionError: the column has another type.
@@ -40,7 +40,7 @@ class PrimitiveEncoder:
             raise OptionError(f"column {column} is {type_}, and {column}Format={kind} is {self._type}: cast it")
 
     def encode(self, values: pa.Array) -> pa.Array:
-        """Encode the payloads as a binary array; NULL becomes NULL.
+        """Encode the values as a binary array; NULL becomes NULL.
 
         Raises:
             UnwritableRowError: a value is out of the layout's range.
@@ -124,4 +124,4 @@ _WRITERS: Final[Mapping[str, tuple[str, Callable[[pa.Array], list[int]]]]] = {
     "local_time": ("q", _plain),
     "local_date_time": ("q", _days_and_times),
 }
-"""The type code of the numbers (`array`), and their conversion from a column, 0 for NULL; big-endian in the payload."""
+"""The type code of the numbers (`array`), and their conversion from a column, with 0 for NULL."""

@@ -1,8 +1,8 @@
-"""Rows with typed columns from the messages of a task: between a format's batches of bytes and Spark.
+"""Rows with typed columns from the messages of a task: between a format's batches of bytes and Spark's columns.
 
-A batch of messages becomes one batch of rows. The messages of one schema version are decoded together; a batch seldom
-has more than one. Messages that cannot be decoded follow the option `onCorrupt`, as messages that are corrupt as a
-whole.
+A batch of messages becomes one batch of rows. The messages of one schema version are decoded together; a batch rarely
+has several versions. Messages that cannot be decoded are treated by the option `onCorrupt`, like messages that are
+corrupt as a whole.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SchemaLookup: TypeAlias = Callable[[bytes], Encoding | KeyValueEncoding | None]
-"""Lookup of a schema version in the registry; None if unknown. ValueError: a schema that cannot be decoded."""
+"""Returns the encoding of a schema version in the registry; None if unknown. ValueError: it cannot be decoded."""
 
 _NO_VERSION: Final = b""
 
@@ -54,7 +54,7 @@ def columns_of(columns: ColumnTable, typed: TypedRead | None) -> pa.Schema:
     """Return the columns that are read by default.
 
     Raises:
-        OptionError: a field of the value has the name of another column, or the value has no fields to be columns.
+        OptionError: a field of the value has the name of another column, or the value has no fields for columns.
         ValueError: the definition of an encoding cannot be used.
 
     Example:
@@ -84,7 +84,7 @@ def columns_of(columns: ColumnTable, typed: TypedRead | None) -> pa.Schema:
 
 
 def decoded_names(columns: ColumnTable, typed: TypedRead, names: Sequence[str]) -> set[str]:
-    """Return which of these columns are decoded: their types depend on the encoding, not on the format's table."""
+    """Return the decoded ones of these columns: their types depend on the encoding, not on the format's table."""
     found = set(typed.encodings)
     if typed.flatten:
         found.discard(VALUE)
@@ -92,16 +92,16 @@ def decoded_names(columns: ColumnTable, typed: TypedRead, names: Sequence[str]) 
     return found
 
 
-# -- the stage
+# -- decoding of batches
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A key or value as one schema version has it.
+    """The decoding of keys or values of one schema version.
 
     Attributes:
-        decoder: None for bytes that stay as they are.
-        problem: why nothing of this version can be decoded.
+        decoder: None for bytes that stay unchanged.
+        problem: the reason why no message of this version can be decoded.
     """
 
     decoder: ValueDecoder | None = None
@@ -116,7 +116,7 @@ class _Version:
 
 @dataclass(slots=True)
 class _Group:
-    """Messages of one version: their keys and values, and what is wrong, by their row in the group."""
+    """The decoded keys and values of messages of one version, and their errors, by row in the group."""
 
     arrays: dict[str, pa.Array]
     reasons: dict[int, str]
@@ -126,18 +126,18 @@ class TypedRows:
     """Decodes the batches of one task.
 
     Args:
-        schema: the columns wanted, exactly as Spark has them.
-        typed: what is decoded.
-        columns: the format's.
-        on_corrupt: what becomes of a message that cannot be decoded: `fail`, `skip`, `null` or `deadLetter`.
-        lookup: asks the registry for a version.
-        raw_errors: which of the columns `_corrupt` and `_error` the batches of messages have already.
-        dead_letters: takes the messages that cannot be decoded, with `deadLetter`.
+        schema: the wanted columns, exactly as Spark has them.
+        typed: the decoding.
+        columns: the format's columns.
+        on_corrupt: the treatment of messages that cannot be decoded: `fail`, `skip`, `null` or `deadLetter`.
+        lookup: queries the registry for a version.
+        raw_errors: those of the columns `_corrupt` and `_error` that the batches of messages have already.
+        dead_letters: stores the messages that cannot be decoded, with `deadLetter`.
 
     Attributes:
-        raw_schema: the columns that the batches of messages are to have.
-        undecodable: how many messages could not be decoded so far.
-        first_reason: why the first one could not.
+        raw_schema: the columns that the batches of messages must have.
+        undecodable: the number of messages so far that could not be decoded.
+        first_reason: the reason for the first of them.
 
     Raises:
         OptionError: the columns do not fit the encodings; names the field.
@@ -167,12 +167,12 @@ class TypedRows:
         self._wanted = self._wanted_types()
         self.undecodable = 0
         self.first_reason = ""
-        # Now, so that the driver finds out before a task does.
+        # Created here, so that an error is raised on the driver, before the tasks.
         self._versions[_NO_VERSION] = self._planned_version()
         self.raw_schema = self._raw_schema(columns, raw_errors)
 
     def _wanted_types(self) -> dict[str, pa.DataType]:
-        """Return the type of each side that is decoded."""
+        """Return the type of each decoded side."""
         schema, names = self._schema, self._schema.names
         wanted = {name: schema.field(name).type for name in self._typed.encodings if name in names}
         if self._typed.flatten:
@@ -180,7 +180,7 @@ class TypedRows:
             if self._flat:
                 wanted[VALUE] = pa.struct([schema.field(name) for name in self._flat])
         if CORRUPT in names or ERROR in names:
-            # Without the value there is no telling whether it can be decoded.
+            # These columns need the value decoded, to find out whether it can be.
             for name, encoding in self._typed.encodings.items():
                 wanted.setdefault(name, type_of(encoding))
         return wanted
@@ -221,7 +221,7 @@ class TypedRows:
 
         Raises:
             CorruptMessageError: a message cannot be decoded, and `on_corrupt` is `fail`.
-            MQSourceError: the dead letter topic did not take a message.
+            MQSourceError: the dead letter topic did not accept a message.
         """
         rows = raw.num_rows
         group = self._decode(raw) if self._wanted else _Group({}, {})
@@ -254,7 +254,7 @@ class TypedRows:
         self.undecodable += len(reasons)
 
     def _place(self, raw: pa.RecordBatch, row: int) -> str:
-        """Return the position of a message, and its schema version."""
+        """Return a message's position and schema version, for errors."""
         cells = {name: raw.column(name)[row].as_py() for name in self._position}
         if len(cells) == 1:
             (cell,) = cells.values()
@@ -270,12 +270,12 @@ class TypedRows:
     def _payloads_of(self, raw: pa.RecordBatch, reasons: Mapping[int, str]) -> dict[int, Any]:
         if CORRUPT not in self._schema.names:
             return {}
-        # The bytes of the side that is at fault; of a pair in one payload, both.
+        # The bytes of the faulty side; for an inline pair, the whole payload.
         sides = {row: KEY if reason.startswith(f"{KEY}: ") else VALUE for row, reason in reasons.items()}
         names = raw.schema.names
         return {row: raw.column(side if side in names else VALUE)[row].as_py() for row, side in sides.items()}
 
-    # Decoding.
+    # -- decoding of columns
 
     def _decode(self, raw: pa.RecordBatch) -> _Group:
         groups = self._by_version(raw)
@@ -296,7 +296,7 @@ class TypedRows:
         return _Group(arrays, reasons)
 
     def _by_version(self, raw: pa.RecordBatch) -> list[tuple[bytes, list[int]]]:
-        """Return the versions of the messages, each with its rows; without the rows if there is one version."""
+        """Return the versions of the messages, each with its rows; without rows if there is only one version."""
         if not self._typed.by_version:
             return [(_NO_VERSION, [])]
         versions = raw.column(SCHEMA_VERSION)
@@ -319,7 +319,7 @@ class TypedRows:
         for name, type_ in self._wanted.items():
             side, payload = found.sides[name], payloads[name]
             if side.problem:
-                # A value that is NULL needs no schema.
+                # A NULL needs no schema.
                 bad = {row: side.problem for row in range(len(payload)) if payload[row].is_valid}
                 arrays[name] = pa.nulls(len(payload), type_)
             elif side.decoder is None:
@@ -332,14 +332,14 @@ class TypedRows:
         return _Group(arrays, reasons)
 
     def _split_pairs(self, payloads: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """Split payloads that hold both keys and values."""
+        """Split payloads that contain both keys and values."""
         decoded = self._pairs.decode(payloads)
         reasons = {row: f"{VALUE}: {reason}" for row, reason in decoded.reasons.items()}
         return dict(zip((KEY, VALUE), decoded.values.flatten(), strict=True)), reasons
 
     @cached_property
     def _pairs(self) -> ValueDecoder:
-        # Most topics have no such payloads.
+        # Created at first use, because most topics have no such payloads.
         return pair_decoder()
 
     def _version(self, version: bytes) -> _Version:
@@ -379,16 +379,16 @@ class TypedRows:
 def typed_batches(
     stage: TypedRows, raw: Callable[[pa.Schema], Iterator[pa.RecordBatch]], task: object
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task, batch by batch as they come; log how many messages could not be decoded.
+    """Yield the rows of a task batch by batch; log how many messages could not be decoded.
 
     Args:
-        stage: decodes them.
-        raw: reads the task with these columns.
-        task: for the log.
+        stage: decodes the messages.
+        raw: reads the task's messages with these columns.
+        task: the task, for the log.
 
     Raises:
         CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
-        MQSourceError: the dead letter topic did not take a message.
+        MQSourceError: the dead letter topic did not accept a message.
     """
     batches = raw(stage.raw_schema)
     try:
@@ -415,7 +415,7 @@ def _decoder(writer: Encoding | None, wanted: pa.DataType, reader: Encoding | No
 
 
 def _only_value(versions: pa.Array) -> bytes | None:
-    """Return the version of all messages; None if there are several."""
+    """Return the only version of the messages; None if there are several."""
     rows = len(versions)
     if versions.null_count:
         return _NO_VERSION if versions.null_count == rows else None
@@ -426,7 +426,7 @@ def _only_value(versions: pa.Array) -> bytes | None:
     at = memoryview(offsets).cast("i")
     begin, end = at[versions.offset], at[versions.offset + rows]
     alike = end - begin == len(first) * rows and bytes(data[begin:end]) == first * rows
-    # Versions of another length could have these very bytes together.
+    # Versions of different lengths could have the same bytes when concatenated.
     return (
         first if alike and bytes(at[versions.offset :][: rows + 1]) == _even_offsets(begin, len(first), rows) else None
     )
@@ -434,19 +434,19 @@ def _only_value(versions: pa.Array) -> bytes | None:
 
 @lru_cache(maxsize=8)
 def _even_offsets(begin: int, size: int, rows: int) -> bytes:
-    """Return the offsets of cells of one size, cached: making them costs as much as decoding, and batches are alike."""
+    """Return the offsets of cells of one size; cached: it takes as long as decoding, and batches are similar."""
     return array("i", [begin + n * size for n in range(rows + 1)]).tobytes()
 
 
 def _reasons_found(raw: pa.RecordBatch) -> dict[int, str]:
-    """Return the reasons why messages are corrupt as a whole, by row."""
+    """Return by row the reasons why messages are corrupt as a whole."""
     if ERROR not in raw.schema.names or raw.column(ERROR).null_count == raw.num_rows:
         return {}
     return {row: reason for row, reason in enumerate(raw.column(ERROR).to_pylist()) if reason is not None}
 
 
 def _with_cells(array: pa.Array | None, cells: Mapping[int, Any], rows: int, type_: pa.DataType) -> pa.Array:
-    """Return a column with these cells, over those that it has."""
+    """Return a column with these cells; other cells stay as they are."""
     if not cells:
         return pa.nulls(rows, type_) if array is None else array
     below = {} if array is None else dict(enumerate(array.to_pylist()))

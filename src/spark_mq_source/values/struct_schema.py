@@ -1,9 +1,9 @@
-"""Avro schemas of structs, derived from them, and for JSON compared with them: Pulsar's JSON and AVRO schemas.
+"""Avro schemas for Pulsar's JSON and AVRO schemas: derived from structs, and for JSON compared with them.
 
 A decimal is bytes in Avro. In JSON it is a text, so that no digit is lost, and its schema is a string with the logical
-type, precision and scale of the decimal: Avro does not know that of strings and so takes it for a plain string, as do
-the Java and Python clients (seen with those of 4.0.8 and 3.13.0), but `json.steps` makes a decimal of it. As bytes, the
-Java client would take the text for base64 (`GenericJsonRecord` of 4.0.8).
+type, precision and scale of the decimal. Avro does not define this for strings and so treats it as a plain string, as
+do the Java and Python clients (seen with 4.0.8 and 3.13.0), but `json.steps` makes it a decimal. With a schema of
+bytes, the Java client would read the text as base64 (`GenericJsonRecord` of 4.0.8).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from spark_mq_source.values.avro.schema import AVRO_NAME
 
 _NAMES: Final = {"json": "JSON", "avro": "Avro"}
 
-# -- from a struct
+# -- derived from a struct
 
 
 def derive_definition(struct: pa.StructType, encoding: str, column: str = "value") -> str:
-    """Return the schema of such structs as they are written, as JSON.
+    """Return the schema of such structs, as JSON.
 
-    Every field may be null, whatever Spark knows of it: so the schema stays the same when a column is read from
-    elsewhere, and consumers may lack a field that is added. Elements and map values may not be null: so a consumer in
-    Java or Python reads them by the schema of its class, which allows no null there (seen on broker 4.0.8 and the
+    Every field may be null, regardless of Spark's nullability, so that the schema does not depend on the source of a
+    column, and consumers may lack a new field. Elements and map values may not be null, so that a consumer in Java or
+    Python can read them with the schema of its class, which allows no null there (seen on broker 4.0.8 and the
     clients of 4.0.8 and 3.13.0); see `check_nulls`.
 
     Args:
-        struct: their type.
-        encoding: ``json``, as `json.encode.json_texts` writes them, or ``avro``, as `avro.encode.encode_avro` does.
-        column: of the struct.
+        struct: the type of the structs.
+        encoding: ``json``, as `json.encode.json_texts` writes, or ``avro``, as `avro.encode.encode_avro` does.
+        column: the name of the column.
 
     Raises:
         OptionError: Avro does not allow the name or the type of a field; all problems in one sentence.
@@ -58,7 +58,7 @@ class _Deriving:
         self._is_avro = encoding == "avro"
 
     def record(self, struct: pa.StructType, name: str, namespace: str, path: str) -> dict[str, object]:
-        # A namespace for each path: Avro wants every record to have a name of its own.
+        # A namespace for each path, because Avro requires a unique name for every record.
         inside = f"{namespace}.{name}" if namespace else name
         names = [field.name for field in struct]
         fields = []
@@ -104,19 +104,19 @@ _AVRO_TYPES: Final = (
 )
 
 
-# -- against a definition
+# -- compared with a definition
 
 
 def check_struct(struct: pa.StructType, definition: str, column: str = "value") -> None:
-    """Refuse a struct whose JSON a reader with this schema could not read; `avro.encode` checks Avro itself.
+    """Refuse a struct whose JSON a reader with this schema could not read; `avro.encode` checks Avro.
 
     Args:
-        struct: its type.
+        struct: the type of the structs.
         definition: the Avro schema, as JSON.
-        column: of the struct.
+        column: the name of the column.
 
     Raises:
-        OptionError: all problems in one sentence.
+        OptionError: the struct does not fit; all problems in one sentence.
 
     Example:
         >>> definition = '{"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}'
@@ -132,7 +132,7 @@ string, and int in the schema
         raise OptionError(f"the struct in column {column} does not fit the given schema: {'; '.join(problems)}")
 
 
-# What is written as the first can be read as any of the others.
+# A type that is written as the key can be read as any type of the value.
 _READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("int", "long", "float", "double"),
     "long": ("long", "double"),
@@ -142,7 +142,7 @@ _READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _misfits(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401 - JSON
-    """Yield the problems of a reader of `theirs` with a value that is written as `ours`, one sentence each."""
+    """Yield the problems of a reader with the schema `theirs` for a value of the schema `ours`, one sentence each."""
     ours = ours[1] if isinstance(ours, list) else ours
     branches = _resolved(theirs, named)
     kind = _type_of(ours)
@@ -179,7 +179,7 @@ def _misfits_of_fields(ours: Any, theirs: Any, path: str, named: dict[str, Any])
 
 
 def _resolved(kind: Any, named: dict[str, Any]) -> list[Any]:  # noqa: ANN401
-    """Return the branches of a type, with named types in full; record the types named here."""
+    """Return the branches of a type with full named types; store the types that are named here."""
     branches = [named.get(one, one) if isinstance(one, str) else one for one in _branches(kind)]
     for branch in branches:
         if isinstance(branch, dict) and "name" in branch:
@@ -192,7 +192,7 @@ def _branches(kind: Any) -> list[Any]:  # noqa: ANN401
 
 
 def _type_of(kind: Any) -> Any:  # noqa: ANN401
-    """Return the name of an Avro type; for a logical type, the type beneath it."""
+    """Return the name of an Avro type; for a logical type, the underlying type."""
     if isinstance(kind, dict):
         inner = kind.get("type")
         return inner if isinstance(inner, str) else _type_of(inner)
@@ -204,7 +204,7 @@ def _unit_of(kind: Any) -> str | None:  # noqa: ANN401
 
 
 def _holds(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
-    """Return whether every decimal of the second type fits the first, or the first is invalid, which readers ignore."""
+    """Return whether all decimals of type `ours` fit `theirs`, or `theirs` is invalid, so that readers ignore it."""
     if not isinstance(theirs.get("precision"), int):
         return True
     digits = [one["precision"] - one.get("scale", 0) for one in (theirs, ours)]
@@ -215,14 +215,14 @@ def _decimal_of(kind: Mapping[str, Any]) -> str:
     return f"decimal({kind['precision']},{kind.get('scale', 0)})"
 
 
-# -- against the rows
+# -- checked against rows
 
 
 def check_nulls(values: pa.StructArray, definition: str, column: str = "value") -> None:
-    """Refuse rows with a NULL that the schema does not allow; `values` fit it otherwise, see `check_struct`.
+    """Refuse rows with a NULL that the schema does not allow; otherwise `values` must fit it, see `check_struct`.
 
     Raises:
-        UnwritableRowError: naming the first such field.
+        UnwritableRowError: a NULL is not allowed; names the first such field.
 
     Example:
         >>> definition = derive_definition(pa.struct([("tags", pa.list_(pa.string()))]), "json")

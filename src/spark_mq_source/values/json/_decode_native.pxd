@@ -1,6 +1,6 @@
 """JSON as the compiled decoder reads it: characters, and the steps as C structs.
 
-Functions that walk over text take its start and end, and return where they stopped; NULL if the text is not JSON.
+Functions over text take its start and end, and return the position where they stopped; NULL if it is not JSON.
 """
 
 from libc.string cimport memcmp, memcpy
@@ -33,7 +33,7 @@ cdef extern from "characters.h" nogil:
 
 cdef extern from *:
     """
-    // Words of eight characters are looked at as a whole where the first one is the lowest byte.
+    // Eight characters are compared at once on machines where the first one is the lowest byte of a word.
     #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     #define SPARK_MQ_HAS_WORDS 1
     #define spark_mq_first_byte(word) (__builtin_ctzll(word) >> 3)
@@ -48,7 +48,7 @@ cdef extern from *:
     const unsigned long long powers "spark_mq_powers"[8]
 
 
-# As `json.steps.Code`, which `check_codes` compares with it.
+# Equal to `json.steps.Code`; `check_codes` compares them.
 cpdef enum Code:
     NOTHING
     BOOLEAN
@@ -67,12 +67,12 @@ cpdef enum Code:
 
 cdef struct Step:
     Code code
-    Step *steps  # `count` of a struct, or one
+    Step *steps  # `count` steps of a struct, or one step
     Py_ssize_t count
     Key *keys
     int num_keys
-    int first  # the key that an object begins with, likewise
-    int *buckets  # which key it is, by its hash; negative for none
+    int first  # the index of the key expected at the beginning of an object, likewise
+    int *buckets  # the index of a key by its hash; negative for none
     unsigned int mask
     long long lowest  # of numbers
     long long highest
@@ -89,7 +89,7 @@ cdef class JsonDecoder(RowDecoder):
     cdef Step *steps
     cdef Py_ssize_t num_steps
     cdef list owned
-    cdef dict kept  # of the maps of this payload that have equal keys, by where they begin: which entries count
+    cdef dict kept  # for each map of this payload with equal keys, by its start: the entries that count
     cdef readonly Py_ssize_t reread  # bytes of such maps
     cdef unsigned char *scratch
     cdef Py_ssize_t room
@@ -149,7 +149,7 @@ cdef inline unsigned char *read_digits(unsigned char *at, unsigned char *end, un
     while HAS_WORDS and end - at >= 8:
         memcpy(&word, at, 8)
         word ^= 0x3030303030303030ULL
-        # The lowest byte that is found is right, as above.
+        # Only the lowest byte found is reliable, as above.
         found = ((word + 0x7676767676767676ULL) | word) & 0x8080808080808080ULL
         if not found:
             number[0] = number[0] * 100000000 + eight_digits(word)
@@ -166,7 +166,7 @@ cdef inline unsigned char *read_digits(unsigned char *at, unsigned char *end, un
 
 
 cdef inline unsigned long long eight_digits(unsigned long long word) noexcept nogil:
-    """Return the number of eight digits, the first one in the lowest byte: pairs, fours, all."""
+    """Return the number of eight digits, the first one in the lowest byte; combines pairs, then fours, then all."""
     word = word * 10 + (word >> 8)
     return (
         (word & 0x000000FF000000FFULL) * 0x000F424000000064ULL
@@ -185,7 +185,7 @@ cdef inline unsigned char *find_special(unsigned char *at, unsigned char *end) n
     cdef unsigned long long word, quote, backslash, found
     while HAS_WORDS and end - at >= 8:
         memcpy(&word, at, 8)
-        # The lowest byte that is found is right; higher ones may not be.
+        # The lowest byte found is reliable; higher bytes may be wrong.
         quote = word ^ 0x2222222222222222ULL
         backslash = word ^ 0x5C5C5C5C5C5C5C5CULL
         found = (
@@ -210,7 +210,7 @@ cdef inline int hex_digit(unsigned char character) noexcept nogil:
 
 
 cdef inline int hex_number(unsigned char *at) noexcept nogil:
-    """Return the number of four hexadecimal digits; negative if they are not."""
+    """Return the number of four hexadecimal digits; negative if a character is not a digit."""
     cdef int number = 0, i, digit
     for i in range(4):
         digit = hex_digit(at[i])
@@ -271,7 +271,7 @@ cdef inline unsigned char *skip_number(unsigned char *at, unsigned char *end) no
 
 
 cdef inline unsigned char *skip_plain(unsigned char *at, unsigned char *end) noexcept nogil:
-    """Return the end of a string or a number; `at` if there is neither."""
+    """Return the end of a string or a number; `at` if the value is neither."""
     cdef bint is_escaped
     if at < end:
         if at[0] == c'"':
@@ -282,14 +282,14 @@ cdef inline unsigned char *skip_plain(unsigned char *at, unsigned char *end) noe
 
 
 cdef inline unsigned char *read_long(unsigned char *at, unsigned char *end, long long *value) noexcept nogil:
-    """Read an integer; return NULL also if it has more than 64 bits."""
+    """Read an integer; return NULL if it is not an integer of 64 bits."""
     cdef bint is_negative = at < end and at[0] == c'-'
     cdef unsigned char *begin
     cdef unsigned long long number = 0
     at += is_negative
     begin = at
     at = read_digits(at, end, &number)
-    # 19 digits always fit 64 bits without a sign.
+    # 19 digits always fit in 64 bits without a sign.
     if at == begin or at - begin > 19 or (begin[0] == c'0' and at - begin > 1):
         return NULL
     if at < end and (at[0] == c'.' or at[0] | 0x20 == c'e'):
@@ -301,7 +301,7 @@ cdef inline unsigned char *read_long(unsigned char *at, unsigned char *end, long
 
 
 cdef inline Py_ssize_t put_utf8(unsigned char *out, int code) noexcept nogil:
-    """Write a character; return its bytes."""
+    """Write a character as UTF-8; return the number of bytes."""
     if code < 0x80:
         out[0] = code
         return 1
@@ -322,9 +322,9 @@ cdef inline Py_ssize_t put_utf8(unsigned char *out, int code) noexcept nogil:
 
 
 cdef inline Py_ssize_t unescape(const unsigned char *text, Py_ssize_t size, unsigned char *out) noexcept nogil:
-    """Write a string; return its bytes, never more than it has escaped; negative for half a surrogate pair.
+    """Unescape a string; return its bytes, never more than before; negative for half a surrogate pair.
 
-    Its escapes are known to be right.
+    The escapes must be valid.
     """
     cdef Py_ssize_t at = 0, used = 0
     cdef int code, low
@@ -382,7 +382,7 @@ cdef inline int two_digits(const unsigned char *text) noexcept nogil:
 
 
 cdef inline long long days_of(int year, int month, int day) noexcept nogil:
-    """Return the days since 1970 of a Gregorian date; years begin in March here, so that leap days end them."""
+    """Return the days since 1970 of a Gregorian date; years begin in March here, so that leap days are at their end."""
     year -= month <= 2
     month += 9 if month <= 2 else -3
     return year * 365LL + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day - 1 - 719468

@@ -1,10 +1,10 @@
 """Decodes JSON, compiled: Cython's pure-Python mode, C types in ``_decode_native.pxd``.
 
-The interface and the results are those of `explain`. A payload is read once, straight into the arrays.
-If it is bad, the row is taken back, and `explain` finds the reason; `explain` also has the rare paths.
+The interface and the results are those of `explain`. A payload is read once, directly into the arrays. If it is bad,
+the row is removed, and `explain` finds the reason; `explain` also contains the rare paths.
 
-Safety: nothing is read without a look at where the payload ends; recursion is as deep as the wanted type, and what is
-not wanted is skipped without recursion.
+Safety: each read checks the end of the payload; recursion is as deep as the wanted type, and unwanted values are
+skipped without recursion.
 """
 
 import cython
@@ -46,11 +46,11 @@ from spark_mq_source.values.json.steps import Code as StepCode
 check_codes(StepCode, list(Code))
 
 _MAX_DEPTH = cython.declare(cython.int, MAX_DEPTH)
-# More than that many keys are looked for by hash, not each in all others.
+# More keys than this are compared by hash, not each with all others.
 _MAX_COMPARED = cython.declare(cython.Py_ssize_t, 16)
 _LAST_US = cython.declare(cython.longlong, (1 << 63) - 1)
 _NEVER = cython.declare(cython.Py_ssize_t, (1 << 63) - 1)
-# Keys that are not wanted are learnt as well, up to this number and length: they predict the next key too.
+# Unwanted keys are learnt too, up to this number and length, because they also predict the next key.
 _MAX_LEARNT = cython.declare(cython.int, 64)
 _MAX_LEARNT_BYTES = cython.declare(cython.Py_ssize_t, 64)
 _POWERS = cython.declare(cython.double[23], [float(f"1e{n}") for n in range(23)])
@@ -115,7 +115,7 @@ class JsonDecoder(RowDecoder):
             for at, text in enumerate(described.keys):
                 is_plain = text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
                 self.add_key(step, text.encode(), is_plain, at)
-                # Most payloads have the fields in the order of the schema.
+                # Most payloads have their fields in the order of the schema.
                 if at:
                     step.keys[at - 1].next = at
                 else:
@@ -140,14 +140,14 @@ class JsonDecoder(RowDecoder):
         return reason_of(self.described, data) or "it is not JSON that can be read"
 
     def reserve(self, size):
-        """Make room for a text in `scratch`."""
+        """Reserve room for a text in `scratch`."""
         if size > self.room:
             self.scratch = cython.cast(cython.p_uchar, resize(self.scratch, 2 * size))
             self.room = 2 * size
         return 0
 
     def add_key(self, step, text, is_plain, slot):
-        """Add a known key, for which there is room."""
+        """Add a known key, for which room must be reserved."""
         key: cython.pointer(Key) = step.keys + step.num_keys
         bucket: cython.uint
         data: bytes = b'"%b"' % text
@@ -171,7 +171,7 @@ class JsonDecoder(RowDecoder):
         return 0
 
     def find(self, step, key, size, is_escaped):
-        """Return the index of a key; negative for an unknown one."""
+        """Return the index of a key; negative if it is unknown."""
         bucket: cython.uint
         found: cython.int
         if is_escaped:
@@ -255,7 +255,7 @@ class JsonDecoder(RowDecoder):
             at += 1
         else:
             while True:
-                # Payloads tend to have the same keys in the same order; one that is left out does not change it.
+                # Payloads tend to have the same keys in the same order; the prediction also allows for one missing key.
                 found = expected[0]
                 if found >= 0 and not is_key(step.keys + found, at, end, limit):
                     found = step.keys[found].next
@@ -289,7 +289,7 @@ class JsonDecoder(RowDecoder):
                 else:
                     child = node.children + slot
                     if child.length > before:
-                        # The last of several counts.
+                        # The last of several equal keys counts.
                         truncate(child, before)
                     at = self.read(step.steps + slot, child, at, end, depth)
                 if at == cython.NULL:
@@ -339,7 +339,7 @@ class JsonDecoder(RowDecoder):
         entries: cython.pointer(Node) = node.children
         keys: cython.pointer(Node) = entries.children
         before: cython.Py_ssize_t = entries.length
-        # The entries that count, by their numbers; None for all, unless keys turn out to be equal.
+        # The numbers of the entries that count; None for all, unless keys turn out to be equal.
         kept = self.kept.get(cython.cast(cython.Py_ssize_t, begin)) if self.kept else None
         at = skip_space(at + 1, end)
         if at < end and at[0] == 0x7D:
@@ -375,7 +375,7 @@ class JsonDecoder(RowDecoder):
                 at = skip_space(at + 1, end)
         if kept is None and _has_equal(keys, before):
             last: dict = {_key_at(keys, number): number for number in range(before, entries.length)}
-            # Known for maps within maps, which are read again as well: else each level would double the work.
+            # Stored for inner maps, too: they are read again, and otherwise each level would double the work.
             self.kept[cython.cast(cython.Py_ssize_t, begin)] = {number - before for number in last.values()}
             self.reread += at - begin
             truncate(entries, before)
@@ -524,7 +524,7 @@ class JsonDecoder(RowDecoder):
             if at == after:
                 return cython.NULL
             exponent += -power if is_reciprocal else power
-        # Exact, if both numbers are doubles: the one operation rounds correctly.
+        # Exact if both numbers are doubles without loss: then the single operation rounds correctly.
         if count <= 19 and digits <= 1 << 53 and -22 <= exponent <= 22:
             real = cython.cast(cython.double, digits)
             real = real / _POWERS[-exponent] if exponent < 0 else real * _POWERS[exponent]
@@ -555,7 +555,7 @@ class JsonDecoder(RowDecoder):
             else:
                 break
             at += 1
-        point = count - point if point >= 0 else 0  # digits behind it
+        point = count - point if point >= 0 else 0  # digits after the point
         if at == size and count and text[size - 1] != 0x2E and point <= step.scale and count + step.scale - point <= 18:
             digits *= _LONG_POWERS[step.scale - point]
             if step.precision > 18 or digits < _LONG_POWERS[step.precision]:
@@ -585,7 +585,7 @@ def _text_of(text: cython.p_uchar, size: cython.Py_ssize_t):
 def _put_text(
     node: cython.pointer(Node), text: cython.p_uchar, size: cython.Py_ssize_t, is_escaped: cython.bint
 ) -> cython.int:
-    """Append the characters between the quotes as a text; return whether they are one."""
+    """Append the characters between the quotes as a text; return whether they are valid."""
     if not is_escaped:
         put_bytes(node, text, size)
         return True
@@ -601,7 +601,7 @@ def _put_text(
 @cython.cfunc
 @cython.exceptval(-1)
 def _put_base64(node: cython.pointer(Node), text: cython.p_uchar, size: cython.Py_ssize_t) -> cython.int:
-    """Append the bytes of a base64 text; return whether it is one."""
+    """Append the bytes of a base64 text; return whether it is valid."""
     at: cython.Py_ssize_t
     i: cython.int
     bits: cython.uint
@@ -634,7 +634,7 @@ def _put_base64(node: cython.pointer(Node), text: cython.p_uchar, size: cython.P
 @cython.cfunc
 @cython.exceptval(check=False)
 def _read_named(text: cython.p_uchar, size: cython.Py_ssize_t, value: cython.p_double) -> cython.bint:
-    """Read a float that JSON has no number for; return whether the text is one."""
+    """Read a float that JSON cannot express as a number; return whether the text is one."""
     is_negative: cython.bint = size > 0 and text[0] == 0x2D
     if size == 3 and memcmp(text, b"NaN", 3) == 0:
         value[0] = NAN
@@ -651,7 +651,7 @@ def _read_named(text: cython.p_uchar, size: cython.Py_ssize_t, value: cython.p_d
 @cython.inline
 @cython.exceptval(check=False)
 def _one_or_two(text: cython.p_uchar, size: cython.Py_ssize_t, at: cython.pointer(cython.Py_ssize_t)) -> cython.int:
-    """Return a number of one digit or two; negative if there is none."""
+    """Return a number of one or two digits; negative if there is none."""
     number: cython.int
     if at[0] >= size or not is_digit(text[at[0]]):
         return -1
@@ -668,7 +668,7 @@ def _one_or_two(text: cython.p_uchar, size: cython.Py_ssize_t, at: cython.pointe
 def _read_day(
     text: cython.p_uchar, size: cython.Py_ssize_t, at: cython.pointer(cython.Py_ssize_t), days: cython.p_longlong
 ) -> cython.bint:
-    """Read a date at the start of a text, and move `at` behind it; return whether there is one."""
+    """Read a date at the start of a text, and move `at` past it; return whether there is one."""
     year: cython.int
     month: cython.int
     day: cython.int
@@ -733,7 +733,7 @@ def _read_parts(
 def _put_parts(
     step: cython.pointer(Step), node: cython.pointer(Node), parts: cython.p_longlong, count: cython.int
 ) -> cython.int:
-    """Append parts as a date or a time of the step's type; return whether they are one."""
+    """Append the parts of a date or time as a value of the step's type; return whether they are valid."""
     number: cython.longlong = 0
     at: cython.int
     for at in range(count, 7):
@@ -763,21 +763,21 @@ def _put_parts(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _is_time(parts: cython.p_longlong) -> cython.bint:
-    """Return whether hour, minute, second and nanosecond are those of a day."""
+    """Return whether hour, minute, second and nanosecond are in range."""
     return 0 <= parts[0] < 24 and 0 <= parts[1] < 60 and 0 <= parts[2] < 60 and 0 <= parts[3] < 1_000_000_000
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _second_of(parts: cython.p_longlong) -> cython.longlong:
-    """Return the second of the day of an hour, minute and second."""
+    """Return the second of the day."""
     return (parts[0] * 60 + parts[1]) * 60 + parts[2]
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _read_seconds(at: cython.p_uchar, end: cython.p_uchar, microseconds: cython.p_longlong) -> cython.p_uchar:
-    """Read seconds with a fraction, as Jackson writes an Instant; return their end."""
+    """Read seconds with a fraction, in Jackson's form of an Instant; return their end."""
     begin: cython.p_uchar
     seconds: cython.ulonglong = 0
     fraction: cython.longlong = 0
@@ -787,7 +787,7 @@ def _read_seconds(at: cython.p_uchar, end: cython.p_uchar, microseconds: cython.
     at += is_negative
     begin = at
     at = read_digits(at, end, cython.address(seconds))
-    # So that they fit 64 bits as microseconds.
+    # Limited so that the microseconds fit in 64 bits.
     if at == begin or at - begin > 18 or (begin[0] == 0x30 and at - begin > 1) or seconds > 9_223_372_036_854:
         return cython.NULL
     if end - at < 2 or at[0] != 0x2E or not is_digit(at[1]):
@@ -905,7 +905,7 @@ def _has_equal(keys: cython.pointer(Node), before: cython.Py_ssize_t) -> cython.
         for other in range(before, at):
             if (
                 keys.offsets[other + 1] - keys.offsets[other] == size
-                # C allows no comparison without an address, of no bytes either: empty keys may have none.
+                # memcmp needs valid addresses even for 0 bytes, and empty keys may have none.
                 and (not size or memcmp(keys.data + keys.offsets[other], keys.data + keys.offsets[at], size) == 0)
             ):
                 return True
@@ -923,9 +923,9 @@ def _key_at(keys: cython.pointer(Node), at: cython.Py_ssize_t):
 @cython.nogil
 @cython.exceptval(check=False)
 def _skip_value(at: cython.p_uchar, end: cython.p_uchar, depth: cython.int) -> cython.p_uchar:
-    """Return the end of a value that is not wanted."""
+    """Return the end of an unwanted value."""
     is_escaped: cython.bint
-    # What ends each array and object around, from the inside to the outside.
+    # The closing characters of the enclosing arrays and objects, from the inside to the outside.
     closing: cython.uchar[1024]
     level: cython.int = 0
     character: cython.uchar
@@ -965,7 +965,7 @@ def _skip_value(at: cython.p_uchar, end: cython.p_uchar, depth: cython.int) -> c
             at = skip_number(at, end)
         if at == cython.NULL:
             return cython.NULL
-        # Behind a value: what is around it ends here, or has another one.
+        # After a value: the enclosing array or object ends, or has another value.
         while level:
             at = skip_space(at, end)
             if at >= end:
@@ -990,7 +990,7 @@ def _skip_value(at: cython.p_uchar, end: cython.p_uchar, depth: cython.int) -> c
 @cython.nogil
 @cython.exceptval(check=False)
 def _skip_key(at: cython.p_uchar, end: cython.p_uchar) -> cython.p_uchar:
-    """Return the position behind the colon of a member."""
+    """Return the position after the colon of a member."""
     is_escaped: cython.bint
     at = skip_space(at, end)
     if at >= end or at[0] != 0x22:

@@ -1,7 +1,7 @@
-"""JSON values as Arrow arrays, without a JVM and without a Python object a value.
+"""JSON values as Arrow arrays, without a JVM or a Python object per value.
 
-The compiled loop (``_decode_native``) and `explain` follow the same steps (`json.steps`, which states the rules).
-`explain` finds the reason of each payload that the loop refuses, and decodes all of them without a compiled loop.
+The compiled loop (``_decode_native``) and `explain` execute the same steps (`json.steps`, which states the rules).
+`explain` finds the reason for each payload that the loop refuses, and decodes all payloads without a compiled loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def arrow_type_of(definition: str) -> pa.DataType:
         definition: the schema, as JSON.
 
     Raises:
-        OptionError: it is not an Avro schema, is recursive, or has a type that Spark does not have.
+        OptionError: the text is not an Avro schema, or the schema is recursive or has a type that Spark lacks.
 
     Example:
         >>> arrow_type_of('{"type": "record", "name": "F", "fields": [{"name": "a", "type": ["int", "string"]}]}')
@@ -45,14 +45,14 @@ def json_decoder(wanted: pa.DataType, definition: str | None = None, implementat
 
     Args:
         wanted: the type of the values: structs, lists, maps with string keys, and Spark's types without inner ones.
-            A field is found by its name; what the payload has beyond the fields is ignored.
-        definition: the Avro schema of Pulsar's JSON schemas, as JSON; None if there is none. It says what a number
-            means that is a date or a time, and finds a field also if its name differs in case alone.
-        implementation: ``native`` or ``python``; None for what runs in this process.
+            A field is found by its name; further members of a payload are ignored.
+        definition: the Avro schema of a Pulsar JSON schema, as JSON; None without one. It determines the meaning of
+            numbers for dates and times, and allows names that differ in case alone.
+        implementation: ``native`` or ``python``; None for the implementation of this process.
 
     Raises:
         OptionError: the definition is not an Avro schema, its values cannot have the wanted type, or that type has no
-            JSON.
+            JSON form.
 
     Example:
         >>> decoder = json_decoder(pa.struct([("a", pa.int8()), ("b", pa.list_(pa.decimal128(4, 2)))]))

@@ -1,14 +1,14 @@
-"""Arrow columns as JSON texts, column by column: no Python object is made of a row.
+"""Arrow columns as JSON texts, column by column, without Python objects per row.
 
-What becomes of a value, so that a reader who has the Avro definition of the column (`struct_schema`) understands it:
+The rules, which a reader with the column's Avro definition (`struct_schema`) understands:
 
-- A field of a struct that is NULL is left out, as Spark's ``to_json`` and Pulsar's Java client do. A NULL element of an
-  array, or value of a map, is ``null``.
-- Numbers are numbers, in the shortest text that reads back as the same value. JSON has no NaN and no infinity: they are
+- A NULL field of a struct is left out, as in Spark's ``to_json`` and Pulsar's Java client. A NULL element of an array,
+  or value of a map, is ``null``.
+- Numbers are numbers, in the shortest text that reads back as the same value. NaN and infinity, which JSON lacks, are
   the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, which Java's Jackson writes and reads.
 - A decimal is a text, so that no digit is lost. Binary values are base64.
-- A date is its days since 1970, a timestamp its microseconds. Readers without the definition could only guess that: for
-  them both are texts of ISO 8601 (`text_times`), as Spark's ``from_json`` reads them.
+- A date is its days since 1970, a timestamp its microseconds. Readers without the definition cannot know this: for them
+  both are ISO 8601 texts (`text_times`), which Spark's ``from_json`` reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from spark_mq_source.core.columns import ConstantColumn, is_text
 from spark_mq_source.core.errors import UnwritableRowError
 
-# The usual ones have a name in JSON and are looked for first; each of the others costs a pass over the column.
+# The usual characters have a short JSON escape and are replaced first; each other one costs a pass over the column.
 _USUAL_ESCAPES: Final = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _RARE_ESCAPES: Final = tuple((chr(code), f"\\u{code:04x}") for code in range(0x20) if chr(code) not in "\n\r\t")
 _NAMED_FLOATS: Final = (("nan", '"NaN"'), ("-nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"'))
@@ -40,14 +40,14 @@ def json_texts(values: pa.Array, *, text_times: bool = False) -> pa.Array:
     """Return the JSON text of each value, as an Arrow string column; NULL if the value is NULL.
 
     Args:
-        values: booleans, numbers, strings, binaries, dates, timestamps, and structs, lists and maps of these; a map's
-            keys are strings.
-        text_times: whether dates and timestamps are texts.
+        values: booleans, numbers, strings, binaries, dates, timestamps, and structs, lists and maps of these; the keys
+            of maps are strings.
+        text_times: whether dates and timestamps are written as texts.
 
     Raises:
-        UnwritableRowError: a string is not UTF-8, or a date or timestamp that becomes a text is outside the years 1 to
+        UnwritableRowError: a string is not UTF-8, or a date or timestamp to write as a text is outside the years 1 to
             9999.
-        TypeError: there is no JSON for a type.
+        TypeError: a type has no JSON form.
 
     Example:
         >>> rows = pa.array([{"a": 1, "b": ["x", None]}, {"a": None, "b": []}, None])
@@ -88,7 +88,7 @@ def _in_iso_8601(values: pa.Array) -> pa.Array:
 
 
 def _check_years(values: pa.Array) -> None:
-    """Refuse dates and timestamps that ISO 8601 has no year of four digits for."""
+    """Refuse dates and timestamps whose year does not have four digits in ISO 8601."""
     unit = "d" if pa.types.is_date32(values.type) else getattr(values.type, "unit", "")
     if unit not in _PER_DAY:
         return
@@ -118,7 +118,7 @@ def _binaries(values: pa.Array) -> pa.Array:
 
 
 def _scalar(text: str) -> pa.Scalar:
-    # Not pa.scalar, see there.
+    # Not pa.scalar, which imports pandas: see `ConstantColumn`.
     return ConstantColumn(text, pa.string()).take(1)[0]
 
 
@@ -137,8 +137,8 @@ def _null_where(values: pa.Array, texts: pa.Array) -> pa.Array:
 
 
 def _objects(values: pa.Array, text_times: bool) -> pa.Array:
-    # Each field with a comma before it, or nothing; the first comma goes afterwards. (To have NULLs skipped is no way:
-    # a row of nothing else is left out then, seen on pyarrow 26.)
+    # Each field is a comma and a member, or empty; the first comma is removed afterwards. (Skipping NULLs in the join
+    # is no alternative: it leaves out a row with only NULLs, seen on pyarrow 26.)
     fields = [
         pc.fill_null(_joined(f",{_name(field.name)}:", json_texts(column, text_times=text_times)), _scalar(""))
         for field, column in zip(values.type, values.flatten(), strict=True)
@@ -169,7 +169,7 @@ def _maps(values: pa.Array, text_times: bool) -> pa.Array:
 
 
 def _without_hidden(values: pa.Array) -> pa.Array:
-    """Return the same lists or maps, without elements that stand beneath a NULL: these may be anything."""
+    """Return the same lists or maps without the elements of NULL rows, which may have any content."""
     if not values.null_count:
         return values
     lengths = pc.subtract(values.offsets[1:], values.offsets[:-1])
@@ -180,7 +180,7 @@ def _without_hidden(values: pa.Array) -> pa.Array:
 
 
 def _offsets(values: pa.Array) -> tuple[pa.Array, int, int]:
-    """Where each row's elements begin, counted from the first row's, and which elements these are."""
+    """Return the start of each row's elements relative to the first row's, and the start and number of all elements."""
     offsets = values.offsets
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     return pc.subtract(offsets, offsets[0]), first, last - first
@@ -226,4 +226,4 @@ _WAYS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], 
     (pa.types.is_boolean, _plain),
     (pa.types.is_integer, _plain),
 )
-"""The functions that turn values of a type into texts; the first that fits counts."""
+"""The functions that convert values of a type to texts; the first match is used."""

@@ -1,4 +1,4 @@
-"""Decode JSON in Python, to explain bad payloads: ``_decode_native`` takes their reasons from here.
+"""Decodes JSON in Python to find the reasons for bad payloads of ``_decode_native``.
 
 It also decodes all payloads if no compiled loop is installed.
 """
@@ -44,52 +44,43 @@ _NAMED_FLOATS: Final = {
     "-INF": -math.inf,
 }
 _MARK: Final = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
-"""Has two characters at most, so that a search visits each character once, whatever the text is."""
+"""Matches at most two characters, so that a search visits each character once, whatever the text is."""
 _TOKEN: Final = re.compile(r'[\[\]{}]|"[^"\\]*(?:\\.[^"\\]*)*"|[^\s\[\]{},:"]+', re.DOTALL)
-"""Only for valid JSON: in other texts, a search for the end of a string could begin at each quote."""
+"""Only for valid JSON: in other texts, a search for the end of a string could start at each quote."""
 
 
 class _Object(list[tuple[str, Any]]):
-    """An object of JSON: its members in their order, equal keys and all; and its text, where that is known."""
+    """A JSON object: its members in order, including equal keys, and its text if known."""
 
     span = (0, 0)
     text = ""
 
 
 class _Array(list[Any]):
-    """An array of JSON whose text is known.
-
-    Attributes:
-        text: of the whole payload, so that nothing is copied for arrays and objects that are not read as texts.
-        span: where the array begins and ends.
-    """
+    """A JSON array; `text` is the whole payload if known, so that nothing is copied, and `span` the array's part."""
 
     span = (0, 0)
     text = ""
 
 
 class _Number(str):
-    """A number of JSON, as it is written."""
+    """A JSON number, as written."""
 
     __slots__ = ()
 
 
 class _NamedNumber(str):
-    """A value for which JSON has no number, as Python writes it: NaN, Infinity, -Infinity."""
+    """A value that JSON cannot express as a number, as Python writes it: NaN, Infinity, -Infinity."""
 
     __slots__ = ()
 
 
 class _RawTextNeeded(Exception):  # noqa: N818 - no error
-    """An array or an object is a text."""
+    """Signals that an array or object is read as a text."""
 
 
 class JsonDecoder(RowDecoder):
-    """A decoder of JSON payloads.
-
-    Args:
-        step: how to read a value, see `json.steps.steps_of`.
-    """
+    """A decoder of JSON payloads; `step` comes from `json.steps.steps_of`."""
 
     def __init__(self, step: Step) -> None:
         super().__init__(step.type)
@@ -100,7 +91,7 @@ class JsonDecoder(RowDecoder):
 
 
 def reason_of(step: Step, data: bytes) -> str:
-    """Return why a payload cannot be decoded; empty if it can be."""
+    """Return the reason why a payload cannot be decoded; an empty text if it can be."""
     try:
         _value_of(step, data)
     except BadPayloadError as bad:
@@ -116,7 +107,7 @@ def _value_of(step: Step, data: bytes) -> Any:  # noqa: ANN401 - of any type
     _check_depth(data, text)
     try:
         value = _reader.decode(text)
-    except RecursionError:  # in a stack that is deep already
+    except RecursionError:  # the stack was deep already
         raise BadPayloadError("it is nested too deep") from None
     except json.JSONDecodeError as error:
         at = len(text[: error.pos].encode())
@@ -148,7 +139,7 @@ _reader: Final = json.JSONDecoder(
 
 
 def _with_raw_texts(text: str) -> Any:  # noqa: ANN401 - of any type
-    """Parse a valid text as `_reader` does, with arrays and objects that have their own texts."""
+    """Parse a valid text like `_reader`, but with the texts of arrays and objects."""
     around: list[tuple[list[Any], int]] = [([], 0)]
     for token in _TOKEN.finditer(text):
         first = token[0][0]
@@ -180,11 +171,11 @@ def _misfit(step: Step, value: Any) -> BadPayloadError:  # noqa: ANN401
 
 
 def _is_text(value: str) -> bool:
-    """Return whether a text can be UTF-8: one half of a surrogate pair cannot."""
+    """Return whether a text can be UTF-8: half a surrogate pair cannot."""
     return value.isascii() or not _SURROGATE.search(value)
 
 
-# -- converters: of what `_reader` gives, but for null
+# -- converters of the values that `_reader` returns, except null
 
 
 def _convert(step: Step, value: Any) -> Any:  # noqa: ANN401
@@ -304,7 +295,7 @@ def _binary(step: Step, value: Any) -> bytes:  # noqa: ANN401
 
 
 def _parts(step: Step, value: list[Any], counts: tuple[int, ...]) -> list[int]:
-    """Return the integers of an array that has one of so many elements."""
+    """Return the integers of an array whose length is one of `counts`."""
     if isinstance(value, _Object) or len(value) not in counts:
         raise _misfit(step, value)
     try:
@@ -314,7 +305,7 @@ def _parts(step: Step, value: list[Any], counts: tuple[int, ...]) -> list[int]:
 
 
 def _ns_of_day(step: Step, value: Any, parts: Sequence[int]) -> int:  # noqa: ANN401
-    """Return the nanoseconds of hour, minute, and second and nanosecond if they are given."""
+    """Return the nanoseconds of hour, minute, and optional second and nanosecond."""
     hour, minute, second, ns = (*parts, 0, 0)[:4]
     if not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60 and 0 <= ns < 10**9):
         raise _misfit(step, value)
@@ -374,10 +365,10 @@ def _microseconds(fraction: str) -> int:
 
 
 def _seconds(step: Step, value: _Number, sign: str, seconds: str, fraction: str) -> int:
-    """Return the microseconds of an Instant; its fraction is towards the future also where the seconds are negative."""
+    """Return the microseconds of an Instant; its fraction counts towards the future, even for negative seconds."""
     whole = int(seconds) if len(seconds) <= _MAX_DIGITS else 1 << 63
     us = _microseconds(fraction)
-    # Between -1 and 0 seconds the digits count from 0, towards the past.
+    # Between -1 and 0 seconds, the digits count from 0 towards the past.
     us = whole * 1_000_000 + us if not sign else us - whole * 1_000_000 if whole else -us
     if whole > _MAX_SECONDS or us >= 1 << 63:
         raise _misfit(step, value)
@@ -414,7 +405,7 @@ def _map(step: Step, value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
         if not _is_text(key):
             raise BadPayloadError(f"the key {_shown(key)} is not a valid string")
         item = _convert_within(step.steps[0], member, key)
-        made.pop(key, None)  # the last of several counts, and where it stands
+        made.pop(key, None)  # the last of several equal keys counts, with its position
         made[key] = item
     return list(made.items())
 

@@ -1,35 +1,34 @@
-"""Turns a wanted Arrow type, and the Avro definition of a JSON schema if there is one, into the steps that read JSON.
+"""Converts a wanted Arrow type, and the Avro definition of a JSON schema if given, into the steps that read JSON.
 
-Both decoders follow these steps: the compiled one lays them out as C structs, its twin walks them as they are.
+Both decoders execute these steps: the compiled one copies them into C structs, its twin uses them directly.
 
-Without a definition the rules are those of Spark's ``from_json`` in the mode FAILFAST (`JacksonParser` of Spark 4.0 to
-4.3), except where it changes or guesses what was written:
+Without a definition the rules are those of Spark's ``from_json`` in mode FAILFAST (`JacksonParser` of Spark 4.0 to
+4.3), except that nothing is changed or guessed:
 
-* Bytes behind the value, single quotes, and digits that a decimal or an integer cannot hold are errors.
+* Bytes after the value, single quotes, and digits that a decimal or an integer cannot hold are errors.
 * A number beyond a ``float`` or ``double`` is an error, not infinity.
-* A timestamp as a text names its time zone; ``from_json`` takes the session's for one that does not. A date as a text
-  is a date alone.
+* The text of a timestamp must name its time zone (``from_json`` assumes the session's). The text of a date must contain
+  only a date.
 
-As ``from_json`` has it: names match exactly; what is missing is NULL; the last of several equal keys counts; any value
-is a ``string``, by its JSON text unless it is a string itself; floats can be the texts ``"NaN"``, ``"Infinity"`` and
-``"-Infinity"`` (also ``"+Infinity"``, ``"+INF"`` and ``"-INF"``); binary is base64 with its padding, as Jackson
+As in ``from_json``: names match exactly; a missing field is NULL; the last of several equal keys counts; any value can
+be a ``string``, which is its JSON text unless it is a JSON string; floats can be the texts ``"NaN"``, ``"Infinity"``
+and ``"-Infinity"`` (also ``"+Infinity"``, ``"+INF"`` and ``"-INF"``); binary is base64 with padding, as Jackson
 (Pulsar's Java client) writes ``byte[]``; a number for a timestamp counts seconds. Beyond ``from_json``, a date and a
-timestamp without time zone can be arrays of their parts, as below.
+timestamp without time zone can be arrays of their parts, see below.
 
-With a definition a number is what the logical type says: days, milliseconds or microseconds. Pulsar's Java client
-writes JSON with Jackson (`JSONSchema`, `ObjectMapperFactory` of 4.0.8) and not with Avro's encoder. So the value of a
-union stands for itself, without its type around it, binary values are base64, and:
+With a definition, its logical type determines the meaning of a number: days, milliseconds or microseconds. Pulsar's
+Java client writes JSON with Jackson (`JSONSchema`, `ObjectMapperFactory` of 4.0.8), not with Avro's encoder. So the
+value of a union is written without its type, binary values are base64, and:
 
-* An ``Instant`` is its seconds with nine digits behind the point, whatever the definition says. The digits count from
-  the second towards the future also before 1970: -1.500000000 is half a second before 1970, as Jackson writes and reads
-  it.
-* A ``LocalDate`` is ``[year, month, day]``; a ``LocalDateTime`` goes on with hour, minute and, unless they are zero,
-  second and nanosecond; a ``LocalTime`` has these alone.
-* What is written is another type than Avro's where the latter has none for it: a ``char`` is a string, and a map with
-  other keys than strings (to Avro an array of pairs) has their texts as keys.
-* A ``java.util.Date`` and the like, which Avro takes for a record without fields, is its milliseconds.
+* An ``Instant`` is its seconds with nine decimal places, regardless of the definition. The decimal places count towards
+  the future even before 1970: -1.500000000 is half a second before 1970, as Jackson writes and reads it.
+* A ``LocalDate`` is ``[year, month, day]``; a ``LocalDateTime`` continues with hour, minute and, unless they are zero,
+  second and nanosecond; a ``LocalTime`` has only these.
+* Types that Avro lacks are written differently: a ``char`` is a string, and a map whose keys are not strings (for Avro
+  an array of pairs) has the keys' texts.
+* A ``java.util.Date`` and similar classes, which Avro takes for a record without fields, are milliseconds.
 * A union of several types, and any other class that Avro takes for a record without fields (``Object``, ``Optional``),
-  do not say what is written: they are a ``string`` of JSON, or whatever type is wanted.
+  do not determine the JSON: they are a ``string`` of JSON, or the wanted type.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ from spark_mq_source.core.errors import OptionError
 from spark_mq_source.values.avro.schema import AvroType
 
 MAX_DEPTH: Final = 500
-"""The deepest nesting of the arrays and objects of a payload. Jackson allows 1000; Python's reader fewer than that."""
+"""The maximum depth of arrays and objects in a payload. Jackson allows 1000, Python's parser less."""
 
 
 class Code(IntEnum):
-    """The kinds of value that steps read; in the order of ``_decode_native.pxd``."""
+    """The kinds of values that steps read; in the order of ``_decode_native.pxd``."""
 
     NOTHING = 0
     BOOLEAN = 1
@@ -71,15 +70,15 @@ class Step:
     """The plan for reading values of one type.
 
     Attributes:
-        code: what they are.
-        type: of the values.
+        code: the kind of value.
+        type: the Arrow type.
         title: Spark's name of the type.
         names: of a struct: its fields, in the order of `steps`.
-        keys: likewise, their keys in JSON.
-        steps: of a struct's fields, or of a list's elements or a map's values alone.
-        factor: what the number of a date or timestamp is multiplied with; 0 if numbers are refused.
-        has_seconds: whether a number with a fraction is a timestamp, in seconds.
-        unit_ns: of a number for a time of day, which can also be ``[hour, minute, second, nanosecond]``; else 0.
+        keys: of a struct: the JSON keys of its fields, likewise.
+        steps: the steps of a struct's fields, or the single step of a list's elements or a map's values.
+        factor: the factor for the number of a date or timestamp; 0 if numbers are refused.
+        has_seconds: whether a number with a fraction is a timestamp in seconds.
+        unit_ns: unit of a number for a time of day, which may also be ``[hour, minute, second, nanosecond]``; else 0.
     """
 
     code: Code
@@ -123,10 +122,10 @@ def steps_of(wanted: pa.DataType, definition: AvroType | None) -> Step:
 
     Args:
         wanted: the type.
-        definition: what the values' schema says, as JSON has it (`as_json`); None if there is none.
+        definition: the type of the values by their schema, in JSON's form (`as_json`); None without a schema.
 
     Raises:
-        OptionError: the type is none of Spark's, or no value of the definition's type becomes it.
+        OptionError: Spark has no such type, or no value of the definition's type becomes it.
     """
     return _step(wanted, definition, "")
 
@@ -160,7 +159,7 @@ def _struct(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step
 
 
 def _key(name: str, known: Mapping[str, AvroType]) -> str:
-    """Return the key of a field: its name, or the only name in the definition that differs from it in case alone."""
+    """Return the key of a field: its name, or the only name in the definition that differs in case alone."""
     if name in known:
         return name
     alike = [key for key in known if key.lower() == name.lower()]
@@ -195,10 +194,10 @@ def _named(definition: AvroType) -> str:
 
 
 def as_json(definition: AvroType) -> AvroType:
-    """Return the type of the values in JSON, in which everything can be null.
+    """Return the type of the values in JSON, where every value can be null.
 
     Args:
-        definition: a type of finite shape (`avro.schema.check_finite`).
+        definition: a type of finite size (`avro.schema.check_finite`).
     """
     if definition.kind == "union":
         return _union(definition)
@@ -236,15 +235,15 @@ _JAVA_MOMENTS: Final = {
 }
 _JAVA_TEXTS: Final = frozenset(("java.lang.Character", "[C"))
 _JAVA_PAIR: Final = "org.apache.avro.reflect.Pair"
-"""The name that Java's library gives the records of an array that is a map."""
+"""The name that Java's library gives to the records of an array that represents a map."""
 
 
 def _becomes(definition: AvroType, wanted: pa.DataType) -> bool:
-    """Return whether values of a type can be of another type; each one that cannot is an error of its own."""
+    """Return whether some values of a type can be of another type; each other value is an error."""
     if pa.types.is_string(wanted) or pa.types.is_null(wanted) or definition.kind == "null":
         return True
     if definition.kind == "string" and definition.java_class:
-        return True  # a BigInteger, for one, is a number in JSON
+        return True  # a BigInteger, for example, is a number in JSON
     return any(is_it(wanted) for is_it in _BECOMES[definition.logical or definition.kind])
 
 
@@ -282,4 +281,4 @@ _BECOMES: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], ...]]] = {
     "array": (pa.types.is_list,),
     "map": (pa.types.is_map,),
 }
-"""The types that values of a kind, or of a logical type, can have beside texts."""
+"""The types that values of a kind, or of a logical type, can have besides texts."""

@@ -1,11 +1,11 @@
-"""A plan of `protobuf.schema` as the compiled loop has it, with what was found of each field in the message at hand."""
+"""A plan of `protobuf.schema` in C, with the fields found in the current message."""
 
 from spark_mq_source.core._wire cimport Slice
 from spark_mq_source.values._loops_native cimport RowDecoder
 from spark_mq_source.values._tree_native cimport Node
 
 
-# As `protobuf.schema.Read`, which `check_codes` compares with it.
+# Equal to `protobuf.schema.Read`; `check_codes` compares them.
 cpdef enum Read:
     AS_IS
     SIGNED32
@@ -15,7 +15,7 @@ cpdef enum Read:
     TRUTH
 
 
-# As `protobuf.schema.Put`, likewise.
+# Equal to `protobuf.schema.Put`, likewise.
 cpdef enum Put:
     NOWHERE
     INT
@@ -31,14 +31,14 @@ cpdef enum Put:
     STRUCT
 
 
-# An occurrence of a repeated field or of a message, in a list of them.
+# One occurrence of a repeated field or a message, in a linked list.
 cdef struct Piece:
-    unsigned char *data  # NULL if it is a number
+    unsigned char *data  # NULL for a number
     unsigned long long value  # the number, or the size of `data`
-    Py_ssize_t next  # -1 if there is none
+    Py_ssize_t next  # -1 at the end
 
 
-# What is read of each field of each message comes first.
+# The members that are read for each field of each message come first.
 cdef struct Field:
     unsigned int number
     int wire_type  # of a single value
@@ -50,19 +50,19 @@ cdef struct Field:
     bint is_implicit
     bint is_closed
     bint has_default
-    int label  # where its name is in `ProtobufDecoder.labels`
-    bint is_seen  # in the message at hand, which also has the next four
+    int label  # index of its name in `ProtobufDecoder.labels`
+    bint is_seen  # about the current message, like the next four members
     unsigned char *data
     unsigned long long value  # the number, or the size of `data`
-    Py_ssize_t first  # of its pieces, -1 if there are none
+    Py_ssize_t first  # index of its first piece; -1 without one
     Py_ssize_t last
     Message *message
     Node *node
-    Field *sibling  # in its oneof the next one, or the first; NULL without one
-    # what it is if absent
+    Field *sibling  # the next field of its oneof, in a ring; NULL without one
+    # the value if absent
     unsigned char *default_data
     unsigned long long default_value
-    # of an enum: its numbers in their order, and their names
+    # of an enum: its numbers in order, and their names
     int num_names
     int *numbers
     Slice *names
@@ -73,11 +73,11 @@ cdef struct Message:
     Field *fields
     int count
     int columns
-    # the fields by number: `table` is 1 + an index, up to `table_size`; `order` has all indices in the order of numbers
+    # the fields by number: `table` has 1 + an index, up to `table_size`; `order` lists the indices by number
     short *table
     unsigned int table_size
     short *order
-    # what the message has
+    # about the current message
     bint is_dropped  # an entry of a map whose number is not in its closed enum
 
 
@@ -90,8 +90,8 @@ cdef class ProtobufDecoder(RowDecoder):
     cdef Py_ssize_t num_pieces
     cdef Py_ssize_t room
     cdef const unsigned char *base
-    cdef bint is_dry  # what is put is taken back
-    cdef readonly long long work  # bytes scanned beneath the rows, again at each depth, and values moved
+    cdef bint is_dry  # values are only checked, and removed again
+    cdef readonly long long work  # bytes of inner messages scanned, once per depth, plus values moved
     cdef int code  # of `CORRUPT`
     cdef Py_ssize_t where
 

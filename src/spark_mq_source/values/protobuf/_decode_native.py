@@ -1,9 +1,9 @@
 """The compiled loop over protobuf messages: Cython's pure-Python mode, C types in ``_decode_native.pxd``.
 
-Fields come in any order and more than once, and Arrow's columns grow in their own order. So each message is scanned
-first, which notes the last value of each field, and the occurrences of repeated fields and messages as lists of pieces
-of the payload; then its fields are put into the tree in the order of the columns. A message in it is scanned when it
-is put. What no column needs is skipped, unread.
+Fields come in any order and more than once, and Arrow's columns grow in their own order. So each message is first
+scanned: this records the last value of each field, and the occurrences of repeated fields and messages as lists of
+pieces of the payload. Then the fields are appended to the tree in the order of the columns. An inner message is scanned
+when it is appended. Bytes that no column needs are skipped unread.
 """
 
 import cython
@@ -51,11 +51,11 @@ _FEW_KEYS = cython.declare(cython.Py_ssize_t, 16)
 @cython.final
 @cython.cclass
 class ProtobufDecoder(RowDecoder):
-    """Decodes messages of one plan; see `ValueDecoder`.
+    """A decoder of the messages of one plan; see `ValueDecoder`.
 
     Args:
-        plan: the fields of the message.
-        type_: the Arrow type of a value, which fits the plan.
+        plan: the plan of the message.
+        type_: the Arrow type of a value, which must fit the plan.
     """
 
     def __init__(self, plan, type_):
@@ -99,11 +99,11 @@ class ProtobufDecoder(RowDecoder):
     def why(self, payload):
         return why_of(self.code, self.where)
 
-    # -- from the plan
+    # -- building the plan in C
 
     def take_memory(self, size):
-        """Zeroed, and freed with the decoder."""
-        # Before it, where the memory taken before is.
+        """Return zeroed memory that is freed with the decoder."""
+        # Two words before it: the first one links to the memory taken before.
         memory: cython.pointer(cython.p_void) = cython.cast(cython.pointer(cython.p_void), allocate(size + 16, 1))
         memory[0] = self.memory
         self.memory = memory
@@ -122,7 +122,7 @@ class ProtobufDecoder(RowDecoder):
         message.table = cython.cast(cython.pointer(cython.short), self.take_memory(message.table_size * 2))
         message.order = cython.cast(cython.pointer(cython.short), self.take_memory(message.count * 2))
         for at, field in enumerate(plan.fields):
-            # A timestamp's seconds and nanos have no columns of their own.
+            # A timestamp's seconds and nanos have no columns.
             has_node: cython.bint = nodes != cython.NULL and at < message.columns
             self.build_field(message.fields + at, field, nodes + at if has_node else cython.NULL)
             if message.fields[at].number < message.table_size:
@@ -130,7 +130,7 @@ class ProtobufDecoder(RowDecoder):
         for at, place in enumerate(sorted(range(message.count), key=numbers.__getitem__)):
             message.order[at] = place
         last: dict = {}
-        # Through the last field to the first one, so that each oneof is a ring.
+        # Twice through the fields, so that the last field of each oneof links to its first one.
         for at, field in enumerate((*plan.fields, *plan.fields)):
             if field.oneof >= 0:
                 if field.oneof in last:
@@ -167,9 +167,9 @@ class ProtobufDecoder(RowDecoder):
         return 0
 
     def check_node(self, field, plan, node):
-        """Raise if `put_value` and the like have no branch for the field, or its column cannot hold what they put.
+        """Raise if the field has no branch in `put_value` and the like, or its column cannot hold their values.
 
-        Every value is put through the nodes of fields that were checked here.
+        Values are put only into nodes of fields that were checked here.
         """
         inside: cython.Py_ssize_t = plan.message.columns if plan.message is not None else -1
         fits: cython.bint = False
@@ -234,7 +234,7 @@ class ProtobufDecoder(RowDecoder):
             field.names[at] = slice_of(name)
         return 0
 
-    # -- what a message has
+    # -- the fields of a message
 
     def add_piece(self, field, data, value):
         if self.num_pieces == self.room:
@@ -254,7 +254,7 @@ class ProtobufDecoder(RowDecoder):
         return 0
 
     def scan(self, message, data, size, depth):
-        """Record the fields in these bytes of a message; return a code of `CORRUPT` if they are not a message."""
+        """Record the fields in these bytes of a message; return a code of `CORRUPT` if they are corrupt."""
         at: cython.Py_ssize_t = 0
         started: cython.Py_ssize_t
         last: cython.Py_ssize_t
@@ -321,7 +321,7 @@ class ProtobufDecoder(RowDecoder):
                     memcpy(cython.address(word), data + at, 4)
                     value = number_of(field.read, word)
                 at = last
-            # A number that is not in its closed enum is an unknown field.
+            # A number that its closed enum lacks is an unknown field.
             if field.is_closed and start == cython.NULL and find_name(field, cython.cast(cython.int, value)) < 0:
                 message.is_dropped = True
                 continue
@@ -342,14 +342,14 @@ class ProtobufDecoder(RowDecoder):
         return code
 
     def clear_others(self, field, depth):
-        """Clear the fields of the same oneof."""
+        """Clear the other fields of the same oneof."""
         code: cython.int
         length: cython.Py_ssize_t
         other: cython.pointer(Field) = field.sibling
         while other != field:
             if other.is_seen:
                 if other.message != cython.NULL:
-                    # A corrupt message is corrupt here too, although no column shows it.
+                    # A corrupt message is an error even though no column shows it.
                     length = other.node.length
                     was_dry: cython.bint = self.is_dry
                     self.is_dry = True
@@ -364,10 +364,10 @@ class ProtobufDecoder(RowDecoder):
             other = other.sibling
         return 0
 
-    # -- from there into the tree
+    # -- appending to the tree
 
     def scan_pieces(self, message, piece, is_merged, depth):
-        """Scan a piece, or with `is_merged` it and those that follow as one message."""
+        """Scan a piece, or with `is_merged` this piece and all that follow, as one message."""
         code: cython.int
         if not depth:
             return self.fail(self.base, 0, -6)
@@ -381,7 +381,7 @@ class ProtobufDecoder(RowDecoder):
         return 0
 
     def emit_fields(self, message, depth):
-        """Put the fields of the message that has been scanned."""
+        """Append the fields of the scanned message."""
         at: cython.int
         code: cython.int
         for at in range(message.columns):
@@ -418,7 +418,7 @@ class ProtobufDecoder(RowDecoder):
         if code:
             return code
         if field.is_map and field.message.is_dropped:
-            # Its bytes are an unknown field, of which nothing is looked at.
+            # The entry's bytes are an unknown field, whose content is not checked.
             return 0
         if field.put == Put.STRUCT:
             code = self.emit_fields(field.message, depth - 1)
@@ -428,7 +428,7 @@ class ProtobufDecoder(RowDecoder):
             return end_struct(node)
         seconds = field.message.fields[0].value if field.message.fields[0].is_seen else 0
         nanos = field.message.fields[1].value if field.message.fields[1].is_seen else 0
-        # As in Java, which rounds towards zero.
+        # Truncated towards zero, as in Java.
         nanos = nanos // 1000
         if seconds > _MAX_SECONDS or seconds < -_MAX_SECONDS:
             if not self.is_dry:
@@ -608,7 +608,7 @@ def find_name(field: cython.pointer(Field), number: cython.int) -> cython.int:
     low: cython.int = 0
     high: cython.int = field.num_names
     middle: cython.int
-    # Most enums count from 0.
+    # Most enums count from 0 upwards.
     if 0 <= number < high and field.numbers[number] == number:
         return number
     while low < high:
@@ -666,7 +666,7 @@ def skip(
         at = read_varint(data, at, size, cython.address(value))
         if at < 0 or at - started > 5:
             return -1
-        # As in protobuf's C runtime, a field 0 is none, but in what is skipped.
+        # As in protobuf's C runtime, the field number 0 is invalid except in skipped fields.
         if value >> 32:
             return -2
         if value == tag + 1:
@@ -694,7 +694,7 @@ def is_same(node: cython.pointer(Node), one: cython.Py_ssize_t, other: cython.Py
         size = node.offsets[one + 1] - node.offsets[one]
         if size != node.offsets[other + 1] - node.offsets[other]:
             return False
-        # There is no data yet if all keys so far are empty.
+        # The data is NULL if all keys so far are empty.
         return not size or not memcmp(node.data + node.offsets[one], node.data + node.offsets[other], size)
     if node.kind == Kind.BIT:
         return (node.data[one >> 3] >> (one & 7) ^ node.data[other >> 3] >> (other & 7)) & 1 == 0

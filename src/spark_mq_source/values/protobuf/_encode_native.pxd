@@ -1,9 +1,9 @@
-"""The codes of the steps of ``write_steps`` in C, and the compiled protobuf encoder."""
+"""The step codes of ``write_steps`` in C, and the compiled protobuf encoder."""
 
 from spark_mq_source.values._loops_native cimport RowEncoder, WriteStep
 
 
-# As `protobuf.write_steps.WriteCode`, which `check_codes` compares with it.
+# Equal to `protobuf.write_steps.WriteCode`; `check_codes` compares them.
 cpdef enum Code:
     BYTE
     SHORT
@@ -25,7 +25,7 @@ cpdef enum Code:
     MAP
 
 
-# As `protobuf.write_steps.Form`, likewise.
+# Equal to `protobuf.write_steps.Form`, likewise.
 cpdef enum Form:
     VARINT
     VARINT32
@@ -36,7 +36,7 @@ cpdef enum Form:
 
 
 cdef class ProtobufEncoder(RowEncoder):
-    cdef long long messages  # so far
+    cdef long long messages  # number of messages so far
 
     cdef int put_value(self, WriteStep *step, Py_ssize_t row) except -1
     cdef int put_head(self, WriteStep *step) except -1

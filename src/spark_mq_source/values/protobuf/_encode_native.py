@@ -1,7 +1,7 @@
 """Encodes protobuf, compiled: Cython's pure-Python mode, C types in ``_encode_native.pxd``.
 
-A message within another one is written behind one byte for
-its size, and moved if its size takes more; the columns are read where Arrow has them.
+An inner message is written after one byte for its size, and moved if the size needs more bytes; the columns are read in
+place, in Arrow's buffers.
 """
 
 import cython
@@ -39,7 +39,7 @@ from spark_mq_source.values.protobuf.write_steps import Form as WireForm
 check_codes(WriteCode, list(Code))
 check_codes(WireForm, list(Form))
 
-# For a tag and a number.
+# The room for a tag and a number.
 _HEAD_ROOM = cython.declare(cython.Py_ssize_t, 32)
 
 
@@ -72,8 +72,8 @@ class ProtobufEncoder(RowEncoder):
         return self.put_fields(self.steps, row)
 
     def put_head(self, step):
-        """Write the tag of a field, and make room for a number after it."""
-        # Not by `reserve` and `put`: GCC would not make it inline, which costs a tenth of the rate.
+        """Write the tag of a field, and reserve room for a number after it."""
+        # Not with `reserve` and `put`, which GCC does not inline here: that costs a tenth of the rate.
         if self.room - self.used < _HEAD_ROOM:
             self.grow(_HEAD_ROOM)
         memcpy(end_of(self, step.head.size), step.head.data, step.head.size)
@@ -81,7 +81,7 @@ class ProtobufEncoder(RowEncoder):
         return 0
 
     def end_sized(self, start):
-        """Write the size of the bytes after `start` into the byte there, and insert bytes if the size needs more."""
+        """Write the size of the bytes after `start` into the byte at `start`; insert bytes if the size needs more."""
         size: cython.Py_ssize_t = self.used - start - 1
         more: cython.Py_ssize_t = 0
         rest: cython.Py_ssize_t = size >> 7
@@ -118,7 +118,7 @@ class ProtobufEncoder(RowEncoder):
         return 0
 
     def put_value(self, step, row):
-        """Write a field with its value, which is not NULL."""
+        """Write a field whose value is not NULL."""
         start: cython.Py_ssize_t
         number: cython.longlong = 0
         value: cython.ulonglong
@@ -175,7 +175,7 @@ class ProtobufEncoder(RowEncoder):
     def put_time(self, step, row):
         """Write seconds and nanoseconds."""
         micros: cython.longlong = cython.cast(cython.p_longlong, step.cells.data)[row]
-        # C's division cuts towards zero, as a duration does.
+        # C's division truncates towards zero, as a duration needs.
         seconds: cython.longlong = micros // 1_000_000
         nanos: cython.longlong = (micros % 1_000_000) * 1000
         if step.code == Code.TIMESTAMP and nanos < 0:
@@ -224,7 +224,7 @@ class ProtobufEncoder(RowEncoder):
         return 0
 
     def read_number(self, step, row, number):
-        """Read the number to write; of a number with a fraction, its bits."""
+        """Read the number to write; for a number with a fraction, its bits."""
         at: cython.Py_ssize_t
         single: cython.float
         double: cython.double

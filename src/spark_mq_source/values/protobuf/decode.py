@@ -1,7 +1,7 @@
-"""Protobuf messages as Spark columns, by the descriptors of a schema registry or of a file.
+"""Protobuf messages as Spark columns, with the descriptors of a schema registry or a file.
 
-`protobuf.schema` says how the types correspond. The loop is compiled (``_decode_native``) and has no interpreted
-twin: without it a typed column is an error.
+`protobuf.schema` contains the mapping of types. The loop is compiled (``_decode_native``) and has no interpreted twin:
+without it, a typed column is an error.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["arrow_type_of", "protobuf_decoder"]
 def protobuf_decoder(descriptors: bytes, message: str, wanted: pa.DataType) -> ValueDecoder:
     """Return a decoder of messages into a struct of the wanted columns, which skips their other fields unread.
 
-    Messages of other versions of the schema are read with these descriptors as well: Protobuf identifies fields by
+    Messages of other versions of the schema are read with these descriptors too, because Protobuf identifies fields by
     number.
 
     Args:
         descriptors: a serialized FileDescriptorSet with all its imports.
         message: the name of the message.
-        wanted: a struct of some of the columns of `arrow_type_of` in any order, at any depth; with a wider type if
-            `protobuf.schema` allows it.
+        wanted: a struct of some columns of `arrow_type_of`, in any order and at any depth, or with wider types that
+            `protobuf.schema` allows.
 
     Raises:
         OptionError: the descriptors, the name or the wanted columns are wrong; all problems in one sentence.
-        UnsupportedFeatureError: there is no compiled loop.
+        UnsupportedFeatureError: the compiled loop cannot be loaded.
 
     Example:
         >>> from google.protobuf import any_pb2, source_context_pb2, type_pb2

@@ -1,7 +1,7 @@
 """Arrow structs as protobuf messages: the inverse of `decode`.
 
-The loop is compiled (``_encode_native``) and follows the steps of `protobuf.write_steps`. It has no
-interpreted twin: without it, writing typed columns is an error.
+The loop is compiled (``_encode_native``) and executes the steps of `protobuf.write_steps`. It has no interpreted twin:
+without it, writing typed columns is an error.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def encode_protobuf(
     r"""Encode structs as protobuf messages; NULL becomes NULL.
 
     A column becomes the field that `protobuf.arrow_type_of` maps to it, or one that can be read as it: an enum's
-    number, a bigint for a uint32, a decimal(20,0) for a uint64; besides, integers may be narrower, and a float a
-    double. NULL, and a field without a column, is left out, and so is zero if protobuf does not distinguish it from an
-    absent field. Fields are written in the order of their numbers, as protobuf's runtimes do, and the entries of maps
-    in their own order.
+    number, a bigint for a uint32, a decimal(20,0) for a uint64. Integers may also be narrower, and a float a double.
+    NULL, and a field without a column, is left out; so is zero if protobuf does not distinguish it from an absent
+    field. Fields are written in the order of their numbers, as protobuf's runtimes do, and the entries of maps in
+    their own order.
 
     Args:
         array: the values.
@@ -37,7 +37,7 @@ def encode_protobuf(
     Raises:
         OptionError: the descriptors or the name are wrong, or the array's type does not fit the message; all problems
             in one sentence.
-        UnsupportedFeatureError: there is no compiled loop.
+        UnsupportedFeatureError: the compiled loop cannot be loaded.
         UnwritableRowError: a value does not fit, such as a NULL in an array, a text that is not a name of the enum, or
             two fields of a oneof.
 

@@ -1,4 +1,4 @@
-"""Columns of a protobuf message, from its descriptor, and the plan of a decoder for some of them.
+"""Columns of a protobuf message from its descriptor, and the plan of a decoder for some of them.
 
 The columns are those of Spark's own `from_protobuf` with its default options (Spark 4.0 to 4.3, `SchemaConverters` and
 `ProtobufDeserializer` of its connector):
@@ -16,13 +16,13 @@ enum                                    string, its name (``UNKNOWN_ENUM_VALUE_C
 message, group, each field of a oneof   struct, or the type of the field; NULL if absent
 repeated, map                           array, map; empty if absent
 Timestamp, Duration                     timestamp, interval day to second (Arrow's duration): to the microsecond; as a
-                                        wanted struct<seconds bigint, nanos int>, all of it
-other well-known types                  structs, as any message
+                                        wanted struct<seconds bigint, nanos int>, without loss
+other well-known types                  structs, like any message
 an empty message                        no column
 ======================================  ===============================================================================
 
-A field that is absent is NULL, or the default that its descriptor declares. A field that does not tell absent from
-zero (proto3 without ``optional``) is NULL if it is zero or empty.
+An absent field is NULL, or the default that its descriptor declares. A field that does not distinguish absent from zero
+(proto3 without ``optional``) is NULL if it is zero or empty.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _UINT64: Final = (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
 
 
 class Read(IntEnum):
-    """Conversion of a number on the wire to a value; in the order of ``_decode_native.pxd``."""
+    """The conversion of a number on the wire to a value; in the order of ``_decode_native.pxd``."""
 
     AS_IS = 0
     SIGNED32 = 1
@@ -72,19 +72,19 @@ class Read(IntEnum):
 
 
 class Put(IntEnum):
-    """Form of a value in its column, likewise."""
+    """The form of a value in its column, likewise."""
 
-    NOWHERE = 0  # it has none
-    INT = 1  # also the bits of a float
-    LONG = 2  # also those of a double
+    NOWHERE = 0  # no column
+    INT = 1  # or the bits of a float
+    LONG = 2  # or the bits of a double
     NUMBER = 3  # an integer as a double
     FLOAT = 4  # a float as a double
     DECIMAL = 5
     BOOL = 6
     BINARY = 7
     TEXT = 8
-    NAME = 9  # of an enum's number
-    MICROS = 10  # of seconds and nanoseconds
+    NAME = 9  # the name of an enum's number
+    MICROS = 10  # from seconds and nanoseconds
     STRUCT = 11
 
 
@@ -105,10 +105,10 @@ _PUTS: Final[Mapping[int, Mapping[pa.DataType, Put]]] = (
         FieldDescriptor.TYPE_ENUM: {pa.string(): Put.NAME, pa.int32(): Put.INT, pa.int64(): Put.LONG},
     }
 )
-"""The types that a scalar can be wanted as, by protobuf's type: Spark's own first, then those that lose nothing."""
+"""For each of protobuf's scalar types, the types that it can be read as: Spark's own first, then lossless ones."""
 
 _TYPES: Final = {kind: next(iter(puts)) for kind, puts in _PUTS.items()}
-"""The Arrow types of scalars, by protobuf's."""
+"""The Arrow types of protobuf's scalar types."""
 
 _READS: Final[Mapping[int, Read]] = dict.fromkeys(
     (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_ENUM), Read.SIGNED32
@@ -128,10 +128,10 @@ _WIRE_TYPES: Final[Mapping[int, int]] = (
 )
 
 MAX_DEPTH: Final = 100
-"""The depth to which messages and groups may be nested, as in protobuf's runtimes."""
+"""The maximum depth of messages and groups, as in protobuf's runtimes."""
 
 MAX_SECONDS: Final = 2**63 // 1_000_000 - 3
-"""The most seconds of a timestamp or duration: with any nanos, its microseconds fit an int64."""
+"""The maximum seconds of a timestamp or duration whose microseconds, with any nanos, fit an int64."""
 
 CORRUPT: Final = CORRUPT_FIELDS | {
     -5: "a protobuf group does not end",
@@ -143,7 +143,7 @@ CORRUPT: Final = CORRUPT_FIELDS | {
 """Reasons why a message is corrupt, by the codes of the decoders."""
 
 ENUM_WITHOUT_NAME: Final = "UNKNOWN_ENUM_VALUE_{}_"
-"""The prefix of a number that an open enum has no name for, as in Java."""
+"""The text for a number without a name in an open enum, as in Java, before the number."""
 
 _MISSING: Final = -7
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
@@ -152,25 +152,25 @@ _DURATION: Final = pa.duration("us")
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
-    """One field of a message, as a decoder needs it.
+    """One field of a message, for a decoder.
 
     Attributes:
-        number: on the wire.
-        name: in the descriptor.
-        wire_type: of a single value.
+        number: the field's number on the wire.
+        name: the name in the descriptor.
+        wire_type: the wire type of a single value.
         read: the conversion of a number on the wire to a value.
         put: the form of a value, or an element, in its column.
-        type: the Arrow type of a value, or of an element; None if no column has it: it is read only because the others
-            of its oneof are cleared by it.
+        type: the Arrow type of a value, or an element; None if no column has the field: it is read only because it
+            clears the others of its oneof.
         is_repeated: whether it is repeated, or a map.
         is_map: whether its messages are the entries of a map.
         is_required: whether a message without it is corrupt.
         is_implicit: whether zero means absent.
-        default: the value of an absent field, a message as its bytes; None if it is NULL.
+        default: the value of an absent field, a message as its bytes; None for NULL.
         oneof: the number of its oneof in the message; -1 without one.
-        names: the name of each number of an enum.
-        unknown: the prefix of a number of an open enum without a name; None if the enum is closed.
-        message: the fields of a message.
+        names: of an enum: the name of each number.
+        unknown: of an open enum: the prefix for a number without a name; None if the enum is closed.
+        message: the plan of an inner message.
     """
 
     number: int
@@ -192,12 +192,12 @@ class FieldPlan:
 
 @dataclass(frozen=True, slots=True)
 class MessagePlan:
-    """A message, as a decoder needs it: it knows nothing of the fields that are skipped.
+    """A message, for a decoder; it does not contain skipped fields.
 
     Attributes:
-        fields: those of the columns in their order, then those that clear others of their oneof.
-        columns: how many fields are columns.
-        name: of the message.
+        fields: the fields of the columns in their order, then the fields that clear others of their oneof.
+        columns: the number of fields that are columns.
+        name: the name of the message.
     """
 
     fields: tuple[FieldPlan, ...]
@@ -219,8 +219,8 @@ def why_of(code: int, position: int) -> str:
     """Return the reason why a message cannot be decoded.
 
     Args:
-        code: of `CORRUPT`.
-        position: of the byte with the fault.
+        code: a code of `CORRUPT`.
+        position: the position of the faulty byte.
 
     Example:
         >>> why_of(-8, 17)
@@ -238,10 +238,10 @@ def descriptor_of(descriptors: bytes, message: str) -> Descriptor:
 
     Args:
         descriptors: a serialized FileDescriptorSet with all its imports, in any order.
-        message: the full name, or the name without the package if that is unambiguous.
+        message: the full name, or the name without the package if that is unique.
 
     Raises:
-        OptionError: the bytes are not descriptors, an import is missing, or there is no such message.
+        OptionError: the bytes are not descriptors, an import is missing, or the message does not exist.
         UnsupportedFeatureError: the installed protobuf is too old for the descriptors.
     """
     pool, names = _pool_of(descriptors)
@@ -264,7 +264,7 @@ def _pool_of(descriptors: bytes) -> tuple[DescriptorPool, list[str]]:
         raise OptionError(f"it is an empty FileDescriptorSet of protobuf; {_NEEDS_ONE}")
     pool = DescriptorPool()
     for file in _in_order(files):
-        # Runtimes before these take an edition for proto2, and say nothing.
+        # Older runtimes silently treat an edition as proto2.
         if file.syntax == "editions" and tuple(map(int, protobuf_version.split(".")[:2])) < _HAS_EDITIONS:
             raise UnsupportedFeatureError(
                 f"the protobuf descriptor of {file.name} is of an edition, which the Python package protobuf has from "
@@ -280,7 +280,7 @@ def _pool_of(descriptors: bytes) -> tuple[DescriptorPool, list[str]]:
 
 
 def _in_order(files: Sequence[FileDescriptorProto]) -> Iterator[FileDescriptorProto]:
-    """Yield each file after those that it imports: registries keep them in any order."""
+    """Yield each file after its imports; registries store files in any order."""
     by_name = {file.name: file for file in files}
     done: set[str] = set()
     for first, file in by_name.items():
@@ -310,10 +310,10 @@ def _message_names(messages: Sequence[Any], prefix: str) -> Iterator[str]:
 
 
 def descriptors_of(definition: bytes) -> bytes:
-    """Return the serialized FileDescriptorSet in an option, which may be in base64.
+    """Return the serialized FileDescriptorSet of an option, which may be base64.
 
     Raises:
-        OptionError: it is not a FileDescriptorSet.
+        OptionError: the bytes are not a FileDescriptorSet.
 
     Example:
         >>> descriptors_of(b"CgkKB2EucHJvdG8=") == descriptors_of(bytes.fromhex("0a090a07612e70726f746f"))
@@ -336,11 +336,11 @@ class FlatField(NamedTuple):
     """A field of a message without messages or enums.
 
     Attributes:
-        number: on the wire.
-        name: of the column.
+        number: the field's number on the wire.
+        name: the name of the column.
         kind: a scalar type of protobuf, such as ``sint32``.
         label: ``optional``, ``required`` or ``repeated``.
-        default: what an absent field is, as Java has it (unsigned numbers are signed, bytes are a text of Latin 1);
+        default: the value of an absent field in Java's form (unsigned numbers are signed, bytes are a Latin-1 text);
             None for NULL.
     """
 
@@ -355,7 +355,7 @@ def flat_descriptors(message: str, fields: Iterable[FlatField]) -> bytes:
     """Return a serialized FileDescriptorSet with one message.
 
     Raises:
-        ValueError: protobuf has no such kind or label.
+        ValueError: protobuf lacks the kind or label.
 
     Example:
         >>> descriptors = flat_descriptors("Flight", [FlatField(1, "carrier", "string", "optional")])
@@ -385,7 +385,7 @@ def flat_descriptors(message: str, fields: Iterable[FlatField]) -> bytes:
 
 
 def arrow_type_of(descriptors: bytes, message: str) -> pa.DataType:
-    """Return the Arrow type of all columns of a message, as Spark's `from_protobuf` maps them.
+    """Return the Arrow type of all columns of a message, as in Spark's `from_protobuf`.
 
     Args:
         descriptors: a serialized FileDescriptorSet with all its imports.
@@ -415,7 +415,7 @@ def _columns(message: Descriptor, above: tuple[str, ...], path: str) -> Iterator
 
 
 def _type_of(field: FieldDescriptor, above: tuple[str, ...], path: str) -> pa.DataType | None:
-    """Return the type of a map, or of an element of a field; None if it has no columns."""
+    """Return the type of a map, or of an element of a field; None without columns."""
     inner = field.message_type
     if inner is None:
         return _TYPES[field.type]
@@ -434,7 +434,7 @@ def _type_of(field: FieldDescriptor, above: tuple[str, ...], path: str) -> pa.Da
 
 
 def is_repeated(field: FieldDescriptor) -> bool:
-    """Return whether a field is repeated; runtimes before protobuf 6 need its label, of which later ones warn."""
+    """Return whether a field is repeated. Runtimes before protobuf 6 need the label; later ones deprecate it."""
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
     return bool(field.label == _LABEL_REPEATED)  # type: ignore[attr-defined] # of an older runtime
@@ -463,7 +463,7 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def is_seconds_and_nanos(message: Descriptor) -> bool:
-    """Return whether Spark treats a message as Timestamp or Duration, which may be of any package."""
+    """Return whether Spark treats a message as Timestamp or Duration; its package does not matter."""
     return message.name in ("Timestamp", "Duration") and [(field.name, field.type) for field in message.fields] == [
         ("seconds", FieldDescriptor.TYPE_INT64),
         ("nanos", FieldDescriptor.TYPE_INT32),
@@ -477,7 +477,7 @@ def plan_of(descriptors: bytes, message: str, wanted: pa.StructType) -> MessageP
     """Return the plan of a decoder for the wanted columns of a message.
 
     Raises:
-        OptionError: the message has no such column, or none of this type; all problems in one sentence.
+        OptionError: the message has no such column, or not of this type; all problems in one sentence.
     """
     found = descriptor_of(descriptors, message)
     problems: list[str] = []
@@ -507,7 +507,7 @@ def _plan(message: Descriptor, wanted: pa.DataType, path: str, problems: list[st
 
 
 def find_field(message: Descriptor, name: str) -> FieldDescriptor | str:
-    """Return the field of a column: of the same name, or else the only one that differs in case; or the known names."""
+    """Return the field of a column: of the same name, or the only one that differs in case; or the known names."""
     names = [field.name for field in message.fields]
     found = [one for one in names if one == name] or [one for one in names if one.lower() == name.lower()]
     if len(found) == 1:
@@ -554,7 +554,7 @@ def _plan_field(
 
 
 def _plan_entry(entry: Any, type_: pa.MapType, path: str, problems: list[str]) -> MessagePlan:  # noqa: ANN401
-    """Plan the messages of a map, each with a key and a value."""
+    """Plan the entries of a map, messages with a key and a value."""
     parts = [
         _plan_field(part, wanted, f"{path}.", problems, {})
         for part, wanted in zip(entry.fields, (type_.key_type, type_.item_type), strict=True)
@@ -570,7 +570,7 @@ def _field(
 ) -> FieldPlan:
     repeated = is_repeated(field)
     enum = field.enum_type
-    # What an entry of a map lacks is its default.
+    # A missing key or value of a map's entry has its default.
     in_map = field.containing_type is not None and field.containing_type.GetOptions().map_entry
     default = field.default_value if (field.has_default_value or in_map) and not repeated else None
     return FieldPlan(
@@ -586,7 +586,7 @@ def _field(
         is_implicit=not (repeated or in_map or field.has_presence),
         default=b"" if in_map and message is not None else default,
         oneof=_oneof_of(field, oneofs or {}),
-        # Of two names of one number the first counts, as in Java.
+        # If a number has two names, the first one counts, as in Java.
         names={one.number: one.name for one in reversed(enum.values)} if enum else None,
         unknown=None if enum is None or enum.is_closed else ENUM_WITHOUT_NAME.format(enum.name),
         message=message,
@@ -598,7 +598,7 @@ def _put_of(field: FieldDescriptor, type_: pa.DataType | None, message: MessageP
         return Put.NOWHERE
     if message is not None:
         return Put.STRUCT if is_map(field) or pa.types.is_struct(type_) else Put.MICROS
-    # A type that does not fit has been reported, so this plan is not used.
+    # A type that does not fit was reported already, so this plan is not used.
     return _PUTS.get(field.type, {}).get(type_, Put.NOWHERE)
 
 

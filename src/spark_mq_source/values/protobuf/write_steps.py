@@ -1,4 +1,4 @@
-"""The steps that write Arrow structs as protobuf, made of descriptor and Arrow type; the encoder follows them."""
+"""The steps that write Arrow structs as protobuf, derived from descriptor and Arrow type, for the compiled encoder."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ _START_GROUP, _END_GROUP = 3, 4
 
 
 class WriteCode(IntEnum):
-    """Content of a column; in the order of ``_encode_native.pxd``."""
+    """The content of a column; in the order of ``_encode_native.pxd``."""
 
-    BYTE = 0  # numbers of that width
+    BYTE = 0  # an integer of this width
     SHORT = 1
-    INT = 2  # also the bits of a float
-    LONG = 3  # also those of a double
-    WIDE = 4  # an int64 of which 32 bits are written
-    DECIMAL = 5  # without a fraction, of which 64 bits are written
+    INT = 2  # or the bits of a float
+    LONG = 3  # or the bits of a double
+    WIDE = 4  # an int64 whose lower 32 bits are written
+    DECIMAL = 5  # without a fraction; its lower 64 bits are written
     BOOLEAN = 6
-    FLOAT = 7  # which is written as a double
+    FLOAT = 7  # written as a double
     SIZED = 8  # text or binary
-    NAME = 9  # a text of which an enum has the number
-    CHECKED = 10  # an int32 that a closed enum must have
-    TIMESTAMP = 11  # microseconds, of which nanoseconds are never negative
-    DURATION = 12  # of which they have the sign of the seconds
+    NAME = 9  # a text, written as its number in the enum
+    CHECKED = 10  # an int32 that must be in a closed enum
+    TIMESTAMP = 11  # microseconds; the nanoseconds are never negative
+    DURATION = 12  # microseconds; the nanoseconds have the sign of the seconds
     MESSAGE = 13
     GROUP = 14
-    LIST = 15  # a field for each element
+    LIST = 15  # one field per element
     PACKED = 16
     MAP = 17
 
 
 class Form(IntEnum):
-    """Form of a number on the wire, likewise."""
+    """The form of a number on the wire, likewise."""
 
     VARINT = 0
-    VARINT32 = 1  # of the lower 32 bits
+    VARINT32 = 1  # the lower 32 bits
     ZIGZAG32 = 2
     ZIGZAG64 = 3
     FIXED32 = 4
@@ -74,17 +74,17 @@ class WriteStep:
 
     Attributes:
         code: the content of the column.
-        path: of the field, for errors.
-        number: of the field.
-        column: the field of the enclosing struct that has the values.
-        head: the tag, before each value; empty within a packed field.
-        form: of a number.
+        path: the path of the field, for errors.
+        number: the field's number.
+        column: the field of the enclosing struct that contains the values.
+        head: the tag before each value; empty within a packed field.
+        form: the form of a number.
         is_implicit: whether zero is left out.
-        is_required: whether there must be a value.
+        is_required: whether a value is required.
         oneof: the number of its oneof; -1 without one.
-        steps: the steps within it, in the order of the fields' numbers.
-        names: the numbers of an enum by name.
-        unknown: the prefix of a number of an open enum without a name.
+        steps: the inner steps, in the order of the fields' numbers.
+        names: of an enum: the number of each name.
+        unknown: of an open enum: the prefix for a number without a name.
     """
 
     code: WriteCode
@@ -101,7 +101,7 @@ class WriteStep:
     unknown: str | None = None
 
     def number_of(self, name: bytes) -> int | None:
-        """Return the number of an enum's name, or of the text for a number without a name; None for another text."""
+        """Return the number of an enum's name, or in the text for a number without a name; None for another text."""
         if name in self.names:
             return self.names[name]
         if self.unknown is not None and name.startswith(prefix := self.unknown.encode()):
@@ -133,10 +133,10 @@ def plan_writing(type_: pa.DataType, descriptors: bytes, message: str, column: s
 
 
 def check_step(step: WriteStep, type_: pa.DataType) -> None:
-    """Check that the encoder has a branch for a step and those within it, and that it reads the columns.
+    """Check that the encoder has a branch for a step and its inner steps, and that it reads the columns.
 
     Raises:
-        TypeError: they do not.
+        TypeError: it does not.
     """
     columns, inner = _BRANCHES.get(step.code, ((), ()))
     if step.code in (WriteCode.MESSAGE, WriteCode.GROUP):
@@ -226,7 +226,7 @@ def _list(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list
 
 
 def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list[str]) -> WriteStep | None:
-    """Return the step for a field's value, or for one of its elements."""
+    """Return the step for a field's value or for an element of the field."""
     kind = field_.type
     head = encode_varint(field_.number << 3 | wire_type_of(kind))
     step = WriteStep(WriteCode.MESSAGE, path, field_.number, head=head, form=_FORMS.get(kind, Form.VARINT))
@@ -274,7 +274,7 @@ def _time_code(message: Descriptor, type_: pa.DataType) -> WriteCode | None:
 
 
 def end_of_group(step: WriteStep) -> bytes:
-    """Return the tag that ends a group."""
+    """Return the tag of a group's end."""
     return encode_varint(step.number << 3 | _END_GROUP)
 
 
@@ -303,7 +303,7 @@ _OF_UINT32: Final = {"int32": WriteCode.INT, "int64": WriteCode.WIDE}
 _OF_INT64: Final = {**_OF_INT32, "int64": WriteCode.LONG}
 _OF_UINT64: Final = {"int64": WriteCode.LONG, "decimal128(20, 0)": WriteCode.DECIMAL}
 
-# What may be written as what: without a loss, and as it is read.
+# The types that can be written as each type: without loss, and in the forms that are read.
 _CODES: Final[Mapping[int, Mapping[str, WriteCode]]] = {
     FieldDescriptor.TYPE_INT32: _OF_INT32,
     FieldDescriptor.TYPE_SINT32: _OF_INT32,
@@ -343,8 +343,8 @@ _FIELDS: Final = ((*_VALUES, WriteCode.LIST, WriteCode.PACKED, WriteCode.MAP),)
 
 _Is = Callable[[pa.DataType], bool]
 
-# By code: the columns that its branch can read, and the codes that may be directly within it, step by step; those of
-# a message stand for all its steps.
+# For each code: the columns that its branch can read, and the codes that may be directly within it, step by step; those
+# of a message apply to all its steps.
 _BRANCHES: Final[Mapping[WriteCode, tuple[tuple[_Is, ...], tuple[tuple[WriteCode, ...], ...]]]] = {
     WriteCode.BYTE: ((pa.types.is_int8,), ()),
     WriteCode.SHORT: ((pa.types.is_int16,), ()),
