@@ -270,7 +270,6 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
             return typed_read_of(options)
 
     def _typed_write(self, options: OptionsT) -> TypedWrite | None:
-        """Return the encoding of a write."""
         with self._option_errors(prefix="valueSchema: "):
             return typed_write_of(options)
 

@@ -213,7 +213,6 @@ class Columns:
         return arrays
 
     def clear(self):
-        """Drop all rows and free their memory."""
         at: cython.Py_ssize_t
         column: cython.pointer(Column)
         self.rows = self.row_capacity = 0

@@ -141,7 +141,6 @@ def parts_of(field: pa.Field) -> list[Part]:
 
 
 def column_overflow(name: str, remedy: str) -> UnsupportedFeatureError:
-    """Return the error for a column that would not fit in one Arrow batch."""
     return UnsupportedFeatureError(
         f"column {name.partition('.')[0]} would pass the 2 GiB that one Arrow batch can hold; lower {remedy}"
     )

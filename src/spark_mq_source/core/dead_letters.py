@@ -155,7 +155,6 @@ class DeadLetters:
         self._count(self._counters, len(reasons))
 
     def _count(self, counters: Counters, letters: int) -> None:
-        """Count dead letters that were stored."""
         counters.dead_letters += letters
 
     def close(self) -> None:
@@ -208,7 +207,6 @@ class DeadLetters:
         return {}
 
     def _described(self, cells: Mapping[str, Any], reason: str) -> Mapping[str, str]:
-        """Return the properties of a dead letter."""
         described = self._with_origin(cells)
         described |= {REASON: reason[:_MAX_REASON], ATTEMPT: self._attempt}
         if cells.get(SCHEMA_VERSION) is not None:

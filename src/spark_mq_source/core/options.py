@@ -502,7 +502,6 @@ def warn_of_ignored(format_name: str, name: str, doing: str) -> None:
 
 
 def _hint(key: str, known: Sequence[_Known]) -> str:
-    """Return a suggestion for an unknown option."""
     names = {name: one.name for one in known for name in one.names}
     if key in _KAFKAS or key.startswith("kafka."):
         here = next((name for name in _KAFKAS.get(key, ()) if name in names), None)

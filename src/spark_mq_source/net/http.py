@@ -141,7 +141,6 @@ def _fetch(
     is_trusted: Callable[[str], bool],
     remedy: str,
 ) -> bytes:
-    """Return the body of one answer, after redirects."""
     asked = url
     if form is not None:
         headers = {**headers, "Content-Type": "application/x-www-form-urlencoded"}

@@ -183,7 +183,6 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         """Return the number of messages that each source could deliver now; None if unknown."""
 
     def _why_unknown(self, source: SourceT) -> str:
-        """Return the reason why the number of messages of a source is unknown."""
         del source
         return "its broker does not report it"
 

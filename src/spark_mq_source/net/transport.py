@@ -352,7 +352,6 @@ def _keeps_silent_connection(host: str, port: int, seconds: float) -> bool:
 
 
 def _refused(message: str) -> TransportError:
-    """Make a transport error that is not retryable."""
     error = TransportError(message)
     error.retryable = False
     return error

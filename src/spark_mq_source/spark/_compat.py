@@ -77,11 +77,9 @@ class _StreamReader(DataSourceStreamReader):
 
     @property
     def stream(self) -> Stream[Any]:
-        """The format's stream."""
         raise NotImplementedError
 
     def initial(self) -> dict[str, object]:
-        """Return the start of a query without a checkpoint."""
         if self._initial is None:
             self._initial = self.stream.initial()
         return self._initial
@@ -96,7 +94,6 @@ class _StreamReader(DataSourceStreamReader):
 
     @called_by_spark
     def commit(self, end: dict[str, object]) -> None:
-        """Commit `end`: Spark will not read earlier offsets again."""
         self.stream.commit(end)
 
     _initial: dict[str, object] | None = None

@@ -154,7 +154,6 @@ class MQDataSource(DataSource):
         return MQStreamReader(self.format, options, arrow_schema(schema))
 
     def _fitted(self, options: Any, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
-        """Return the options of a read of these columns."""
         columns = arrow_schema(schema)
         options = self.format.fit_read(options, columns, self._typed)
         check_columns(self.format, schema, except_for=self.format.decoded(options, columns.names))
@@ -201,12 +200,10 @@ class _FormatWithOptions(Generic[FormatT, OptionsT]):
 
     @property
     def format_name(self) -> str:
-        """The name in `spark.read.format(name)`."""
         return self._format.name
 
     @property
     def debug(self) -> bool:
-        """The option `debug`."""
         return getattr(self._options, "debug", False)
 
 

@@ -34,7 +34,6 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
 
     def close(self) -> None:
@@ -61,7 +60,6 @@ class _Listeners:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def add_http(self, handler: Handler, port: int, context: ssl.SSLContext | None = None) -> int:
-        """Listen for HTTP; return the port."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._writers.add(writer)
@@ -73,7 +71,6 @@ class _Listeners:
         return self._added(await asyncio.start_server(serve, self._host, port, ssl=context))
 
     async def add_tcp(self, factory: Callable[[], asyncio.Protocol], port: int) -> int:
-        """Listen for TCP; return the port."""
         return self._added(await asyncio.get_running_loop().create_server(factory, self._host, port, backlog=1024))
 
     def _added(self, server: asyncio.Server) -> int:
@@ -81,7 +78,6 @@ class _Listeners:
         return int(server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening, and close the HTTP connections."""
         for server in self._servers:
             server.close()
         for writer in self._writers:

@@ -34,7 +34,6 @@ class RowDecoder:
         self.path = []
 
     def decode(self, payloads):
-        """Decode the values of a binary array; see `ValueDecoder.decode`."""
         cells: Cells
         payload: Slice
         row: cython.Py_ssize_t
@@ -160,7 +159,6 @@ class RowEncoder:
         raise NotImplementedError
 
     def grow(self, more):
-        """Reserve room for `more` bytes."""
         if more > _MAX_BYTES - self.used:
             raise too_large()
         room: cython.Py_ssize_t = min(max(2 * self.room, self.used + more, _MIN_ROOM), _MAX_BYTES)

@@ -21,7 +21,6 @@ class BadPayloadError(Exception):
 
     @property
     def reason(self) -> str:
-        """The reason with its path."""
         return reason_of(self.path, self.why)
 
 
@@ -32,7 +31,6 @@ class RowDecoder:
         self.type = type_
 
     def decode(self, payloads: pa.Array) -> Decoded:
-        """Decode the values of a binary array; see `decoder.ValueDecoder`."""
         values: list[Any] = []
         reasons: dict[int, str] = {}
         for row, payload in enumerate(payloads):
@@ -61,5 +59,4 @@ class _WriteStep(Protocol):
 
 
 def unwritable(step: _WriteStep, why: str) -> UnwritableRowError:
-    """Return the error for a value that the schema cannot represent."""
     return UnwritableRowError(f"{step.path} {why}")

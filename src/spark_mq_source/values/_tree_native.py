@@ -66,7 +66,6 @@ class Tree:
         return array
 
     def clear(self):
-        """Drop all values and free their memory."""
         at: cython.Py_ssize_t
         node: cython.pointer(Node)
         for at in range(self.num_nodes):
@@ -142,7 +141,6 @@ def _describe(node: cython.pointer(Node), type_) -> cython.int:
 
 
 def grow(node):
-    """Reserve room for more values."""
     had: cython.Py_ssize_t = node.capacity
     # Offsets count the values of a list's child, so no node may have more values than an offset can express.
     if node.length >= _MAX_BYTES:
@@ -163,7 +161,6 @@ def grow(node):
 
 
 def grow_bytes(node, more):
-    """Reserve room for `more` bytes of text or binary."""
     if more > _MAX_BYTES - node.used:
         raise column_overflow("value", "maxBatchBytes")
     room: cython.Py_ssize_t = min(max(node.used + more, 2 * node.room, _MIN_BYTES), _MAX_BYTES)

@@ -172,7 +172,6 @@ class TypedRows:
         self.raw_schema = self._raw_schema(columns, raw_errors)
 
     def _wanted_types(self) -> dict[str, pa.DataType]:
-        """Return the type of each decoded side."""
         schema, names = self._schema, self._schema.names
         wanted = {name: schema.field(name).type for name in self._typed.encodings if name in names}
         if self._typed.flatten:
@@ -332,7 +331,6 @@ class TypedRows:
         return _Group(arrays, reasons)
 
     def _split_pairs(self, payloads: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """Split payloads that contain both keys and values."""
         decoded = self._pairs.decode(payloads)
         reasons = {row: f"{VALUE}: {reason}" for row, reason in decoded.reasons.items()}
         return dict(zip((KEY, VALUE), decoded.values.flatten(), strict=True)), reasons

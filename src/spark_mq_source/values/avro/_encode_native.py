@@ -55,7 +55,6 @@ class AvroEncoder(RowEncoder):
         return self.put_value(self.steps, row)
 
     def put_value(self, step, row):
-        """Write a value."""
         at: cython.Py_ssize_t
         size: cython.Py_ssize_t
         number: cython.longlong

@@ -770,7 +770,6 @@ def _is_time(parts: cython.p_longlong) -> cython.bint:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _second_of(parts: cython.p_longlong) -> cython.longlong:
-    """Return the second of the day."""
     return (parts[0] * 60 + parts[1]) * 60 + parts[2]
 
 

@@ -132,7 +132,6 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 def _null_where(values: pa.Array, texts: pa.Array) -> pa.Array:
-    """Return the texts, with NULL for each value that is NULL."""
     return texts if not values.null_count else pc.if_else(pc.is_valid(values), texts, pa.nulls(1, pa.string())[0])
 
 

@@ -74,7 +74,6 @@ class ProtobufDecoder(RowDecoder):
             free(memory)
 
     def decode(self, payloads):
-        """Decode the values of a binary array; see `ValueDecoder.decode`."""
         try:
             return RowDecoder.decode(self, payloads)
         finally:

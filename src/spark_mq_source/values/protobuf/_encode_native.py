@@ -99,7 +99,6 @@ class ProtobufEncoder(RowEncoder):
         return 0
 
     def put_fields(self, step, row):
-        """Write the fields of a message."""
         one: cython.pointer(WriteStep) = step.steps
         end: cython.pointer(WriteStep) = one + step.count
         self.messages += 1
@@ -173,7 +172,6 @@ class ProtobufEncoder(RowEncoder):
         return 0
 
     def put_time(self, step, row):
-        """Write seconds and nanoseconds."""
         micros: cython.longlong = cython.cast(cython.p_longlong, step.cells.data)[row]
         # C's division truncates towards zero, as a duration needs.
         seconds: cython.longlong = micros // 1_000_000
