@@ -21,9 +21,9 @@ cdef struct Column:
     Py_ssize_t capacity  # of `data`, if rows end at offsets
     Py_ssize_t hint  # expected capacity
     int *offsets
-    unsigned char *valid  # one bit per row, as in Arrow; valid only if `nulls` is not 0
+    unsigned char *valid  # one bit per row, as in Arrow; undefined if `nulls` is 0
     Py_ssize_t nulls
-    Py_ssize_t rows  # reserved
+    Py_ssize_t rows  # with reserved room
     Py_ssize_t marked_used
     Py_ssize_t marked_nulls
 

@@ -262,7 +262,7 @@ class Columns:
 @cython.cfunc
 @cython.exceptval(-1)
 def _resize_rows(column: cython.pointer(Column), rows: cython.Py_ssize_t) -> cython.int:
-    # Columns differ in size if an allocation has failed.
+    # This column is already larger if the allocation of another one failed.
     if rows <= column.rows:
         return 0
     if column.width:

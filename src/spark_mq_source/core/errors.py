@@ -157,7 +157,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class BrokerError(MQSourceError):
-    """An error that the broker answered.
+    """An error response of the broker.
 
     Attributes:
         code: the broker's error code; None if it sent none.

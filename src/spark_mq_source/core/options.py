@@ -325,8 +325,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
         Args:
             options: texts by case-insensitive name.
-            scope: READ, STREAM or WRITE; READ | STREAM if the use is not known yet, to check only the rules of
-                both.
+            scope: READ, STREAM or WRITE; READ | STREAM, if the use is not known yet, checks only the rules for both.
 
         Raises:
             OptionError: missing, misspelt, malformed or contradictory options; all problems in one sentence.

@@ -1,4 +1,4 @@
-"""Protobuf messages field by field for interpreted loops, without an object per message, which costs more.
+"""Reads protobuf messages field by field for interpreted loops: cheaper than one object per message.
 
 Encoding: https://protobuf.dev/programming-guides/encoding.
 """

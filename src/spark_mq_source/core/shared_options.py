@@ -51,10 +51,10 @@ def parse_one_of(*names: str) -> Callable[[str], str]:
 
 
 def parse_run_id(text: str) -> str:
-    """Return a name that is valid for a folder.
+    """Return the text if it can be the name of a folder.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it cannot.
     """
     if not re.fullmatch(r"[-.\w]{1,200}", text, re.ASCII) or set(text) == {"."}:
         raise ValueError("expected letters, digits, '.', '_' or '-', at most 200")

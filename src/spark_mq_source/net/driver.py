@@ -88,7 +88,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             if self._error is not None:
                 raise self._again(self._error)
             if self._closing:
-                # The same error as after the thread's end: the caller may react to an event from during the close.
+                # The same error as after the thread's end: the caller may react to an event that came during the close.
                 raise ConnectionLostError(f"{self.address}: this connection was closed here")
             for command in commands:
                 self._connection.send(command)
@@ -294,7 +294,7 @@ def exchange(
 
 
 def _named(error: MQSourceError, address: str) -> MQSourceError:
-    """Add the peer's address to an error, which a connection without I/O does not know."""
+    """Add to an error the peer's address, which a connection without I/O does not know."""
     if address in str(error):
         return error
     named = error.within(address)

@@ -83,7 +83,7 @@ def plan_document(
     """Return the JSON document of a planned batch.
 
     Args:
-        tasks: the tasks.
+        tasks: the tasks of the batch.
         duplicates: messages that may be redelivered, by source name, each with the seconds since that became known.
         recent: the messages acknowledged last, by source name.
         now: the time of planning, in seconds since 1970.
@@ -112,7 +112,7 @@ def run_tasks(store: Store, run_id: str, task_type: type[TaskT], plan: Callable[
 
 
 def share_waiting(waiting: Mapping[SourceT, int | None], budget: int, turn: int = 0) -> dict[SourceT, int]:
-    """Return how many messages to take from each source; if not every source gets one, number `turn` is the first.
+    """Return how many messages to take from each source; if not every source gets one, begin at number `turn`.
 
     Args:
         waiting: the number of waiting messages; None if unknown.

@@ -76,7 +76,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         self._max_rows = max_rows
         self._pace = pace
         self.newest: dict[str, object] | None = None
-        # With `cap_at_current_end`: by source name, the messages still to read; None until a batch finds none.
+        # With `cap_at_current_end`: messages still to read, by source name; None (unknown) until a batch finds none.
         self._left: dict[str, int | None] | None = None
         self._planned_now: int | None = None
 

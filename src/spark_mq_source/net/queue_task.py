@@ -27,7 +27,7 @@ IDLE_MS: Final = 500
 """The default time that a trigger waits for the next message; a later one belongs to the next trigger."""
 
 DRAIN_IDLE_MS: Final = 2000
-"""The default time that a batch read without `maxSeconds` waits: it has no next trigger for later messages."""
+"""The default time that a batch read without `maxSeconds` waits for the next message; no later trigger reads it."""
 
 MAX_WAIT_SECONDS: Final = 1.0
 """The longest single wait for messages, so that other work is done in time."""
@@ -51,7 +51,7 @@ class Inflow(Protocol):
         """Receive messages that have arrived or arrive within the timeout; return whether any did."""
 
     def is_due(self, wanted: int) -> bool:
-        """Return whether to pass on the received messages now; `wanted` is the number that will be delivered."""
+        """Return whether to pass on the received messages now; `wanted` is the number the broker may deliver."""
 
     def take(self) -> pa.RecordBatch:
         """Return the received messages."""
@@ -251,7 +251,7 @@ class Collector(ABC, Generic[InflowT]):
         return False
 
     def _without(self, batch: pa.RecordBatch, slots: Sequence[Slot]) -> pa.RecordBatch:
-        """Return the messages that are not in these slots; messages that timed out here may be in another attempt's."""
+        """Return the messages that are not in these slots, which may contain messages that timed out here."""
         known = self._ids_of(slots)
         self._know(known)
         ids = batch.column("message_id").to_pylist()

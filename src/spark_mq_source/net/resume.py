@@ -53,7 +53,7 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
         self._stuck_at: PlaceT | None = None
         """The value of `_done` at the last failure; after progress, a failure renews `_patience`."""
         self._distrusted: PlaceT | None = None
-        """The value of `_done` at the last decoding error; a second one at the same position is not the network's."""
+        """The value of `_done` at the last decoding error; a second one there is not caused by the network."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the range, reconnecting as often as necessary."""
@@ -113,5 +113,5 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
         return error.retryable
 
     def _is_distrusted(self) -> bool:
-        """Return whether the next data has failed to decode before; failing again, it is corrupt in storage."""
+        """Return whether the next data has failed to decode before; if it fails again, it is corrupt in storage."""
         return self._distrusted == self._done

@@ -47,8 +47,8 @@ class Deadline:
 def retrying(call: Callable[[], T], *, deadline: Deadline) -> T:
     """Call until it succeeds, fails with an error that is not retryable, or the next attempt would miss the deadline.
 
-    The delay doubles from 50 ms to 2 s, with a random half, so that the tasks of a job do not all reconnect to a
-    restarted broker at once.
+    The delay doubles from 50 ms to 2 s and is drawn at random from its upper half, so that the tasks of a job do not
+    all reconnect to a restarted broker at once.
 
     Raises:
         MQSourceError: the last failure, if it is not retryable or time is up.

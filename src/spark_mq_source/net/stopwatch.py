@@ -1,4 +1,4 @@
-"""Measures a task's counters: the time waiting for the broker, the time working, and without Spark's own time."""
+"""Measures the times of a task's counters: waiting for the broker, and working, without Spark's own time."""
 
 from __future__ import annotations
 
