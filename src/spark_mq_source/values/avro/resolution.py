@@ -290,7 +290,7 @@ def _skip(type_: AvroType, name: str) -> list[Step]:
 
 
 def _merged(steps: Iterable[Step]) -> Iterator[Step]:
-    """Merge consecutive skips of the same kind into one step."""
+    """Yield the steps, with consecutive skips of the same kind merged into one."""
     last: Step | None = None
     for step in steps:
         if last and step.code == last.code and step.code in (Code.SKIP_BYTES, Code.SKIP_VARINTS, Code.SKIP_SIZED):

@@ -59,7 +59,7 @@ class AvroType:
         logical: a logical type of the specification, of the right kind and with valid attributes; otherwise empty.
         precision: of a decimal, or of a string with a precision, which has a meaning only in JSON (`json.steps`).
         scale: the scale that belongs to `precision`.
-        java_class: the class that Java's library made a primitive or an array of; empty if the definition lacks it.
+        java_class: of a primitive or an array: the Java class that it represents; empty if the definition lacks it.
     """
 
     kind: str

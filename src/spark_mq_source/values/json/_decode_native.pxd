@@ -71,7 +71,7 @@ cdef struct Step:
     Py_ssize_t count
     Key *keys
     int num_keys
-    int first  # the index of the key expected at the beginning of an object, likewise
+    int first  # index of the key expected first in an object; negative if unknown
     int *buckets  # the index of a key by its hash; negative for none
     unsigned int mask
     long long lowest  # of numbers

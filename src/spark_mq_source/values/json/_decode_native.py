@@ -524,7 +524,7 @@ class JsonDecoder(RowDecoder):
             if at == after:
                 return cython.NULL
             exponent += -power if is_reciprocal else power
-        # Exact if both numbers are doubles without loss: then the single operation rounds correctly.
+        # Exact if both numbers are exact doubles, because a single operation rounds correctly.
         if count <= 19 and digits <= 1 << 53 and -22 <= exponent <= 22:
             real = cython.cast(cython.double, digits)
             real = real / _POWERS[-exponent] if exponent < 0 else real * _POWERS[exponent]

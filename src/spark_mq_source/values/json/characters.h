@@ -6,19 +6,19 @@
 #include <stdint.h>
 #include <string.h>
 
-/* A known key: of a field, or of a member that is not wanted. */
+/* A known key, of a wanted field or of an unwanted member. */
 typedef struct {
     unsigned char *text; /* with its quotes */
     ptrdiff_t size;
-    ptrdiff_t needed;  /* so many characters are needed for it: more than can exist if payloads have it escaped */
-    uint64_t first[2]; /* its first characters, as many as `mask` has bytes that are set */
+    ptrdiff_t needed;  /* characters that must remain; more than can exist for a key that payloads may escape */
+    uint64_t first[2]; /* its first characters, one for each set byte of `mask` */
     uint64_t mask[2];
-    uint64_t last[2]; /* its last ones, if it has sixteen */
-    int slot;         /* which field it is; negative for none */
-    int next;         /* which key follows it, as the last payload had them; negative if that is not known */
+    uint64_t last[2]; /* its last characters, if it has at least sixteen */
+    int slot;         /* index of its field; negative for none */
+    int next;         /* index of the key that followed it last time; negative if unknown */
 } json_key;
 
-/* Return whether sixteen characters, and those after them, begin with a key. */
+/* Return whether a text of at least sixteen characters begins with a key. */
 static inline int json_begins(const json_key *key, const unsigned char *at) {
     uint64_t one, other;
     memcpy(&one, at, 8);
@@ -34,7 +34,7 @@ static inline int json_begins(const json_key *key, const unsigned char *at) {
     return one == key->last[0] && other == key->last[1];
 }
 
-/* Return whether a key is at `at`, with its quotes. */
+/* Return whether a text begins with a key, including its quotes. */
 static inline int json_is_key(const json_key *key, const unsigned char *at, const unsigned char *end,
                               const unsigned char *limit) {
     if (end - at < key->needed)
@@ -55,7 +55,7 @@ static inline int json_is_ascii(const unsigned char *data, ptrdiff_t size) {
         memcpy(words, data + at, 32);
         found |= words[0] | words[1] | words[2] | words[3];
     }
-    /* The last ones, some of them once more. */
+    /* The last 32 bytes, some of them for the second time. */
     memcpy(words, data + size - 32, 32);
     found |= words[0] | words[1] | words[2] | words[3];
     return !(found & 0x8080808080808080u);
