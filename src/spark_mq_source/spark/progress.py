@@ -1,7 +1,7 @@
 """The progress of streaming queries per trigger, as log lines or numbers.
 
-Rows, rates and times come from Spark. The lag is computed from the source's newest offset, which Spark requests since
-4.2.
+Rows, rates and times come from Spark. The lag is computed from the source's newest offset, which Spark requests from
+4.2 on.
 """
 
 from __future__ import annotations

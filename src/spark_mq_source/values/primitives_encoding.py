@@ -124,4 +124,4 @@ _WRITERS: Final[Mapping[str, tuple[str, Callable[[pa.Array], list[int]]]]] = {
     "local_time": ("q", _plain),
     "local_date_time": ("q", _days_and_times),
 }
-"""The type code of the numbers (`array`), and their conversion from a column, with 0 for NULL."""
+"""The type code (`array`) of the numbers, big-endian in the payload, and their conversion from a column, 0 for NULL."""

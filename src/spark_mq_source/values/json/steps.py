@@ -3,7 +3,7 @@
 Both decoders execute these steps: the compiled one copies them into C structs, its twin uses them directly.
 
 Without a definition the rules are those of Spark's ``from_json`` in mode FAILFAST (`JacksonParser` of Spark 4.0 to
-4.3), except that nothing is changed or guessed:
+4.3), except where it changes or guesses what was written:
 
 * Bytes after the value, single quotes, and digits that a decimal or an integer cannot hold are errors.
 * A number beyond a ``float`` or ``double`` is an error, not infinity.

@@ -143,7 +143,7 @@ CORRUPT: Final = CORRUPT_FIELDS | {
 """Reasons why a message is corrupt, by the codes of the decoders."""
 
 ENUM_WITHOUT_NAME: Final = "UNKNOWN_ENUM_VALUE_{}_"
-"""The text for a number without a name in an open enum, as in Java, before the number."""
+"""The prefix of an open enum's number without a name, as in Java."""
 
 _MISSING: Final = -7
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")

@@ -101,7 +101,7 @@ class WriteStep:
     unknown: str | None = None
 
     def number_of(self, name: bytes) -> int | None:
-        """Return the number of an enum's name, or in the text for a number without a name; None for another text."""
+        """Return the number for an enum's name, or for the text of a number without a name; None for another text."""
         if name in self.names:
             return self.names[name]
         if self.unknown is not None and name.startswith(prefix := self.unknown.encode()):
