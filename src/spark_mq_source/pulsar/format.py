@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 AnyRange = PulsarRange | PulsarQueueRange
-"""What one task reads: a range of positions, or messages of a queue."""
+"""The work of one task: a range of positions, or messages of a queue."""
 
 
 class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
@@ -55,11 +55,11 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
     count_lag = staticmethod(count_lag)
 
     def wants_pushdown(self, options: PulsarOptions) -> bool:
-        """The option `pushdown`."""
+        """Return the option `pushdown`."""
         return options.pushdown
 
     def fit(self, options: PulsarOptions, schema: pa.Schema) -> PulsarOptions:
-        """The options, with how the columns of these types are encoded.
+        """Return the options, with the encodings of columns of these types.
 
         Raises:
             OptionError: a column cannot be written with these options.
@@ -69,7 +69,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         return super().fit(options, schema)
 
     def fit_read(self, options: PulsarOptions, schema: pa.Schema, typed: TypedRead | None = None) -> PulsarOptions:
-        """The options of a read of these columns, with what it decodes.
+        """Return the options of a read of these columns, with their encodings.
 
         Raises:
             OptionError: with `valueFormat=auto`: the columns need a schema, and the topics have none.
@@ -80,18 +80,18 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         return super().fit_read(options, schema, typed)
 
     def _typed_write(self, options: PulsarOptions) -> TypedWrite | None:
-        """What a write encodes, with the option `schema`."""
+        """Return the encodings of a write, with the option `schema`."""
         with self._option_errors(prefix="valueSchema: "):
             return write_of(options)
 
     def _typed_read(self, options: PulsarOptions) -> TypedRead | None:
-        """What a read decodes; with `valueFormat=auto` as the schema of its topics says."""
+        """Return the encodings of a read; with `valueFormat=auto`, from the schema of its topics."""
         if options.value_format != AUTO:
             return super()._typed_read(options)
         return registered_read(options)
 
     def _schema_lookup(self, options: PulsarOptions, task: AnyRange) -> SchemaLookup:
-        """Asks for a version of the topic's schema."""
+        """Return a function that fetches a version of the topic's schema."""
         return partial(fetch_version, options, task.topic_partition.topic)
 
     _dead_letter_form = {  # noqa: RUF012 - never changed
@@ -103,17 +103,17 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
     }
 
     def _dead_letter_writer(self, options: PulsarOptions, counters: Counters) -> PulsarWriter:
-        # What was within a broker's limit may be past it with the properties of a dead letter.
+        # A message within the broker's size limit may exceed it with the properties of a dead letter.
         return PulsarWriter(replace(options, chunking=True), TaskAttempt("dead letters"), counters)
 
     def _letter_writer(self, options: PulsarOptions, topic: str, counters: Counters) -> PulsarWriter:
         return self._dead_letter_writer(replace(options, topic=topic), counters)
 
     def _parsed_to_look(self, options: Mapping[str, str]) -> PulsarOptions:
-        """The options of a read; of a queue, one that puts its messages back and ends after 2 s without a message."""
+        """Return the options of a read; a queue's return its messages and end after 2 s without a message."""
         unused = {"waldir", "runid"}
         if "subscriptiontype" in options:
-            # A look puts nothing off and gives nothing up.
+            # A preview neither delays nor gives up messages.
             unused |= {"retrytopic", "nackdelay", "nackmaxdelay", "maxredelivercount", "onmaxredeliver"}
             if options.get("oncorrupt", "").lower() != "deadletter":
                 unused |= {"deadlettertopic", "createtopic"}
@@ -127,16 +127,17 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
     _every_topic = {"topicspattern": ".*"}  # noqa: RUF012 - never changed
 
     def parse_tail_options(self, options: Mapping[str, str]) -> PulsarOptions:
-        """The options of a read of the newest messages, by position, without what they say of a queue."""
+        """Return the options of a read of the newest messages by position, without the options of queues."""
         groups = (SubscriptionOptions, QueueOptions, DrainOptions)
         unused = {PulsarOptions.name_of(field).lower() for group in groups for field in fields_of(group)}
         return super().parse_tail_options({name: text for name, text in options.items() if name not in unused})
 
     def plan_look(self, options: PulsarOptions) -> Sequence[AnyRange]:
-        """The plan of a read; that of a queue would create its subscription.
+        """Return the plan of a read, without creating the subscription of a queue.
 
         Raises:
-            OptionError: a topic of a queue stores nothing, so that a message that is shown is lost for others.
+            OptionError: a queue's topic is non-persistent, so that messages shown here would be lost for other
+                consumers.
             BrokerError: the subscription does not exist.
         """
         if options.subscription_type is None:
@@ -173,7 +174,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         *,
         tries: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """See `read_range`; every attempt reads the same rows. And `read_queue`.
+        """See `read_range` and `read_queue`; every attempt at a range reads the same rows.
 
         Raises:
             DataLossError: an earlier attempt may have acknowledged messages whose rows are lost.
@@ -217,7 +218,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
 
 
 def _check_attempt(options: PulsarOptions, task: PulsarQueueRange, tries: int) -> None:
-    """Refuses to repeat a drain: messages are acknowledged when Spark has their rows, which a failed task loses."""
+    """Refuse to repeat a drain: messages are acknowledged once Spark has their rows, which a failed task loses."""
     if task.folder or options.ack_mode is AckMode.NACK or not tries:
         return
     raise DataLossError(

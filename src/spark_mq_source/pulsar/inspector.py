@@ -33,17 +33,17 @@ from spark_mq_source.pulsar.read.planner import topics_of
 from spark_mq_source.pulsar.read.reader import PulsarRange
 
 _WAIT_SECONDS: Final = 3600.0
-"""The time for which one consumer waits for the next message, before another one does."""
+"""Maximum time for which one consumer waits for the next message, before another one is opened."""
 
 
 class PulsarTail:
     """The end of a topic-partition; see `core.ports.Tail`.
 
     Args:
-        client: for `newest`; `following` has its own.
+        client: for `newest`; `following` opens its own.
         options: options of a read.
-        topic_partition: what is read.
-        bounds: as they are now.
+        topic_partition: the topic-partition.
+        bounds: its current bounds.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PulsarTail:
         self._end = bounds.last
 
     def newest(self, messages: int) -> tuple[PulsarRange, bool]:
-        """The range of at least so many of the newest entries, each of which is usually a message or more.
+        """Return the range of at least this many of the newest entries, each of which usually has one message or more.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.
@@ -64,7 +64,7 @@ class PulsarTail:
         start, wanted = self._end, messages
         while start > self._first and wanted > start.entry + 1:
             wanted -= start.entry + 1
-            # The last entry of the ledger before, because there is none between the two.
+            # The last entry of the previous ledger, because there is none in between.
             found = self._client.fetch_stored({self._at: Position(start.ledger, -1)})[self._at]
             start = min(found, Position(start.ledger, -1))
             if start.entry < 0:
@@ -74,7 +74,7 @@ class PulsarTail:
         return PulsarRange(self._at, start, self._end), start <= self._first
 
     def following(self) -> Iterator[PulsarRange]:
-        """The ranges behind the end: the broker sends the next message to a consumer that waits for one.
+        """Yield the ranges after the end: a waiting consumer receives the next message.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.
@@ -87,7 +87,7 @@ class PulsarTail:
                     consumer.grant(1)
                     is_woken = bool(consumer.receive(max_bytes=1, timeout_seconds=_WAIT_SECONDS))
                 except MQSourceError as error:
-                    # The topic was unloaded, or the connection is gone: opening the next one tells whether for good.
+                    # The topic was unloaded, or the connection lost: opening the next one shows whether for good.
                     if not error.retryable:
                         raise
                     continue
@@ -120,11 +120,11 @@ class PulsarInspector:
         self._client = PulsarClient(options, role="spark-mq")
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._client.close()
 
     def topics(self) -> Iterator[Mapping[str, object]]:
-        """The topics of the options, with their numbers of partitions; 0 for an unpartitioned topic.
+        """Yield the topics of the options, with their numbers of partitions; 0 for an unpartitioned topic.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
@@ -135,7 +135,7 @@ class PulsarInspector:
             yield {"topic": name, "partitions": counts[split_partition(name)[0]]}
 
     def partitions(self) -> Iterator[Mapping[str, object]]:
-        """The topic-partitions and the broker that serves each.
+        """Yield the topic-partitions and the broker that serves each.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
@@ -144,7 +144,7 @@ class PulsarInspector:
             yield {"topic": tp.topic, "partition": tp.partition, "broker": address}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
-        """The first and last position of each topic-partition, and the number of entries (single messages or batches).
+        """Yield the first and last position of each topic-partition, and the number of entries (messages or batches).
 
         Positions have the form of `startingOffsets`; `earliest` is before the first message, `latest` is the last one.
 
@@ -166,7 +166,7 @@ class PulsarInspector:
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
-        """The backlog of a query or a subscription in each topic-partition, in entries (single messages or batches).
+        """Yield the backlog of a query or a subscription in each topic-partition, in entries (messages or batches).
 
         Args:
             checkpoint: the offsets of a streaming query; None for the backlog of the option `subscription`: from
@@ -205,9 +205,9 @@ class PulsarInspector:
             }
 
     def unsubscribe(self) -> Iterator[Mapping[str, object]]:
-        """Deletes the durable subscription `subscription`; returns the number of entries in its backlog.
+        """Delete the durable subscription `subscription`; return the number of entries in its backlog.
 
-        With it goes that of the topic's retry topic, where there is one (see `read.letters`).
+        Also deletes the subscription of the topic's retry topic, if there is one (see `read.letters`).
 
         Raises:
             OptionError: `subscription` is not set.
@@ -230,7 +230,7 @@ class PulsarInspector:
             yield {"topic": tp.topic, "partition": tp.partition, "subscription": name, "entries_released": entries}
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """The checks for a read, in order; each returns its finding, or raises an error."""
+        """Yield the checks for a read, in order; each returns its finding, or raises an error."""
         for host, port in self._options.addresses:
             yield f"connect to {host}:{port}", partial(self._connect, host, port)
         yield "sign in and find the topics", self._find_topics
@@ -238,7 +238,7 @@ class PulsarInspector:
         yield "find the first and last messages", self._find_bounds
 
     def tails(self) -> list[PulsarTail]:
-        """The tail of each topic-partition.
+        """Return the tail of each topic-partition.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
@@ -255,11 +255,11 @@ class PulsarInspector:
             raise error.within("pulsar-native: lag") from error
 
     def _retry_partitions(self, topics: Sequence[str], subscription: str) -> Sequence[TopicPartition]:
-        """Where messages of this subscription were put off; none for a single partition, because all share them."""
+        """Return the partitions of this subscription's retry topic; none for a single partition: all share them."""
         found: list[TopicPartition] = []
         for topic in topics:
             base, partition = split_partition(topic)
-            # Who may not look there has put nothing off.
+            # Without the permission to read there, no message was delayed.
             with suppress(TopicNotFoundError, AuthorizationError):
                 if partition < 0 and is_persistent(topic):
                     found += self._client.fetch_partitions([retry_topic_of(base, subscription)])

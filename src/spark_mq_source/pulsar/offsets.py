@@ -77,31 +77,31 @@ class Position:
 
     # All four are written out because functools.total_ordering makes three of them several times slower.
     def __lt__(self, other: Position) -> bool:
-        """Earlier in the order of positions."""
+        """Return whether it is earlier in the order of positions."""
         if not isinstance(other, Position):
             return NotImplemented
         return self._key() < other._key()
 
     def __le__(self, other: Position) -> bool:
-        """Earlier or the same in the order of positions."""
+        """Return whether it is the same or earlier in the order of positions."""
         if not isinstance(other, Position):
             return NotImplemented
         return self._key() <= other._key()
 
     def __gt__(self, other: Position) -> bool:
-        """Later in the order of positions."""
+        """Return whether it is later in the order of positions."""
         if not isinstance(other, Position):
             return NotImplemented
         return self._key() > other._key()
 
     def __ge__(self, other: Position) -> bool:
-        """Later or the same in the order of positions."""
+        """Return whether it is the same or later in the order of positions."""
         if not isinstance(other, Position):
             return NotImplemented
         return self._key() >= other._key()
 
     def __str__(self) -> str:
-        """``ledger:entry``, ``ledger:entry:batch``, ``earliest`` or ``latest``; for errors."""
+        """Return ``ledger:entry``, ``ledger:entry:batch``, ``earliest`` or ``latest``; for errors."""
         if self == EARLIEST:
             return "earliest"
         if self == LATEST:
@@ -109,7 +109,7 @@ class Position:
         return f"{self.ledger}:{self.entry}" if self.batch < 0 else f"{self.ledger}:{self.entry}:{self.batch}"
 
     def to_json(self) -> dict[str, int]:
-        """The JSON object of this position.
+        """Return the JSON object of this position.
 
         Example:
             >>> Position(12, 3).to_json()
@@ -147,7 +147,7 @@ class PerTopic(Generic[T]):
     named: Mapping[str, T] = field(default_factory=dict)
 
     def at(self, topic_partition: str) -> T | None:
-        """The value for a topic-partition (full name): its own, else its topic's, else `everywhere`.
+        """Return the value for a topic-partition (full name): its own, else its topic's, else `everywhere`.
 
         None if the user named only others.
         """
@@ -158,11 +158,11 @@ class PerTopic(Generic[T]):
 
 
 NON_PERSISTENT: Final = "non-persistent"
-"""The scheme of topics that store nothing."""
+"""The scheme of non-persistent topics."""
 
 
 def is_persistent(topic: str) -> bool:
-    """Whether the topic of this full name stores its messages.
+    """Return whether the topic of this full name stores its messages.
 
     Example:
         >>> is_persistent("persistent://public/default/t"), is_persistent("non-persistent://public/default/t")
@@ -172,14 +172,14 @@ def is_persistent(topic: str) -> bool:
 
 
 def parse_topic(text: str, *, stored: bool = True) -> str:
-    """The full name of a topic, or of one of its partitions, from user input.
+    """Return the full name of a topic, or of one of its partitions, from user input.
 
     Args:
         text: the name.
-        stored: whether the topic has to store its messages.
+        stored: whether the topic must be persistent.
 
     Raises:
-        ValueError: not the name of such a topic; the message says why.
+        ValueError: not the name of such a topic; the message gives the reason.
 
     Example:
         >>> parse_topic("flights")
@@ -224,7 +224,7 @@ def parse_topic(text: str, *, stored: bool = True) -> str:
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """The name of a topic-partition; a partition of -1 means a topic that is not partitioned.
+    """Return the name of a topic-partition; a partition of -1 means a topic that is not partitioned.
 
     Example:
         >>> partition_name("persistent://public/default/t", 3)
@@ -236,7 +236,7 @@ def partition_name(topic: str, partition: int) -> str:
 
 
 def split_partition(topic_partition: str) -> tuple[str, int]:
-    """Topic and partition of a topic-partition's name, the inverse of `partition_name`.
+    """Return the topic and partition of a topic-partition's name, the inverse of `partition_name`.
 
     Example:
         >>> split_partition("persistent://public/default/t-partition-3")
@@ -271,7 +271,7 @@ class TopicPartition:
 
     @classmethod
     def parse(cls, name: str) -> TopicPartition:
-        """The topic-partition of a full topic name."""
+        """Return the topic-partition of a full topic name."""
         return cls(*split_partition(name))
 
     def __str__(self) -> str:
@@ -279,10 +279,10 @@ class TopicPartition:
 
 
 def parse_position(value: object) -> Position:
-    """A position from decoded JSON: ``{"ledger": .., "entry": .., "batch": ..}`` (batch is optional) or a word.
+    """Return a position from decoded JSON: ``{"ledger": .., "entry": .., "batch": ..}`` (batch is optional) or a word.
 
     Raises:
-        ValueError: not a position; the message says what was expected.
+        ValueError: not a position; the message gives the expected forms.
 
     Example:
         >>> parse_position({"ledger": 12, "entry": 3})
@@ -310,10 +310,10 @@ def parse_position(value: object) -> Position:
 
 
 def parse_offsets(text: str) -> PerTopic[Position]:
-    """Parses ``earliest``, ``latest`` or JSON (see the module's docstring).
+    """Parse ``earliest``, ``latest`` or JSON (see the module's docstring).
 
     Raises:
-        ValueError: not offsets; the message says what and where.
+        ValueError: not offsets; the message gives the place and the reason.
 
     Example:
         >>> parse_offsets("earliest").everywhere == EARLIEST
@@ -332,13 +332,13 @@ def parse_offsets(text: str) -> PerTopic[Position]:
 
 
 def parse_timestamps(text: str) -> PerTopic[int]:
-    """Times, in milliseconds since 1970, from a number, ISO-8601 text with a zone, or JSON of these per topic.
+    """Parse times, in milliseconds since 1970, from a number, ISO-8601 text with a zone, or JSON of these per topic.
 
     ISO times are rounded up to the millisecond, which is exact for "published at or after". A time without a zone is an
     error: Spark's session time zone is unknown in a Python worker, and another one would shift the range by hours.
 
     Raises:
-        ValueError: not times; the message says what and where.
+        ValueError: not times; the message gives the place and the reason.
 
     Example:
         >>> parse_timestamps("2013-01-01T05:15:00-05:00").everywhere
@@ -352,7 +352,7 @@ def parse_timestamps(text: str) -> PerTopic[int]:
 
 
 def encode_offsets(positions: Mapping[str, Position]) -> dict[str, object]:
-    """The versioned form in a streaming checkpoint, sorted by name so that equal offsets are equal text.
+    """Return the versioned form in a streaming checkpoint, sorted by name so that equal offsets are equal text.
 
     Args:
         positions: the last message read, by full topic-partition name.
@@ -368,10 +368,10 @@ def encode_offsets(positions: Mapping[str, Position]) -> dict[str, object]:
 
 
 def decode_offsets(document: object) -> dict[str, Position]:
-    """The positions of `encode_offsets`, from decoded JSON.
+    """Return the positions of `encode_offsets`, from decoded JSON.
 
     Raises:
-        ValueError: an unknown version, or not this form; the message says what and where.
+        ValueError: an unknown version, or another form; the message gives the place and the reason.
 
     Example:
         >>> decode_offsets(encode_offsets({"persistent://public/default/t": Position(12, 3)}))
@@ -392,12 +392,12 @@ def decode_offsets(document: object) -> dict[str, Position]:
 
 
 def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
-    """The number of entries per topic between two documents of `encode_offsets`.
+    """Return the number of entries per topic between two documents of `encode_offsets`.
 
     Entries are countable only within a ledger. If `newest` is in a later ledger than `read`, only the entries of the
     later one are counted, and the result is a lower bound.
 
-    Of a queue it is what waited in the subscription when the batch was planned, less the batch's rows.
+    For a queue, it is the backlog of the subscription at planning, less the batch's rows.
 
     Args:
         read: the offsets of a query.

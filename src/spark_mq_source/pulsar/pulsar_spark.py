@@ -37,7 +37,7 @@ _PLUGIN_PACKAGE: Final = "org.apache.pulsar.client.impl.auth."
 
 
 def translate(given: dict[str, str], names: Iterable[str]) -> Iterator[str]:
-    """Translates options that are not mere aliases, in place; yields one sentence for each unsupported option.
+    """Translate options that are not mere aliases, in place; yield one sentence for each unsupported option.
 
     Args:
         given: the options, by their names in lower case.
@@ -72,7 +72,7 @@ def translate(given: dict[str, str], names: Iterable[str]) -> Iterator[str]:
 
 
 def _translate_authentication(given: dict[str, str]) -> Iterator[str]:
-    """Translates the Java plug-in class and its parameters, which no message shows."""
+    """Translate the Java plug-in class and its parameters, which no message shows."""
     plugin, params = given.pop(_PLUGIN_KEY, None), given.pop(_PARAMS_KEY, None)
     if plugin is None and params is None:
         return
@@ -142,7 +142,7 @@ def _oauth2(params: str) -> dict[str, str]:
 
 
 def _fields(params: str, *names: str) -> Mapping[str, str]:
-    """The named parameters, from JSON or ``name:value,name:value``, the two forms of the Java client."""
+    """Return the named parameters, from JSON or ``name:value,name:value``, the two forms of the Java client."""
     if params.lstrip().startswith("{"):
         try:
             document = json.loads(params)

@@ -140,7 +140,7 @@ class Consumer:
             self.session.send(commands.Touch(ids))
 
     def close(self, *, timeout_seconds: float) -> bytes:
-        """Stop consuming, and wait until nsqd has handled everything that was sent before, and sends no more messages.
+        """Stop consuming, and wait until nsqd has handled everything that was sent before, and send no more messages.
 
         Messages that were received and not taken, and those that still arrive, are put back (REQ 0).
 

@@ -83,7 +83,7 @@ def scan_messages(data, offset: cython.Py_ssize_t, max_frame_bytes: cython.Py_ss
 def _count(
     data: cython.p_uchar, end: cython.Py_ssize_t, wrong_at: cython.pointer(cython.Py_ssize_t)
 ) -> cython.Py_ssize_t:
-    """How many messages a run has; -1 where it is none."""
+    """Return how many messages a run has; -1 where it is none."""
     at: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t
     count: cython.Py_ssize_t = 0
@@ -211,7 +211,7 @@ class MessageColumns(Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _walk(self, data: cython.p_uchar, end: cython.Py_ssize_t) -> cython.bint:
-        """Writes the rows of a run whose sizes `_count` has checked; False where a column of text is none, surely."""
+        """Write the rows of a run whose sizes `_count` has checked; False where a column of text is none, surely."""
         at: cython.Py_ssize_t = 0
         size: cython.Py_ssize_t
         row: cython.Py_ssize_t = self.rows
@@ -237,7 +237,7 @@ class MessageColumns(Columns):
 
     @cython.cfunc
     def _is_utf8(self) -> cython.bint:
-        """Whether the values since `mark` are, all together."""
+        """Return whether the values since `mark` are, all together."""
         if self.value_is_text and self.value.used > self.value.marked_used:
             try:
                 PyUnicode_DecodeUTF8(

@@ -1,1 +1,1 @@
-"""Connections to Pulsar: sessions, who serves what, and who we are."""
+"""Connections to Pulsar: sessions, lookups, authentication."""

@@ -1,4 +1,4 @@
-"""Requests to the HTTP interface of brokers, at `adminUrl`."""
+"""Requests to the admin API of brokers, at `adminUrl`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_mq_source.pulsar.options import PulsarOptions
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """One ledger of a topic-partition, as the admin interface lists it."""
+    """A ledger of a topic-partition, as the admin API lists it."""
 
     ledger_id: int
     entries: int
@@ -31,13 +31,13 @@ class Ledger:
 
 
 class Admin(Connections):
-    """Requests to `adminUrl`."""
+    """Requests to the admin API."""
 
     def fetch_subscription_backlog(self, topic_partition: TopicPartition, subscription: str) -> int:
-        """How many entries wait for a subscription of a topic-partition, from `adminUrl`.
+        """Return the number of entries in the backlog of a subscription of a topic-partition.
 
         Raises:
-            MQSourceError: no answer in time, a refusal, or there is no such subscription.
+            MQSourceError: no answer in time, a refusal, or the subscription does not exist.
         """
         url, answer = self._ask_admin(topic_partition, "stats")
         try:
@@ -46,10 +46,10 @@ class Admin(Connections):
             raise BrokerError(f"{url}: {topic_partition} has no subscription {subscription}") from error
 
     def fetch_ledgers(self, topic_partition: TopicPartition) -> list[Ledger]:
-        """The ledgers of a topic-partition, oldest first, from `adminUrl`.
+        """Return the ledgers of a topic-partition, oldest first.
 
         Raises:
-            MQSourceError: no answer in time, a refusal, or an answer that is not the admin interface's.
+            MQSourceError: no answer in time, a refusal, or an answer that is not the admin API's.
         """
         url, answer = self._ask_admin(topic_partition, "internalStats")
         try:
@@ -59,13 +59,13 @@ class Admin(Connections):
             raise RemoteProtocolError(
                 f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
             ) from error
-        # The list has 0 for the ledger that is being written; its size stands beside it.
+        # The list has 0 entries for the ledger that is being written; a separate field has its size.
         if ledgers and ledgers[-1].entries == 0:
             ledgers[-1] = Ledger(ledgers[-1].ledger_id, *current)
         return ledgers
 
     def _fetch_partition_count(self, topic: str) -> int:
-        """How many partitions a topic has, from `adminUrl`; 0 for none, and where there is no such topic or address."""
+        """Return the number of partitions of a topic; 0 if it has none, or without `adminUrl` or such a topic."""
         if self._options.admin_url is None:
             return 0
         try:
@@ -96,7 +96,7 @@ class Admin(Connections):
         return url, answer
 
     def _is_trusted(self, topic_partition: TopicPartition, host: str) -> bool:
-        """Whether a host may see our credentials: `serviceUrl` or a lookup names it, so it is shown them anyway."""
+        """Return whether a host may see our credentials: `serviceUrl` or a lookup names it, so it sees them anyway."""
         if host in (named.lower() for named, _ in self._addresses):
             return True
         self._lookup([topic_partition])
@@ -106,7 +106,7 @@ class Admin(Connections):
 
 
 def http_headers(options: PulsarOptions) -> dict[str, str]:
-    """The same for the admin interface."""
+    """Return the HTTP headers that authenticate requests to the admin API."""
     authentication = authentication_of(options)
     if authentication is None or authentication.method_name == "tls":
         return {}

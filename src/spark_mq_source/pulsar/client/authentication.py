@@ -1,6 +1,6 @@
-"""How we say who we are to a Pulsar broker: token, user and password, or the TLS certificate. See also `oauth2`.
+"""Authentication at a Pulsar broker: token, user and password, or the TLS certificate. See also `oauth2`.
 
-Each is an `Authentication` for a connection. Secrets never appear in a `repr` or an error.
+Each class is an `Authentication` for a connection. Secrets never appear in a `repr` or an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_mq_source.core.errors import AuthenticationError
 
 @dataclass(frozen=True, slots=True)
 class TokenAuthentication:
-    """A token (JWT) that stays the same.
+    """A fixed token (JWT).
 
     Example:
         >>> token = TokenAuthentication("abc")
@@ -34,17 +34,17 @@ class TokenAuthentication:
         return "token"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
-        """The token."""
+        """Return the token."""
         return self.token.encode()
 
     def principal(self, data: bytes) -> str:
-        """The token's subject."""
+        """Return the token's subject."""
         return _principal_of_token(data)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFileAuthentication:
-    r"""A token in a file that something else renews: read when connecting and at each challenge.
+    r"""A token in a file that another program renews: read when connecting and at each challenge.
 
     Example:
         >>> import tempfile
@@ -63,7 +63,7 @@ class TokenFileAuthentication:
         return "token"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
-        """The token that is in the file now, without white space around it.
+        """Return the token that the file contains now, without surrounding white space.
 
         Raises:
             AuthenticationError: the file cannot be read or is empty.
@@ -79,16 +79,16 @@ class TokenFileAuthentication:
         return token
 
     def principal(self, data: bytes) -> str:
-        """The token's subject, and where it is."""
+        """Return the token's subject, and the file."""
         return f"{_principal_of_token(data)} in {self.path}"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSupplierAuthentication:
-    """A function of the user's that returns a token: called when connecting and at each challenge.
+    """A user's function that returns a token: called when connecting and at each challenge.
 
     Attributes:
-        function: as ``module:function``; takes nothing, returns text or bytes.
+        function: its name, ``module:function``; takes no argument, returns text or bytes.
 
     Example:
         >>> TokenSupplierAuthentication("secrets:token_hex").method_name
@@ -103,10 +103,10 @@ class TokenSupplierAuthentication:
         return "token"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
-        """What the function returns, without white space around it.
+        """Return the function's result, without surrounding white space.
 
         Raises:
-            AuthenticationError: there is no such function here, it failed, or returned no token.
+            AuthenticationError: the function does not exist on this machine, failed, or returned no token.
         """
         module, _, name = self.function.partition(":")
         try:
@@ -130,13 +130,13 @@ class TokenSupplierAuthentication:
         return data.strip()
 
     def principal(self, data: bytes) -> str:
-        """The token's subject, and where it is from."""
+        """Return the token's subject, and the function."""
         return f"{_principal_of_token(data)} from {self.function}"
 
 
 @dataclass(frozen=True, slots=True)
 class BasicAuthentication:
-    """A user's name and password.
+    """A user name and a password.
 
     Example:
         >>> BasicAuthentication("alice", "secret").auth_data(None)
@@ -152,20 +152,20 @@ class BasicAuthentication:
         return "basic"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
-        """`user:password`."""
+        """Return ``user:password``."""
         return f"{self.user}:{self.password}".encode()
 
     def principal(self, data: bytes) -> str:
-        """The user's name."""
+        """Return the user name."""
         return f"user {self.user!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class TlsAuthentication:
-    """The client certificate of the TLS session says it all.
+    """The client certificate of the TLS session, which needs no further data.
 
     Attributes:
-        client_cert: its file.
+        client_cert: path of the certificate.
 
     Example:
         >>> TlsAuthentication("c.pem").method_name, TlsAuthentication("c.pem").auth_data(None)
@@ -180,16 +180,16 @@ class TlsAuthentication:
         return "tls"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
-        """Nothing: the certificate has been shown."""
+        """Return nothing: the TLS handshake has sent the certificate."""
         return b""
 
     def principal(self, data: bytes) -> str:
-        """The certificate's file."""
+        """Return the path of the certificate."""
         return f"the owner of the certificate {self.client_cert}"
 
 
 def _principal_of_token(token: bytes) -> str:
-    """Whom a JWT is about (its claim `sub`, RFC 7519, section 4.1.2), which is what a broker goes by unless told else.
+    """Return the subject of a JWT (claim `sub`, RFC 7519, section 4.1.2), the broker's default for the role.
 
     Example:
         >>> _principal_of_token(b"e30.eyJzdWIiOiJzcGFyayJ9.c2ln"), _principal_of_token(b"opaque")

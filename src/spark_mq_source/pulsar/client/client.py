@@ -1,8 +1,8 @@
-"""The client of one cluster, in parts: its connections, the admin interface, topics, subscriptions and producers.
+"""The client of one cluster, in parts: connections, admin API, topics, subscriptions and producers.
 
-One `PulsarClient` holds the connections of one task or of the driver's planning. Requests share them: requests for many
-topic-partitions are sent at once and gathered, so that planning a thousand partitions takes a few round trips rather
-than thousands.
+One `PulsarClient` has the connections of one task or of the driver's planning. Requests share them: those for many
+topic-partitions are sent together, so that planning a thousand partitions takes a few round trips rather than
+thousands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class PulsarClient(Subscriptions, Producers):
 
     Args:
         options: addresses, credentials, timeouts.
-        role: the end of the names of its consumers, which begin as the option `consumerName` says.
+        role: suffix of its consumers' names; the option `consumerName` is their prefix.
 
     Example:
         ::

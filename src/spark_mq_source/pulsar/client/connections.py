@@ -1,4 +1,4 @@
-"""The connections of one client: which broker serves what, and how long an answer is waited for."""
+"""The connections of one client: which broker serves which topic-partition, and the timeouts of requests."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 T = TypeVar("T")
 
 MAX_REDIRECTS = 20
-"""Lookups that are redirected more often than this go in circles (the Java client's own limit)."""
+"""Maximum number of redirects of one lookup, which otherwise loops (the Java client's own limit)."""
 
 
 class Connections:
-    """The connections to one cluster, opened when they are needed.
+    """The connections to one cluster, opened on demand.
 
     Args:
         options: addresses, credentials, timeouts.
-        role: the end of the names of its consumers, which begin as the option `consumerName` says.
+        role: suffix of its consumers' names; the option `consumerName` is their prefix.
     """
 
     def __init__(self, options: PulsarOptions, role: str = "driver") -> None:
@@ -55,21 +55,21 @@ class Connections:
         self.close()
 
     def close(self) -> None:
-        """Closes every connection; subscriptions that are not durable go with them."""
+        """Close every connection, and with them the non-durable subscriptions."""
         while self._sessions:
             self._sessions.popitem()[1].close()
 
     def hand_over(self) -> None:
-        """Leaves the connections to the next client of this process, for a few seconds, where the options are alike.
+        """Keep the connections a few seconds for the next client of this process with equal options.
 
-        Only for a client that has let go of everything it had open.
+        The client must have closed all its consumers and producers.
         """
         while self._sessions:
             where, session = self._sessions.popitem()
             warm_sessions().give(SessionKey.of(self._options, *where), session)
 
     def fetch_addresses(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
-        """The broker (`host:port`) that serves each topic-partition now."""
+        """Return the broker (`host:port`) that serves each topic-partition now."""
 
         def ask() -> dict[TopicPartition, str]:
             return {tp: session.address for tp, session in self._lookup(topic_partitions).items()}
@@ -77,16 +77,16 @@ class Connections:
         return retrying(ask, deadline=self._deadline())
 
     def wait(self, answer: Future[T], what: str, deadline: Deadline | None = None) -> T:
-        """Return an answer that comes before the deadline, or within `operationTimeout`.
+        """Return an answer; wait for it until the deadline, or for `operationTimeout`.
 
         Raises:
-            MQSourceError: no answer in time, a refusal, or a consumer has ended.
+            MQSourceError: no answer in time, a refusal, or the consumer has ended.
         """
         try:
             return answer.result((deadline or self._deadline()).remaining_seconds())
         except FutureTimeoutError:
             if isinstance(answer, Answer):
-                # Whatever holds the answer back would hold back that to the next try.
+                # The cause of this delay would also delay the next attempt on the same connection.
                 answer.session.close()
             raise RequestTimeoutError(
                 f"no answer to {what} within operationTimeout ({self._options.operation_timeout_ms} ms)"
@@ -95,7 +95,7 @@ class Connections:
             raise error.within(what) from error
 
     def wait_for(self, answers: Mapping[TopicPartition, Future[T]], what: str) -> dict[TopicPartition, T]:
-        """The answers to what was asked of several topic-partitions, within one `operationTimeout`.
+        """Return the answers to requests for several topic-partitions, within one `operationTimeout`.
 
         Raises:
             MQSourceError: no answer in time, a refusal, or a consumer has ended.
@@ -107,7 +107,7 @@ class Connections:
         return Deadline.after_ms(self._options.operation_timeout_ms)
 
     def _service(self) -> Session:
-        """A connection to any of the service addresses, tried in random order; a migrated topic brings its own."""
+        """Return a connection to one of the service addresses, in random order; a migrated topic has its own."""
         moved = next((s.migrated_to for s in self._sessions.values() if s.migrated_to is not None), None)
         if moved is not None:
             self._addresses = [split_broker_url(moved)]
@@ -138,7 +138,7 @@ class Connections:
         return session
 
     def _lookup(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Session]:
-        """The connection to the broker that serves each topic-partition."""
+        """Return the connection to the broker that serves each topic-partition."""
         base = self._service()
         found: dict[TopicPartition, Session] = {}
         asking: dict[TopicPartition, tuple[Session, bool]] = dict.fromkeys(topic_partitions, (base, False))
@@ -175,8 +175,8 @@ class Connections:
             )
         host, port = split_broker_url(url)
         if response.proxy_through_service_url:
-            # A proxy forwards the connection to the broker it is told; a broker that answers so (standalone does)
-            # is that broker itself, and the connection in hand serves.
+            # A proxy forwards the connection to the broker that CONNECT names. A broker that answers so (standalone
+            # does) is that broker itself, so the connection in use serves.
             service = asked.host_port if asked.host_port in self._addresses else self._addresses[0]
             return self._session(*service, None if service == (host, port) else f"{host}:{port}")
         try:
@@ -190,7 +190,7 @@ class Connections:
 
 
 def split_broker_url(url: str) -> tuple[str, int]:
-    """Host and port of a broker's own URL.
+    """Return the host and port of a broker's own URL.
 
     Raises:
         RemoteProtocolError: not a Pulsar URL.

@@ -1,4 +1,4 @@
-"""Consumers of a broker: what they are subscribed to, and the queue of what they were sent."""
+"""Consumers of a broker: their subscriptions, and the queues of received messages."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _body_of = operator.attrgetter("body")
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription, and how consumers join it; one that does not exist is made by the first consumer.
+    """A subscription, and how consumers join it. The first consumer creates it if it does not exist.
 
     Attributes:
-        name: of the subscription. One that is not durable is gone when its consumer is closed, and needs a name that is
-            used once only: a name in use joins the older cursor and ignores the start (seen on 4.0.8).
+        name: its name. A non-durable subscription ends with its consumer and needs a unique name: a name in use joins
+            the older cursor and ignores the start (seen on 4.0.8).
         kind: its type, which all consumers must agree on.
-        initial: where it begins if it is made now.
-        properties: kept with it if it is made now.
-        consumer_name: as the broker's statistics show it.
-        priority_level: Shared: consumers of a higher number get messages only while those of lower ones have no
-            permits. Failover: the active one is among those of the lowest number.
-        key_ranges: Key_Shared: the hashes of this consumer's keys, both ends included (STICKY); none lets the broker
-            divide them (AUTO_SPLIT).
+        initial: where it begins if it is created now.
+        properties: stored with it if it is created now.
+        consumer_name: the consumer's name in the broker's statistics.
+        priority_level: Shared: consumers with a higher number get messages only while those with lower ones have no
+            permits. Failover: the active consumer is among those with the lowest number.
+        key_ranges: Key_Shared: hash ranges of this consumer's keys, both ends included (STICKY); if empty, the broker
+            divides the keys (AUTO_SPLIT).
         read_compacted: Exclusive and Failover: whether to read the compacted topic.
-        creates_topic: whether a topic that does not exist is created, as the broker is configured to.
-        start: the first entry of a subscription that is not durable; None for a durable one.
+        creates_topic: whether a missing topic is created, with the broker's defaults.
+        start: the first entry of a non-durable subscription; None for a durable one.
 
     Example:
         >>> Subscription("s", commands.SubType.Shared, consumer_name="spark-0").kind.name
@@ -59,7 +59,7 @@ class Subscription:
     start: Position | None = None
 
     def command(self, topic_partition: TopicPartition, consumer_id: int, request_id: int) -> commands.Subscribe:
-        """SUBSCRIBE of one consumer."""
+        """Return the SUBSCRIBE of one consumer."""
         meta = None
         if self.kind is commands.SubType.Key_Shared:
             mode = commands.KeySharedMode.STICKY if self.key_ranges else commands.KeySharedMode.AUTO_SPLIT
@@ -75,9 +75,9 @@ class Subscription:
             read_compacted=self.read_compacted or None,
             durable=self.start is None,
             start_message_id=None if self.start is None else commands.MessageId(self.start.ledger, self.start.entry),
-            # With Earliest a start past the end would begin the topic again (seen on 4.0.8).
+            # With Earliest, a start past the end would restart at the beginning of the topic (seen on 4.0.8).
             initial_position=self.initial if self.start is None else commands.InitialPosition.Latest,
-            # Only who asks for it makes topics (`createTopic`).
+            # Only the option `createTopic` creates topics.
             force_topic_creation=self.creates_topic,
             key_shared_meta=meta,
             subscription_properties=tuple(
@@ -88,11 +88,11 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a topic-partition held at one moment, as the half-open range `(first, last]`.
+    """Bounds of a topic-partition at one moment, as the half-open range `(first, last]`.
 
     Attributes:
-        first: just before the first message that is kept.
-        last: the last message that can be delivered; EARLIEST where there is none.
+        first: the position just before the first message that still exists.
+        last: the last message that can be delivered; EARLIEST if there is none.
     """
 
     first: Position
@@ -100,17 +100,17 @@ class Bounds:
 
 
 class BaseConsumer(ABC):
-    """A consumer of this process on one topic-partition, and the queue of what it was sent.
+    """A consumer of this process on one topic-partition, with its queue of received messages.
 
-    The driver's thread fills the queue; one other thread takes from it. When more than `queue_bytes` wait, the
-    connection is no longer read from until half is taken: memory is bounded whatever the broker sends.
+    The driver's thread fills the queue; one other thread takes from it. While more than `queue_bytes` are queued, the
+    connection is not read until half of them are taken: memory is bounded whatever the broker sends.
 
     Attributes:
-        topic_partition: what it reads.
-        session: the connection it is on.
-        has_ended: whether the broker has said that the topic is terminated and nothing of it is left to acknowledge.
-        taken_entries: how many were taken from the queue.
-        taken_bytes: of them.
+        topic_partition: its topic-partition.
+        session: its connection.
+        has_ended: whether the broker has reported that the topic is terminated and fully acknowledged.
+        taken_entries: number of entries taken from the queue.
+        taken_bytes: their size.
     """
 
     def __init__(self, session: Session, consumer_id: int, topic_partition: TopicPartition, queue_bytes: int) -> None:
@@ -133,7 +133,7 @@ class BaseConsumer(ABC):
         return self.session.address
 
     def grant(self, messages: int) -> None:
-        """Lets the broker send `messages` more messages (FLOW); batches may overshoot it.
+        """Allow the broker to send `messages` more messages (FLOW); batches may exceed it.
 
         Raises:
             ConnectionLostError: the connection has ended.
@@ -141,10 +141,10 @@ class BaseConsumer(ABC):
         self.session.send(commands.Flow(self._consumer_id, messages))
 
     def receive(self, *, max_bytes: int, timeout_seconds: float) -> list[commands.Message]:
-        """Messages in the order they came, at least one and about `max_bytes` at most; none after `timeout_seconds`.
+        """Return messages in order of arrival, at least one and about `max_bytes`; none after `timeout_seconds`.
 
         Raises:
-            MQSourceError: the consumer or its connection has ended, once everything that came before is taken.
+            MQSourceError: the consumer or its connection has ended, and everything received before is taken.
         """
         taken = self._inbox.take(max_bytes=max_bytes, timeout_seconds=timeout_seconds)
         self.taken_entries += len(taken)
@@ -152,16 +152,16 @@ class BaseConsumer(ABC):
         return taken
 
     def _unbounded_until(self, asked: Future[T]) -> Future[T]:
-        """An answer that comes behind the messages under way: the queue may pass its bound until it is here."""
+        """Return an answer that arrives after the messages in transit; until then the queue may exceed its bound."""
         self._inbox.lift()
         asked.add_done_callback(lambda _: self._inbox.restore())
         return asked
 
     def request_stats(self) -> Future[commands.ConsumerStatsResponse]:
-        """Ask for this consumer's statistics and its subscription's; see `ConsumerStats` for the danger in it.
+        """Request the statistics of this consumer and its subscription; see `ConsumerStats` for a danger.
 
-        `msg_backlog` is how many entries the broker has from the cursor to the end, across ledgers. Exact if nothing
-        was received; markers and aborted messages count (seen on broker 4.0.8).
+        `msg_backlog` is the number of entries from the cursor to the end, across ledgers. It is exact if nothing was
+        received; markers and aborted messages count (seen on broker 4.0.8).
         """
         return self._unbounded_until(
             self.session.request(
@@ -171,42 +171,42 @@ class BaseConsumer(ABC):
         )
 
     def request_close(self) -> Future[object]:
-        """CLOSE_CONSUMER; a subscription that is not durable is gone with it."""
-        # Nobody takes what is queued any more, so that must not hold the connection back.
+        """Send CLOSE_CONSUMER, which also ends a non-durable subscription."""
+        # The queued messages are no longer taken, so they must not block the connection.
         self._inbox.lift()
         return self.session.close_consumer(self._consumer_id)
 
     def leave(self) -> None:
-        """Close the consumer without waiting for the answer; a lost connection has closed it."""
+        """Close the consumer without waiting for the answer; if the connection is lost, it is closed already."""
         if not self.session.closed:
             self.request_close()
 
-    # What the session tells, in the driver's thread; nothing of it may block.
+    # Callbacks of the session, in the driver's thread; they must not block.
 
     def deliver(self, messages: Sequence[commands.Message]) -> None:
-        """Queues what arrived."""
+        """Queue received messages."""
         self._inbox.put(messages, sum(map(len, map(_body_of, messages))))
 
     @abstractmethod
     def note_active(self, *, is_active: bool) -> None:
-        """The broker has chosen this consumer of a Failover subscription, or another one."""
+        """Handle ACTIVE_CONSUMER_CHANGE of a Failover subscription."""
 
     def note_end(self) -> None:
-        """The topic is terminated, and this consumer's subscription has all of it behind it."""
+        """Handle the end of a terminated topic whose messages this subscription has all acknowledged."""
         self.has_ended = True
 
     def fail(self, error: MQSourceError) -> None:
-        """Ends the queue with an error; what is queued can still be taken."""
+        """End the queue with an error; queued messages can still be taken."""
         self._inbox.fail(error)
 
 
 class Consumer(BaseConsumer):
-    """One subscription of this process, which reads from a position on and acknowledges cumulatively, if at all.
+    """A consumer that reads from a position, and acknowledges cumulatively, if at all.
 
     Attributes:
-        opened: where the broker had placed its cursor when it was opened, and the last message then.
+        opened: the broker's cursor and the last message when it was opened.
         is_closed: whether it, or its connection, has ended.
-        is_active: of a Failover subscription: whether the broker has chosen this consumer; None before it has said so.
+        is_active: Failover: whether the broker has chosen this consumer; None while unknown.
     """
 
     def __init__(self, session: Session, consumer_id: int, topic_partition: TopicPartition, queue_bytes: int) -> None:
@@ -215,31 +215,31 @@ class Consumer(BaseConsumer):
         self.is_closed = False
         self.is_active: bool | None = None
         self._chosen: Future[None] = Future()
-        # Ledger and entry of the last message that arrived; None before the first.
+        # Ledger and entry of the last received message; None before the first.
         self._arrived_at: tuple[int, int] | None = None
-        # Behind each run of messages with a gap: its last message, and the bounds that the broker was asked for then.
+        # For each gap between runs of messages: the last message after it, and the request for the bounds sent then.
         self._after_gaps: deque[tuple[tuple[int, int], Future[Bounds]]] = deque()
 
     def request_bounds(self) -> Future[Bounds]:
-        """Asks where the broker has this consumer's cursor (`first`) and what the last message is (`last`).
+        """Request the broker's cursor of this consumer (`first`) and the last message (`last`).
 
-        The cursor of a consumer that never acknowledges stays where it was opened: if it moved, the broker moved it,
-        by TTL, eviction or trimming (seen on broker 4.0.8).
+        The cursor of a consumer that never acknowledges stays where it was opened: if it moved, TTL, eviction or
+        trimming moved it (seen on broker 4.0.8).
 
-        The answer comes behind the messages under way, so the queue may pass its bound until it is here: by what is
-        granted and not yet sent.
+        The answer arrives after the messages in transit, so until then the queue may exceed its bound by the permits in
+        use.
         """
         return self._unbounded_until(self._ask_bounds())
 
     def bounds_after_gap(self, ledger: int, entry: int) -> Future[Bounds]:
-        """The bounds as the broker had them after it sent this entry, which is not the one after the last one taken.
+        """Return the bounds after the broker sent this entry, which does not follow the last one taken.
 
-        They were asked for when the entry arrived, not now: what the broker has removed since was sent before.
+        They were requested when the entry arrived, not now: what the broker has removed since was sent before.
         """
         while self._after_gaps[0][0] < (ledger, entry):
             self._after_gaps.popleft()
         asked = self._after_gaps[0][1]
-        # The answer comes behind what is under way, see `request_bounds`.
+        # The answer arrives after the messages in transit, see `request_bounds`.
         return asked if asked.done() else self._unbounded_until(asked)
 
     def _ask_bounds(self) -> Future[Bounds]:
@@ -248,9 +248,9 @@ class Consumer(BaseConsumer):
         )
 
     def request_ack(self, position: Position) -> Future[object]:
-        """Acknowledges everything up to and with an entry. The answer says nothing: read the cursor back.
+        """Acknowledge everything up to and including an entry. The answer proves nothing: read the cursor back.
 
-        The broker answers acknowledgements past the end or backwards as it does good ones (seen on 4.0.8).
+        The broker also confirms acknowledgements past the end or backwards (seen on 4.0.8).
         """
         return self.session.request(
             lambda request_id: commands.Ack(
@@ -263,7 +263,7 @@ class Consumer(BaseConsumer):
         )
 
     def request_seek(self, target: int | Position) -> Future[object]:
-        """Puts the cursor to a publish time (ms), or before an entry; that is on disk when the broker answers.
+        """Move the cursor to a publish time (ms), or before an entry; it is on disk when the broker answers.
 
         The broker closes the consumer before it answers (seen on 4.0.8).
         """
@@ -277,32 +277,32 @@ class Consumer(BaseConsumer):
         return self.session.request(command, accepted(commands.Success))
 
     def chosen(self) -> Future[None]:
-        """Done once the broker has chosen this consumer of a Failover subscription, or the consumer has ended."""
+        """Return a future that is done when the broker has chosen this Failover consumer, or the consumer has ended."""
         return self._chosen
 
     def note_active(self, *, is_active: bool) -> None:
-        """The broker has chosen this consumer of a Failover subscription, or another one (the driver's thread)."""
+        """Handle ACTIVE_CONSUMER_CHANGE (the driver's thread)."""
         self.is_active = is_active
         if is_active and not self._chosen.done():
             self._chosen.set_result(None)
 
     def request_unsubscribe(self) -> Future[object]:
-        """UNSUBSCRIBE; the subscription is gone, and the consumer with it."""
+        """Send UNSUBSCRIBE, which deletes the subscription and closes the consumer."""
         self._inbox.lift()
         return self.session.unsubscribe(self._consumer_id)
 
     def deliver(self, messages: Sequence[commands.Message]) -> None:
-        """Queues what arrived (the driver's thread)."""
+        """Queue received messages (the driver's thread)."""
         last = messages[-1]
         before = self._arrived_at or (self.opened.first.ledger, self.opened.first.entry)
         self._arrived_at = (last.ledger_id, last.entry_id)
-        # Entries of a ledger are numbered without gaps, so the ends of a run tell whether it has one.
+        # Entries of a ledger are numbered without gaps, so the ends of a run show whether it has one.
         if (last.ledger_id, last.entry_id - len(messages)) != before:
             self._after_gaps.append((self._arrived_at, self._ask_bounds()))
         super().deliver(messages)
 
     def fail(self, error: MQSourceError) -> None:
-        """Ends the queue with an error (the driver's thread); what is queued can still be taken."""
+        """End the queue with an error (the driver's thread); queued messages can still be taken."""
         self.is_closed = True
         if not self._chosen.done():
             self._chosen.set_exception(error)
@@ -312,7 +312,7 @@ class Consumer(BaseConsumer):
 def open_consumer(
     session: Session, topic_partition: TopicPartition, subscription: Subscription, queue_bytes: int
 ) -> Answer[Consumer]:
-    """SUBSCRIBE and GET_LAST_MESSAGE_ID in one go; the consumer knows its bounds when the future is done."""
+    """Send SUBSCRIBE and GET_LAST_MESSAGE_ID together; the consumer has its bounds when the future is done."""
     opened: Answer[Consumer] = Answer(session)
 
     def place(consumer: Consumer, done: Future[Bounds]) -> None:

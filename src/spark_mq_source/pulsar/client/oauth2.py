@@ -1,7 +1,7 @@
-"""Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4): asked of the issuer, and used until they are old.
+"""Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4), requested from the issuer and reused while fresh.
 
-A process asks once for all of its connections. The issuer says where it takes requests (OpenID Connect Discovery 1.0,
-section 4), as Pulsar's own clients ask it.
+All connections of a process share a token. The token endpoint is discovered (OpenID Connect Discovery 1.0, section 4),
+as in Pulsar's own clients.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from spark_mq_source.net.transport import TlsSettings
 
 _ADDRESS: Final = "authIssuerUrl"
 _USED_SHARE: Final = 0.9
-"""A token is used for this share of its life: a connection that begins with it should not be asked again at once."""
+"""Share of a token's lifetime for which it is reused, so that a new connection is not challenged soon after."""
 _FRESH_SECONDS: Final = 5.0
-"""A token that is asked for by several connections at once, because the last one has expired, is fetched once."""
+"""Held while a token is fetched, so that connections that need a new one at the same time fetch it once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,17 @@ class _Token:
 
 @dataclass(frozen=True, slots=True)
 class OAuth2Authentication:
-    """Who we are is what an issuer of tokens says of us.
+    """Authentication by a token of an OAuth 2.0 issuer.
 
     Attributes:
-        issuer_url: of the issuer, without a slash at its end.
-        client_id: who we are to it; None where `credentials_file` says it.
-        client_secret: what proves it; the same.
+        issuer_url: URL of the issuer, without a slash at the end.
+        client_id: None if `credentials_file` has it.
+        client_secret: None if `credentials_file` has it.
         credentials_file: JSON with ``client_id`` and ``client_secret``; read for each connection.
-        audience: whom the token is for; None where the issuer does not ask.
-        scope: what it is for; the same.
-        trust_certs: PEM file of the authorities to trust for the issuer; None trusts the system's.
-        timeout_ms: how long the issuer may take.
+        audience: audience of the token; None if the issuer requires none.
+        scope: scope of the token; None if the issuer requires none.
+        trust_certs: PEM file of the authorities to trust for the issuer; None for the system's.
+        timeout_ms: timeout of each request to the issuer.
 
     Example:
         >>> OAuth2Authentication("https://issuer", client_id="spark", client_secret="hush").method_name
@@ -63,15 +63,15 @@ class OAuth2Authentication:
 
     @property
     def method_name(self) -> str:
-        """`token`, which is what the broker gets."""
+        """`token`, as the broker sees only the token."""
         return "token"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
-        """A token that has time left; a new one where the broker asks again.
+        """Return a token that is valid for some time; a new one at a challenge.
 
         Raises:
-            AuthenticationError: the issuer refuses, or the credentials file cannot be used.
-            MQSourceError: the issuer cannot be reached, or does not answer as one.
+            AuthenticationError: the issuer refuses, or the credentials file is invalid.
+            MQSourceError: the issuer cannot be reached, or its answer is not an issuer's.
         """
         with _lock:
             now = time.monotonic()
@@ -82,7 +82,7 @@ class OAuth2Authentication:
         return token.text.encode()
 
     def principal(self, data: bytes) -> str:
-        """The client's name and the issuer."""
+        """Return the client id and the issuer."""
         who = f"the client in {self.credentials_file}" if self.client_id is None else f"client {self.client_id!r}"
         return f"{who} of {self.issuer_url}"
 
@@ -108,7 +108,7 @@ class OAuth2Authentication:
         try:
             life = float(answer["expires_in"])
         except (KeyError, TypeError, ValueError):
-            life = 0.0  # it does not say: used once
+            life = 0.0  # unknown: used once
         return _Token(text, now, now + life * _USED_SHARE)
 
     def _ask(self, url: str, form: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -125,11 +125,11 @@ class OAuth2Authentication:
         return answer if isinstance(answer, dict) else {}
 
     def _refusal(self, error: MQSourceError, secret: str) -> MQSourceError:
-        """The error in the words of what is done here; an issuer that says no does so until something is changed."""
+        """Return the error with its context; a refusal is permanent until the configuration changes."""
         where = f"no token for {self.principal(b'')}"
         if not isinstance(error, BrokerError) or isinstance(error, ServiceNotReadyError):
             return error.within(where)
-        # RFC 6749, section 5.2. Whatever an issuer says, it is not to repeat the secret in a log.
+        # RFC 6749, section 5.2. The issuer's text must not repeat the secret in a log.
         try:
             document = json.loads(error.broker_message)
             words = ": ".join(str(document[name]) for name in ("error", "error_description") if name in document)
@@ -149,10 +149,10 @@ class OAuth2Authentication:
                 f"{self.credentials_file} cannot be read ({error.strerror}); every executor needs it at this path"
             ) from error
         except (ValueError, KeyError, TypeError):
-            # Without its cause, which may show a part of it.
+            # Without the cause, which may contain a part of the file.
             raise AuthenticationError(f"{self.credentials_file} is no JSON with client_id and client_secret") from None
 
 
 _lock = threading.Lock()
 _tokens: dict[tuple[OAuth2Authentication, str, str], _Token] = {}
-"""By issuer, client id and secret: a credentials file may hold those of another client by now."""
+"""By issuer, client id and secret, because a credentials file may now contain those of another client."""

@@ -1,4 +1,4 @@
-"""Producers, and the coordinators of their transactions."""
+"""Producers, and transaction coordinators."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from spark_mq_source.pulsar.options import DeliveryGuarantee
 from spark_mq_source.pulsar.protocol import commands
 
 _LONG_SECONDS = 10.0
-"""Who has waited longer for its turn than this has had a place in the queue."""
+"""A producer that has waited longer than this had a place in the broker's queue."""
 
 _PRODUCER_FENCED = 25
-"""`ServerError.ProducerFenced`: another producer has the topic for itself."""
+"""`ServerError.ProducerFenced`: another producer has exclusive access to the topic."""
 
 
 class Producers(Topics):
-    """Requests by producers, and to the coordinators of transactions."""
+    """Requests of producers, and to transaction coordinators."""
 
     def open_producer(
         self,
@@ -48,19 +48,18 @@ class Producers(Topics):
         schema: commands.Schema | None = None,
         wait_ms: int | None = None,
     ) -> tuple[Session, commands.ProducerSuccess]:
-        """A producer at the broker that serves a topic-partition now, in the `accessMode` of the options.
+        """Open a producer at the broker that serves a topic-partition now, with the `accessMode` of the options.
 
         Args:
-            topic_partition: where it writes. PRODUCER creates a topic that does not exist, where the broker may, so ask
-                for it first; one that is gone when a producer is opened again is an error unless `createTopic`.
+            topic_partition: its target. PRODUCER creates a missing topic if the broker may, so check for it first; a
+                topic that is missing when a producer is reopened is an error unless `createTopic`.
             producer_id: not in use on any connection of this client.
-            events: who is told of receipts, and of its end.
-            name: None for one that the broker makes up, to be used when it is opened again.
-            epoch: how often it was opened before: the broker lets it take the place of its forerunner.
-            topic_epoch: what it was told when it was opened before: a broker that has let another one take over since
-                then refuses it.
-            schema: of its messages; None for none.
-            wait_ms: how long it may wait for its turn with WaitForExclusive; None for ever.
+            events: callbacks for receipts, and for its end.
+            name: None to let the broker generate one, for later reopens.
+            epoch: number of earlier opens: a higher one replaces the broker's older producer of the same name.
+            topic_epoch: from the previous open: the broker refuses it if another producer has taken over since.
+            schema: schema of its messages; None for none.
+            wait_ms: maximum wait for exclusive access with WaitForExclusive; None for no limit.
         """
         mode = commands.ProducerAccessMode(self._options.access_mode)
         create = partial(
@@ -70,7 +69,7 @@ class Producers(Topics):
             name,
             epoch,
             schema=schema,
-            # What is the default is not sent, so that brokers that do not know it are not bothered.
+            # The default is not sent, for brokers that do not know the field.
             producer_access_mode=mode or None,
             txn_enabled=self._options.delivery_guarantee is DeliveryGuarantee.TRANSACTION or None,
             topic_epoch=topic_epoch,
@@ -88,7 +87,7 @@ class Producers(Topics):
                 return session, self.wait(opened, f"PRODUCER of {topic_partition}")
             except RequestTimeoutError as error:
                 if waits:
-                    # Or the broker would not take the same id again (Pulsar binary protocol, Command CloseProducer).
+                    # Otherwise the broker refuses to reuse the id (Pulsar binary protocol, Command CloseProducer).
                     session.close_producer(producer_id)
                 if schema is None or waits:
                     raise
@@ -97,9 +96,9 @@ class Producers(Topics):
                 ) from None
             except MQSourceError as error:
                 if name is not None and _is_fenced_by(error, name):
-                    # It is in its own way: for the broker, the connection that was lost has not ended yet.
+                    # It conflicts with itself: for the broker, the lost connection has not ended yet.
                     raise ServiceNotReadyError(str(error), code=_PRODUCER_FENCED) from error
-                # A topic that is unloaded sends away who waits: what was long waited for is waited for again.
+                # The unload of a topic ends the wait of its producers: one that waited long enough waits again.
                 if not (waits and error.retryable and wait_ms is None and time.monotonic() > asked + _LONG_SECONDS):
                     raise
 
@@ -119,7 +118,7 @@ class Producers(Topics):
             raise error.within(what) from error
 
     def close_producer(self, session: Session, producer_id: int) -> None:
-        """Closes a producer and waits until the broker has; one that is closed already is left alone.
+        """Close a producer and wait for the broker; do nothing if it is closed already.
 
         Raises:
             MQSourceError: no answer in time.
@@ -130,11 +129,11 @@ class Producers(Topics):
     def fetch_last_sequence_ids(
         self, producers: Mapping[TopicPartition, tuple[int, str]], *, schema: commands.Schema | None
     ) -> dict[TopicPartition, int]:
-        """The highest sequence id that the broker has stored of producers that are not open; -1 for none.
+        """Return the highest sequence id that the broker has stored for producers that are not open; -1 for none.
 
         Args:
-            producers: the id, not in use on any connection of this client, and the name of each.
-            schema: as for `open_producer`: a broker may want one.
+            producers: id (not in use on any connection of this client) and name of each.
+            schema: as for `open_producer`: a broker may require one.
         """
         sessions: dict[TopicPartition, Session] = {}
 
@@ -151,7 +150,7 @@ class Producers(Topics):
 
         found = self._gather(list(producers), ask, "PRODUCER")
         for at in found:
-            # Not before it is open; a lost connection has closed it.
+            # Only once it is open; a lost connection has closed it.
             sessions[at].close_producer(producers[at][0])
         return {at: opened.last_sequence_id for at, opened in found.items()}
 
@@ -175,7 +174,7 @@ class Producers(Topics):
         )
 
     def fetch_coordinators(self) -> int:
-        """How many transaction coordinators the cluster has; 0 where transactions are not enabled."""
+        """Return the number of transaction coordinators of the cluster; 0 if transactions are disabled."""
         try:
             found = self.fetch_partitions([COORDINATORS])
         except TopicNotFoundError:
@@ -183,10 +182,11 @@ class Producers(Topics):
         return sum(at.partition >= 0 for at in found)
 
     def open_coordinator(self, number: int) -> Session:
-        """The connection to the broker that has a transaction coordinator, loaded."""
+        """Return the connection to the broker of a transaction coordinator, and have it loaded."""
         at = TopicPartition(COORDINATORS, number)
         session = self._lookup([at])[at]
-        # Once a load would do. Asked each time, the broker that has it since a moment is ready for what comes next.
+        # Once per load would be enough. With a request each time, a broker that just took over is ready for the next
+        # one.
         loaded = session.request(
             lambda request_id: commands.TcClientConnectRequest(request_id, number),
             accepted(commands.TcClientConnectResponse),
@@ -196,7 +196,7 @@ class Producers(Topics):
 
 
 def _is_fenced_by(error: MQSourceError, name: str) -> bool:
-    """Whether a producer of this name has the topic for itself (the broker's own words, seen on 4.0.8)."""
+    """Return whether a producer of this name has exclusive access (by the broker's message, seen on 4.0.8)."""
     return (
         isinstance(error, BrokerError)
         and error.code == _PRODUCER_FENCED
@@ -205,7 +205,7 @@ def _is_fenced_by(error: MQSourceError, name: str) -> bool:
 
 
 class _NullProducerEvents:
-    """Takes what a producer is told that sends nothing."""
+    """Ignores the events of a producer that sends nothing."""
 
     def opened(self) -> None:
         pass

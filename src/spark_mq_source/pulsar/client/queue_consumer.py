@@ -1,20 +1,20 @@
-"""A consumer of a subscription whose messages are acknowledged one by one, beside others' or alone.
+"""A consumer of a subscription whose messages are acknowledged one by one, alone or with other consumers.
 
-To the broker a subscription is a queue. It sends each message to one consumer, which has it until it acknowledges it,
-gives it back or is gone; then the message goes to another. The unit is the entry: a message, a chunk of one, or a
-producer's batch, which is acknowledged whole here.
+For the broker, a subscription is a queue. It sends each message to one consumer, which holds it until it acknowledges
+it, returns it or ends; a returned message goes to another consumer. The unit is the entry: a message, a chunk, or a
+producer's batch, which is acknowledged as a whole here.
 
 Seen on broker 4.0.8 (tests/behaviours/pulsar/test_queue_consumer.py):
 
-- An ACK is answered when the broker's memory knows it, not its disk. It need not come from the consumer that was sent
-  the message, and a second one does no harm. An ACK that crosses CLOSE_CONSUMER is not answered.
-- A cumulative ACK of Exclusive and Failover is of everything before, whoever was sent it, also from a consumer that is
-  not the active one any more. Entries that a compacted topic leaves out wait for ever unless there is one.
-- Exclusive and Failover consumers can give back all they have only, and get no redelivery counts.
+- An ACK is answered when it is in the broker's memory, not on its disk. It need not come from the consumer that
+  received the message, and a second one is harmless. An ACK that crosses CLOSE_CONSUMER is not answered.
+- A cumulative ACK of Exclusive and Failover covers everything before it, whichever consumer received it, and also works
+  for a consumer that is no longer active. Without it, entries that compaction leaves out stay in the backlog for ever.
+- Exclusive and Failover consumers can only return all that they hold, and get no redelivery counts.
 - Redelivery counts are in the memory of the topic's broker. They are forgotten when the last consumer of the
-  subscription leaves, and grow by REDELIVER_UNACKNOWLEDGED_MESSAGES, not by a consumer's end.
-- Who joins a Failover subscription only to ask something should have a higher `priority_level` than those who read.
-- All messages of a topic that is not persistent have the id 0:0, and none of them comes twice.
+  subscription leaves. REDELIVER_UNACKNOWLEDGED_MESSAGES increments them; the end of a consumer does not.
+- A consumer that joins a Failover subscription only for a request needs a higher `priority_level` than the readers.
+- All messages of a non-persistent topic have the id 0:0, and none is delivered twice.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.protocol import commands
 
 MAX_IDS = 1000
-"""The most message ids in one command: with 10 a message costs twice the processor time that it does with 100 or more
-(14, 7.7, 7.3 and 7.0 us a message with 10, 100, 1000 and 10,000), and larger commands hold back what is behind them."""
+"""Maximum number of message ids in one command. With 10, a message costs twice the processor time that it does with 100
+or more (14, 7.7, 7.3 and 7.0 us a message with 10, 100, 1000 and 10,000); larger commands delay those after them."""
 
 _SHARED = frozenset({commands.SubType.Shared, commands.SubType.Key_Shared})
 
 
 class QueueConsumer(BaseConsumer):
-    """One consumer of a subscription, and the queue of what it was sent.
+    """One consumer of a subscription, with its queue of received messages.
 
-    The queue has no bound while an answer is waited for that comes behind the messages under way.
+    The queue is unbounded while the caller waits for an answer that arrives after the messages in transit.
 
     Attributes:
-        name: as the broker's statistics show it.
-        is_active: Failover: whether the broker has chosen it. Consumers of other types always are.
-        was_replaced: Failover: whether it was active before, and another one since.
+        name: its name in the broker's statistics.
+        is_active: Failover: whether the broker has chosen it. Always true for other types.
+        was_replaced: Failover: whether it was active before, and another one is now.
 
     Example:
         ::
@@ -75,13 +75,13 @@ class QueueConsumer(BaseConsumer):
         self._unsettled: set[Acknowledgement] = set()
 
     def acknowledge(self, entries: Sequence[tuple[int, int]]) -> Acknowledgement:
-        """Acknowledges entries (ledger, entry), each for itself, whole; does not wait for the answers.
+        """Acknowledge whole entries (ledger, entry) individually, without waiting for the answers.
 
         They need not have been sent to this consumer.
 
         Returns:
-            Done when the broker has answered for all of them. With an error, any of them may be unacknowledged:
-            acknowledge them again, on another consumer if this one has ended.
+            Done when the broker has answered for all of them. After an error, any of them may be unacknowledged:
+                acknowledge them again, on another consumer if this one has ended.
         """
         return self._acknowledge(
             partial(commands.AckEntries, self._consumer_id, entries[n : n + MAX_IDS])
@@ -89,10 +89,10 @@ class QueueConsumer(BaseConsumer):
         )
 
     def acknowledge_until(self, entry: tuple[int, int]) -> Acknowledgement:
-        """Acknowledges an entry and everything before it; Exclusive and Failover only.
+        """Acknowledge an entry and everything before it; only for Exclusive and Failover.
 
         Returns:
-            As `acknowledge`.
+            See `acknowledge`.
         """
         until = (commands.MessageId(*entry),)
         return self._acknowledge(
@@ -107,13 +107,13 @@ class QueueConsumer(BaseConsumer):
         return acknowledgement
 
     def put_back(self, entries: Sequence[tuple[int, int]]) -> None:
-        """Has entries delivered again, to any consumer of the subscription; their redelivery count grows.
+        """Request redelivery of entries, to any consumer of the subscription; their redelivery count grows.
 
-        With Exclusive and Failover it is everything that is not acknowledged, from the oldest, whatever `entries` are:
-        what waits here is dropped, and what is under way meanwhile comes twice.
+        With Exclusive and Failover, everything unacknowledged is redelivered, oldest first, whatever `entries` are: the
+        queue is dropped, and messages in transit arrive twice.
 
         Raises:
-            ConnectionLostError: the connection has ended, and everything goes back by that.
+            ConnectionLostError: the connection has ended, which also returns everything.
         """
         if not self._is_shared:
             self._inbox.clear()
@@ -124,15 +124,14 @@ class QueueConsumer(BaseConsumer):
             self.session.send(commands.RedeliverUnacknowledgedMessages(self._consumer_id, part))
 
     def waiting(self) -> tuple[commands.Message, ...]:
-        """What was received and is not taken yet."""
+        """Messages received and not taken yet."""
         return self._inbox.waiting()
 
     def request_close(self) -> Future[object]:
-        """CLOSE_CONSUMER: what is not acknowledged goes to others, or waits. What waits here is dropped.
+        """Send CLOSE_CONSUMER: unacknowledged messages go to other consumers, or wait. The queue is dropped.
 
-        Acknowledgements that were sent before are answered before. Those that are not yet have failed when the future
-        is done: the broker had closed the consumer itself, when its topic was unloaded, and nobody here is told so any
-        more.
+        Acknowledgements sent before are answered before. Those without an answer have failed when the future is done:
+        the broker had already closed the consumer when it unloaded the topic.
         """
         self._inbox.close()
         error = ServiceNotReadyError(f"{self.address}: the consumer was closed here")
@@ -142,17 +141,17 @@ class QueueConsumer(BaseConsumer):
         return closing
 
     def close(self, *, timeout_seconds: float) -> None:
-        """Closes, and waits until the broker knows; where the connection is lost it has closed it, or will."""
+        """Close, and wait for the broker; on a lost connection it has closed the consumer, or will."""
         with contextlib.suppress(MQSourceError, TimeoutError):
             self.request_close().result(timeout_seconds)
 
     def note_active(self, *, is_active: bool) -> None:
-        """The broker has chosen this consumer of a Failover subscription, or another one (the driver's thread)."""
+        """Handle ACTIVE_CONSUMER_CHANGE (the driver's thread)."""
         self.was_replaced = self.was_replaced or (self.is_active and not is_active)
         self.is_active = is_active
 
     def fail(self, error: MQSourceError) -> None:
-        """Ends the queue with an error (the driver's thread); what is queued can still be taken."""
+        """End the queue with an error (the driver's thread); queued messages can still be taken."""
         self._fail_unsettled(error)
         super().fail(error)
 
@@ -171,8 +170,8 @@ class QueueConsumer(BaseConsumer):
 class Acknowledgement(Future[object]):
     """The answers to the ACKs of `QueueConsumer.acknowledge`.
 
-    While somebody waits for the result the consumer's queue has no bound: the answers come behind the messages under
-    way.
+    The consumer's queue is unbounded while a caller waits for the result: the answers arrive after the messages in
+    transit.
     """
 
     def __init__(self, inbox: Inbox[commands.Message], settled: Callable[[Acknowledgement], None]) -> None:
@@ -185,12 +184,12 @@ class Acknowledgement(Future[object]):
         self._is_settled = False
 
     def result(self, timeout: float | None = None) -> object:
-        """As a `Future`'s."""
+        """See `Future.result`."""
         with self._unbounded():
             return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As a `Future`'s."""
+        """See `Future.exception`."""
         with self._unbounded():
             return super().exception(timeout)
 
@@ -206,7 +205,7 @@ class Acknowledgement(Future[object]):
                 self._inbox.restore()
 
     def expect(self, answers: Sequence[Future[object]]) -> None:
-        """Is done when these are."""
+        """Complete when all of these are done."""
         self._left = len(answers)
         if not answers:
             self.settle(None)
@@ -223,7 +222,7 @@ class Acknowledgement(Future[object]):
             self.settle(self._failure)
 
     def settle(self, failure: BaseException | None) -> None:
-        """Is done, unless it was."""
+        """Complete, unless already done."""
         with self._lock:
             if self._is_settled:
                 return
@@ -238,7 +237,7 @@ class Acknowledgement(Future[object]):
 def open_queue_consumer(
     session: Session, topic_partition: TopicPartition, subscription: Subscription, queue_bytes: int
 ) -> Answer[QueueConsumer]:
-    """SUBSCRIBE on a connection to the broker that serves the topic-partition."""
+    """Send SUBSCRIBE to the broker that serves the topic-partition."""
     return session.subscribe(
         lambda consumer_id: QueueConsumer(session, consumer_id, topic_partition, subscription, queue_bytes),
         partial(subscription.command, topic_partition),

@@ -1,4 +1,4 @@
-"""One live connection to a broker: answers go to the futures that wait, messages to their consumers' queues."""
+"""One live connection to a broker. It passes answers to futures, messages to consumers, and receipts to producers."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIN_KEEP_ALIVE_MS = 1000
-"""No operation timeout, however short, makes a broker that pauses for a moment look dead."""
+"""Minimum, so that a short operation timeout does not make a briefly paused broker look dead."""
 
 logger = logging.getLogger(__name__)
 
 _PLACES_CURSORS = 4
-"""The first major version that is known to, see `Session.places_cursors`."""
+"""The first major version known to do so, see `Session.places_cursors`."""
 
 
 ConsumerT = TypeVar("ConsumerT", bound="BaseConsumer")
 
 
 class ProducerEvents(Protocol):
-    """What a producer is told, by the driver's thread, in the order in which the broker says it; none may block."""
+    """Events of a producer, in the broker's order, called in the driver's thread; none may block."""
 
     def opened(self) -> None:
-        """The producer is open: what comes from here on is about what is sent from here on."""
+        """Handle the opening of the producer: later events are about entries sent after it."""
 
     def deliver(self, event: commands.SendReceipt | commands.SendError) -> None:
-        """The broker has stored an entry, or has not."""
+        """Handle a stored or refused entry."""
 
     def fail(self, error: MQSourceError) -> None:
-        """The producer has ended, with or without its connection."""
+        """Handle the end of the producer, with or without its connection."""
 
 
 class Answer(Future[T]):
-    """What a request over a connection will be answered with.
+    """The answer to a request over a connection.
 
     Attributes:
-        session: the connection.
+        session: its connection.
     """
 
     def __init__(self, session: Session) -> None:
@@ -79,7 +79,7 @@ class Answer(Future[T]):
 
 
 class Session:
-    """One connection: answers go to the futures that wait, messages to their consumers, receipts to their producers."""
+    """One connection, which passes answers to futures, messages to consumers, and receipts to producers."""
 
     def __init__(self, options: PulsarOptions, host: str, port: int, *, proxy_to: str | None) -> None:
         self.host_port = (host, port)
@@ -117,52 +117,52 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """True once nothing more can be sent or will arrive."""
+        """True if nothing more can be sent or will arrive."""
         return self._driver.closed
 
     @property
     def proof(self) -> bytes:
-        """The credentials that the broker was shown last: a token, or a user's name and password; empty for none."""
+        """The credentials last sent to the broker: a token, or user name and password; empty for none."""
         return self._connection.proof
 
     @property
     def at_rest(self) -> bool:
-        """True where it could serve somebody else: open, nothing read or waited for, and no topic has moved away."""
+        """True if another client can use it: open, nothing read or pending, and no topic has moved away."""
         return not (self.closed or self._waiting or self._consumers or self._producers or self.migrated_to is not None)
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest entry that the broker takes."""
+        """Maximum size of an entry that the broker accepts."""
         return self._connection.max_message_bytes
 
     @property
     def server_version(self) -> str:
-        """What the broker calls itself."""
+        """The broker's name and version, as it reports them."""
         return self._connection.server_version
 
     @property
     def places_cursors(self) -> bool:
-        """Whether the cursor of a subscription that begins in a deleted ledger is at what is left.
+        """True if the cursor of a subscription that starts in a deleted ledger moves to the oldest message left.
 
-        Seen on 4.0.8; on 2.10.1 it is wherever it was asked to be. Versions between were not looked at.
+        Seen on 4.0.8; on 2.10.1 it stays at the requested start. Versions between were not tested.
         """
         found = re.search(r"\d+", self.server_version)
         return found is not None and int(found[0]) >= _PLACES_CURSORS
 
     @property
     def asks_without_creating(self) -> bool:
-        """Whether PARTITIONED_METADATA creates no topic that does not exist where it is sent not to.
+        """True if PARTITIONED_METADATA can be sent so that it does not create a missing topic.
 
-        Older brokers do not know that field and create the topic (PIP-344; seen on 2.10.1).
+        Older brokers ignore that field and create the topic (PIP-344; seen on 2.10.1).
         """
         return self._connection.feature_flags.supports_get_partitioned_metadata_without_auto_creation
 
     def close(self) -> None:
-        """Closes the connection; what waits on it fails."""
+        """Close the connection; pending requests fail."""
         self._driver.close()
 
     def send(self, *messages: commands.Command) -> None:
-        """Sends commands that have no answer.
+        """Send commands that have no answer.
 
         Raises:
             ConnectionLostError: the connection has ended.
@@ -170,15 +170,15 @@ class Session:
         self._driver.send(*messages)
 
     def pause_reading(self) -> None:
-        """Holds the broker back by TCP; keep-alives go on."""
+        """Stop reading, so that TCP holds the broker back; keep-alives continue."""
         self._driver.pause_reading()
 
     def resume_reading(self) -> None:
-        """Receives again."""
+        """Continue to read."""
         self._driver.resume_reading()
 
     def request(self, command: Callable[[int], commands.Command], convert: Callable[[object], T]) -> Answer[T]:
-        """Sends a command with a request id of its own; the future holds `convert(response)` or the error."""
+        """Send a command with its own request id; the future holds `convert(response)` or the error."""
         request_id = next(self._request_ids)
         answer: Future[object] = Future()
         result: Answer[T] = Answer(self)
@@ -207,11 +207,11 @@ class Session:
     def subscribe(
         self, make: Callable[[int], ConsumerT], subscribe: Callable[[int, int], commands.Subscribe]
     ) -> Answer[ConsumerT]:
-        """SUBSCRIBE; the consumer is told what happens to it from now on, before the answer too.
+        """Send SUBSCRIBE; from now on, also before the answer, the consumer gets its events.
 
         Args:
-            make: a consumer of this consumer id.
-            subscribe: the command of a consumer id and a request id.
+            make: returns a consumer for a consumer id.
+            subscribe: returns the command for a consumer id and a request id.
         """
         consumer_id = next(self._consumer_ids)
         consumer = self._consumers[consumer_id] = make(consumer_id)
@@ -229,18 +229,18 @@ class Session:
         return opened
 
     def forget_consumer(self, consumer_id: int) -> None:
-        """Tell a consumer nothing any more."""
+        """Stop passing events to a consumer."""
         self._consumers.pop(consumer_id, None)
 
     def close_consumer(self, consumer_id: int) -> Future[object]:
-        """CLOSE_CONSUMER; nobody is told any more what happens to it."""
+        """Send CLOSE_CONSUMER; the consumer gets no more events."""
         self.forget_consumer(consumer_id)
         return self.request(
             lambda request_id: commands.CloseConsumer(consumer_id, request_id), accepted(commands.Success)
         )
 
     def unsubscribe(self, consumer_id: int) -> Future[object]:
-        """UNSUBSCRIBE; nobody is told any more what happens to the consumer."""
+        """Send UNSUBSCRIBE; the consumer gets no more events."""
         self.forget_consumer(consumer_id)
         return self.request(
             lambda request_id: commands.Unsubscribe(consumer_id, request_id), accepted(commands.Success)
@@ -249,16 +249,16 @@ class Session:
     def open_producer(
         self, producer_id: int, events: ProducerEvents, create: Callable[[int], commands.Producer]
     ) -> Future[commands.ProducerSuccess]:
-        """PRODUCER; from the answer on, `events` is told what the broker says of it.
+        """Send PRODUCER; from the answer on, `events` gets the producer's events.
 
         Args:
             producer_id: not in use on this connection.
-            events: who is told.
-            create: makes the command of a request id.
+            events: callbacks for its events.
+            create: returns the command for a request id.
         """
 
         def open_(response: object) -> commands.ProducerSuccess:
-            # In the driver's thread, between what the broker said of its forerunner and what it says of this one.
+            # In the driver's thread, after the events of the previous producer and before those of this one.
             success = expect(response, commands.ProducerSuccess)
             self._producers[producer_id] = events
             events.opened()
@@ -267,11 +267,11 @@ class Session:
         return self.request(create, open_)
 
     def has_producer(self, producer_id: int) -> bool:
-        """Whether a producer is open here, as far as the broker has said."""
+        """Return whether a producer is open here, by the events so far."""
         return producer_id in self._producers
 
     def close_producer(self, producer_id: int) -> Future[object]:
-        """CLOSE_PRODUCER; what the broker has stored by then has its receipt before the answer."""
+        """Send CLOSE_PRODUCER; entries stored by then have their receipts before the answer."""
 
         def close(response: object) -> object:
             self._producers.pop(producer_id, None)
@@ -288,7 +288,7 @@ class Session:
             if type(event) is not commands.Message:
                 self._on_event(event)
                 continue
-            # Runs of messages of one consumer are the hot path: one wake-up for all of them.
+            # Runs of messages of one consumer are the hot path: one wake-up for each run.
             consumer_id = event.consumer_id
             while index < count and type(event := events[index]) is commands.Message:
                 if event.consumer_id != consumer_id:
@@ -362,16 +362,16 @@ class Session:
 
 
 def keep_alive_ms(options: PulsarOptions) -> int:
-    """How long a connection may be silent before it is asked for a sign of life, for which it has as long again.
+    """Return the silence after which a connection is probed; it is dead after the same time again.
 
-    A peer that is gone without a word is given up in half of `operationTimeout`: the other half is for another try.
+    So a peer that disappears is given up in half of `operationTimeout`, which leaves the other half for a retry.
     """
     in_time = max(MIN_KEEP_ALIVE_MS, options.operation_timeout_ms // 4)
     return min(options.keep_alive_interval_ms, in_time)
 
 
 def authentication_of(options: PulsarOptions) -> Authentication | None:  # noqa: PLR0911 - one a way
-    """Who we are to the broker, as the options say it."""
+    """Return the authentication that the options select."""
     if options.auth_token is not None:
         return TokenAuthentication(options.auth_token)
     if options.auth_token_file is not None:
@@ -397,20 +397,20 @@ def authentication_of(options: PulsarOptions) -> Authentication | None:  # noqa:
 
 
 def proof_of(authentication: Authentication | None) -> bytes:
-    """Return the credentials that a new connection would show to the broker; see `Session.proof`.
+    """Return the credentials that a new connection would send to the broker; see `Session.proof`.
 
     Raises:
-        MQSourceError: they cannot be read, or nobody issues them.
+        MQSourceError: they cannot be read, or no issuer provides them.
     """
     return b"" if authentication is None else authentication.auth_data(None)
 
 
 def accepted(kind: type[T]) -> Callable[[object], T]:
-    """Return a function for `Session.request`: it returns the response if it is of this kind, and no refusal.
+    """Return a conversion for `Session.request`, which returns a response of this kind.
 
     Raises:
-        RemoteProtocolError: it is of another kind.
-        BrokerError: it is a refusal.
+        RemoteProtocolError: the response is of another kind.
+        BrokerError: the response is an error.
     """
     return partial(_accept, kind)
 

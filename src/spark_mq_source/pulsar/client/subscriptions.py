@@ -1,4 +1,4 @@
-"""Subscriptions: consumers, and positions and backlogs, which a broker tells consumers only."""
+"""Subscriptions: consumers, and the positions and backlogs that a broker reports only to consumers."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _NOT_ALLOWED = 22
 """`ServerError.NotAllowedError`."""
 
 _SAME_NAME = "Durable subscription with the same name already exists"
-"""What a broker says to a subscription that is not durable (4.0.8)."""
+"""The broker's error text for a subscription that is not durable (4.0.8)."""
 
 _PAST_EVERY_LEDGER = 2**62
 
 MAX_ENTRIES_AT_ONCE = 16
-"""Entries looked at together: each is as large as a broker accepts, 5 MiB unless configured."""
+"""Number of entries fetched at once: each is as large as the broker accepts, 5 MiB by default."""
 
 
 class Subscriptions(Topics):
-    """Requests by consumers, and for them."""
+    """Requests of consumers, and requests that need a consumer."""
 
     def subscription(self, name: str | None = None, **how: Any) -> Subscription:  # noqa: ANN401 - as declared there
-        """Return a subscription for consumers of this client, under a name that nobody has unless one is given."""
+        """Return a subscription for consumers of this client, with a unique name unless one is given."""
         return Subscription(
             name or f"{self._options.subscription_base}-{uuid.uuid4().hex}",
             consumer_name=self._consumer_name,
@@ -54,38 +54,38 @@ class Subscriptions(Topics):
         )
 
     def fetch_bounds(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """First and last position of each topic-partition."""
+        """Return the first and last position of each topic-partition."""
         bounds = self._probe(topic_partitions, {})
         ends = self.fetch_terminated_ends({tp: b.first for tp, b in bounds.items() if b.last == EARLIEST})
         return bounds | {tp: Bounds(bounds[tp].first, end) for tp, end in ends.items()}
 
     def fetch_terminated_ends(self, firsts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
-        """The end of those topic-partitions, of which the last message is not known, that have messages nevertheless.
+        """Return the ends of those topic-partitions that have messages, but for which the last message is unknown.
 
         GET_LAST_MESSAGE_ID has no answer for a topic that was terminated while its newest ledger was empty and then
         loaded again (seen on 4.0.8). A subscription past every ledger has its cursor at the beginning of that ledger,
-        and an older one is kept only if it has messages.
+        and older ledgers are kept only if they have messages.
 
         Args:
-            firsts: just before the first message that is kept.
+            firsts: the positions just before the first message that still exists.
         """
         ends = self.fetch_stored(dict.fromkeys(firsts, Position(_PAST_EVERY_LEDGER, 0)))
         return {tp: end for tp, end in ends.items() if end.entry < 0 and end.ledger > firsts[tp].ledger}
 
     def fetch_positions_at(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, Position]:
-        """Just before the first entry published at or after each time (its last position, where there is none).
+        """Return the position before the first entry published at or after each time; if there is none, the last.
 
-        Publish times are the producers' clocks and need not be in order; the broker searches as if they were. Where
-        it keeps broker entry metadata it compares the broker's own times (both seen on 4.0.8).
+        Publish times are from the producers' clocks and need not be in order; the broker searches as if they were. With
+        broker entry metadata, it compares the broker's own times (both seen on 4.0.8).
         """
-        # Before 1970 there is nothing on the wire: the field has no sign.
+        # Times before 1970 cannot be sent: the field is unsigned.
         found = self._probe(list(timestamps_ms), {tp: max(0, ms) for tp, ms in timestamps_ms.items()})
         return {topic_partition: bounds.first for topic_partition, bounds in found.items()}
 
     def _probe(
         self, topic_partitions: Sequence[TopicPartition], timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Bounds]:
-        """The bounds seen by a consumer opened at the start, or sought to a time, and closed again."""
+        """Return the bounds that a consumer sees if opened at the start, or moved to a time; close it again."""
 
         def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[Bounds]]:
             sessions = self._lookup(names)
@@ -95,7 +95,7 @@ class Subscriptions(Topics):
             )
             sought = {tp: consumers[tp].request_seek(timestamps_ms[tp]) for tp in names if tp in timestamps_ms}
             self.wait_for(sought, "SEEK")
-            # The broker has closed the consumers that were sought; under the same name the cursor is kept.
+            # SEEK has closed the consumers; under the same name the cursor is kept.
             consumers |= self.wait_for(
                 {tp: self._subscribe(sessions[tp], tp, subscriptions[tp]) for tp in sought}, "SUBSCRIBE"
             )
@@ -106,9 +106,9 @@ class Subscriptions(Topics):
         return self._gather(topic_partitions, ask, "positions")
 
     def fetch_stored(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
-        """The last entry that the broker has at or before each position, delivered or not; after it if that is gone.
+        """Return the last entry at or before each position, delivered or not; a later one if that no longer exists.
 
-        The cursor of a subscription that begins with the entry after a position is there (seen on broker 4.0.8).
+        This is the cursor of a subscription that starts with the entry after the position (seen on broker 4.0.8).
         """
 
         def ask() -> dict[TopicPartition, Position]:
@@ -122,11 +122,11 @@ class Subscriptions(Topics):
     def fetch_backlogs(
         self, starts: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, Position]
     ) -> dict[TopicPartition, int]:
-        """How many entries there are after each start up to its end, which is the last one; at least 1.
+        """Return the number of entries after each start up to its end, which is the last message; at least 1.
 
-        Across ledgers it is as the broker counts them: what came after the end and markers are counted too.
+        Across ledgers it is the broker's count: entries after the end and markers count too.
         """
-        # A start within a batch has part of its entry still to be read.
+        # If the start is within a batch, a part of its entry is still to be read.
         near = {
             tp: ends[tp].entry - start.entry + (start.batch >= 0)
             for tp, start in starts.items()
@@ -141,14 +141,14 @@ class Subscriptions(Topics):
             finally:
                 for consumer in consumers.values():
                     consumer.leave()
-            # The cursor begins before the entry of the start itself where that is still there.
+            # The cursor is before the start's entry if that still exists.
             return {tp: backlogs[tp] - (consumers[tp].opened.first < far[tp] and far[tp].batch < 0) for tp in far}
 
         counted = near | retrying(ask, deadline=self._deadline())
         return {tp: max(1, counted[tp]) for tp in starts}
 
     def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, commands.Message]:
-        """The first entry at or after each position, of those where one comes within `operationTimeout`."""
+        """Return the first entry at or after each position, if one arrives within `operationTimeout`."""
         found: dict[TopicPartition, commands.Message] = {}
 
         def look(window: Mapping[TopicPartition, Position]) -> None:
@@ -172,7 +172,7 @@ class Subscriptions(Topics):
         return found
 
     def wait_for_backlogs(self, consumers: Mapping[TopicPartition, BaseConsumer]) -> dict[TopicPartition, int]:
-        """Return how many entries the broker has from the cursor of each consumer to the end.
+        """Return the number of entries from the cursor of each consumer to the end.
 
         Raises:
             MQSourceError: no answer in time, a refusal, or a consumer has ended.
@@ -181,7 +181,7 @@ class Subscriptions(Topics):
         return {tp: answer.msg_backlog for tp, answer in answers.items()}
 
     def open_consumer(self, topic_partition: TopicPartition, start: Position) -> Consumer:
-        """`open_consumers` for one."""
+        """Open one consumer, see `open_consumers`."""
         return self.open_consumers({topic_partition: start})[topic_partition]
 
     def open_consumers(
@@ -191,11 +191,11 @@ class Subscriptions(Topics):
         durable: Subscription | None = None,
         waits_for_turn: bool = True,
     ) -> dict[TopicPartition, Consumer]:
-        """Consumers whose first entry is the one of their start itself: skip what is not after it.
+        """Open consumers whose first entry is that of their start: the caller skips what is not after the start.
 
-        Unless they are `durable` they are exclusive and gone when they are closed, and each has a name that is used
-        once only: a name in use joins the older cursor and ignores the start. A durable subscription ignores the start
-        (both seen on 4.0.8). One that somebody else holds is waited for, unless told otherwise.
+        Unless `durable`, they are exclusive and end with their consumers, and each has a unique name: a name in use
+        joins the older cursor and ignores the start. A durable subscription ignores the start (both seen on 4.0.8).
+        Waits for a subscription that another client holds, unless told otherwise.
         """
 
         def subscribe(session: Session, tp: TopicPartition) -> Future[Consumer]:
@@ -207,7 +207,7 @@ class Subscriptions(Topics):
         return open_consumer(session, at, subscription, self._options.receive_queue_bytes)
 
     def open_queue_consumer(self, topic_partition: TopicPartition, subscription: Subscription) -> QueueConsumer:
-        """`open_queue_consumers` for one."""
+        """Open one consumer, see `open_queue_consumers`."""
         return self.open_queue_consumers([topic_partition], subscription)[topic_partition]
 
     def open_queue_consumers(
@@ -217,12 +217,12 @@ class Subscriptions(Topics):
         *,
         waits_for_turn: bool = True,
     ) -> dict[TopicPartition, QueueConsumer]:
-        """Consumers of a subscription whose messages are acknowledged one by one.
+        """Open consumers of a subscription whose messages are acknowledged one by one.
 
-        An Exclusive subscription that somebody else holds is waited for, unless told otherwise.
+        Waits for an Exclusive subscription that another client holds, unless told otherwise.
 
         Raises:
-            ResourceBusyError: others hold the subscription, or keys of it, or use it with another type.
+            ResourceBusyError: others hold the subscription or some of its keys, or use it with another type.
         """
         queue_bytes = self._options.receive_queue_bytes
         return self._open_all(
@@ -255,20 +255,20 @@ class Subscriptions(Topics):
             final = () if waits_for_turn else (ResourceBusyError,)
             consumers = self._gather(topic_partitions, ask, "SUBSCRIBE", final)
         finally:
-            # Whoever comes too late, or for nothing because another one has failed for good, is not left behind.
+            # Consumers that open too late, or although another one has failed for good, must be closed.
             kept = set(consumers.values())
             for opened in opening:
                 opened.add_done_callback(close_unless_kept)
         return consumers
 
     def delete_subscription(self, topic_partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
-        """Deletes a durable subscription, unless it has a consumer; how many entries waited for it in each.
+        """Delete a durable subscription, unless it has a consumer; return its backlog in each topic-partition.
 
-        What waits is as the broker counts it, across ledgers, with markers. The protocol cannot tell whether there was
-        such a subscription: one that there was not has nothing waiting.
+        The backlog is the broker's count of entries, across ledgers, with markers. The protocol does not show whether
+        the subscription existed: a missing one has a backlog of 0.
 
         Raises:
-            ResourceBusyError: a consumer is connected; nothing is deleted anywhere.
+            ResourceBusyError: a consumer is connected; the subscription is deleted nowhere.
         """
         consumers = self.open_consumers(
             dict.fromkeys(topic_partitions, EARLIEST), durable=self.subscription(name), waits_for_turn=False
@@ -278,15 +278,15 @@ class Subscriptions(Topics):
         return backlogs
 
     def fetch_waiting(self, topic_partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
-        """How many entries wait for a durable subscription, as its consumers see it; nothing is taken from them.
+        """Return the backlogs of a durable subscription in entries, without taking any message.
 
-        CONSUMER_STATS is answered to a consumer only. So another one joins for a moment, without permits: the broker
-        sends nothing to such a consumer of a Shared subscription. In a Failover subscription it is the last of all,
-        which the broker does not choose while there are others. With Exclusive there can be no other consumer, and with
-        Key_Shared another one would be given a part of the keys (all seen on 4.0.8).
+        The broker answers CONSUMER_STATS only to a consumer. So one joins briefly, without permits: the broker sends
+        nothing to such a consumer of a Shared subscription. In a Failover subscription it has the lowest rank, so that
+        the broker does not choose it while there are others. Exclusive allows no other consumer, and with Key_Shared
+        another one would be given a part of the keys (all seen on 4.0.8).
 
         Raises:
-            BrokerError: there is no such durable subscription.
+            BrokerError: the durable subscription does not exist.
             ResourceBusyError: its type does not allow another consumer.
         """
         self._check_durable(topic_partitions, name)
@@ -305,7 +305,7 @@ class Subscriptions(Topics):
     def _ask_beside(
         self, topic_partitions: Sequence[TopicPartition], durable: Subscription
     ) -> dict[TopicPartition, int]:
-        """The backlog of a subscription in those topic-partitions where a consumer of this type may join."""
+        """Return the backlog of a subscription in those topic-partitions in which a consumer of this type may join."""
 
         def ask() -> dict[TopicPartition, int]:
             sessions = self._lookup(topic_partitions)
@@ -321,10 +321,10 @@ class Subscriptions(Topics):
         return retrying(ask, deadline=self._deadline())
 
     def _check_durable(self, topic_partitions: Sequence[TopicPartition], name: str) -> None:
-        """Finds out whether there is a durable subscription in all of these, without making one.
+        """Check that a durable subscription exists in all topic-partitions, without creating one.
 
         Raises:
-            BrokerError: it is missing somewhere.
+            BrokerError: it is missing in one of them.
         """
         found = self.fetch_subscribed(topic_partitions, name)
         missing = [str(tp) for tp in topic_partitions if tp not in found]
@@ -332,9 +332,9 @@ class Subscriptions(Topics):
             raise BrokerError(f"{', '.join(missing)}: there is no durable subscription {name}")
 
     def fetch_subscribed(self, topic_partitions: Sequence[TopicPartition], name: str) -> list[TopicPartition]:
-        """Those that have this durable subscription; none is made.
+        """Return those topic-partitions that have this durable subscription, without creating one.
 
-        The broker refuses another one of the same name that is not durable. Where there is none, that one is gone
+        The broker refuses a non-durable subscription of the same name. If none exists, the non-durable one is removed
         again at once (both seen on 4.0.8).
         """
 
@@ -360,7 +360,7 @@ class Subscriptions(Topics):
             ):
                 result.set_result(True)
             elif isinstance(error, ResourceBusyError):
-                result.set_result(False)  # somebody's reader that is not durable, either
+                result.set_result(False)  # another client's non-durable reader does not count
             else:
                 result.set_exception(error)
 
@@ -369,7 +369,7 @@ class Subscriptions(Topics):
 
 
 def _already(value: T) -> Future[T]:
-    """A future that is done."""
+    """Return a completed future."""
     future: Future[T] = Future()
     future.set_result(value)
     return future

@@ -33,40 +33,40 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 MAX_REQUESTS_IN_FLIGHT = 500
-"""Requests sent before the first is waited for; a broker allows 5,000 topic loads and 50,000 lookups at once."""
+"""Maximum number of pending requests; a broker allows 5,000 topic loads and 50,000 lookups at once."""
 
 _TOPIC_NOT_FOUND = 11
-"""`ServerError.TopicNotFound`, by which a broker also says that a topic has no schema."""
+"""`ServerError.TopicNotFound`, which a broker also returns for a topic without schema."""
 
 _REMEDIES = {
     None: ": a read does not create topics",
     False: ", or set createTopic=true to create the topic",
     True: ": createTopic=true creates topics only where the broker permits it, and no namespaces",
 }
-"""After the error of a topic that does not exist, by whether it was to be created."""
+"""Remedies for a missing topic, by whether it should have been created."""
 
 COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
-"""Its partition N is served by the broker that has transaction coordinator N (seen on broker 4.0.8)."""
+"""The broker that serves its partition N has transaction coordinator N (seen on broker 4.0.8)."""
 
 _MAX_SCHEMAS = 1000
-"""Versions of schemas that a process remembers."""
+"""Number of schema versions that a process caches."""
 
 _SCHEMA_SECONDS = 300.0
-"""How long it does."""
+"""How long it caches them."""
 
 _schemas: dict[tuple[object, ...], tuple[commands.Schema, float]] = {}
-"""By service, TLS and credentials, topic and version; with the time until when they are remembered."""
+"""By service, TLS, credentials, topic and version; with the expiry."""
 
 _PARTITIONS = accepted(commands.PartitionedMetadataResponse)
 
 
 class Topics(Admin):
-    """Requests about topics, and for many of them at once."""
+    """Requests about topics, batched for many topics."""
 
     def fetch_topics(self, pattern: TopicsPattern) -> list[str]:
-        """The full names of the topics that match, without partition suffixes, in order.
+        """Return the full names of the topics that match, without partition suffixes, sorted.
 
-        Topics that Pulsar keeps for itself (`__...`) never match.
+        Pulsar's internal topics (`__...`) never match.
         """
 
         def ask() -> Sequence[str]:
@@ -76,12 +76,12 @@ class Topics(Admin):
         return sorted(n for n in names if not n.rpartition("/")[2].startswith("__") and pattern.matches(n))
 
     def fetch_partitions(self, topics: Sequence[str], *, create: bool | None = None) -> list[TopicPartition]:
-        """Every topic-partition of `topics`, in order; a name that ends in `-partition-N` is just that partition.
+        """Return all topic-partitions of `topics`, in order; a name that ends in `-partition-N` is only that partition.
 
         Args:
             topics: full names.
-            create: whether a topic that does not exist is created, as the broker is configured to: the value of
-                `createTopic`. None if this option does not apply, as for a topic that is read.
+            create: whether a missing topic is created, with the broker's defaults: the value of `createTopic`. None if
+                this option does not apply, as for a topic that is read.
 
         Raises:
             TopicNotFoundError: a topic, or its namespace, does not exist, and is not created.
@@ -110,16 +110,16 @@ class Topics(Admin):
         return found
 
     def _check_existing(self, session: Session, topics: Sequence[str]) -> None:
-        """Refuses topics that do not exist, on brokers for which to ask for partitions is to create them.
+        """Refuse missing topics, on brokers that create a topic when asked for its partitions.
 
-        Such a broker lists the topics of a namespace that were used; of a partitioned topic these are its partitions.
-        One that was never used is known to the admin interface only (both seen on 2.10.1).
+        Such a broker lists the topics of a namespace that were used, partitioned ones as partitions. Only the admin API
+        lists topics that were never used (both seen on 2.10.1).
 
         Raises:
-            TopicNotFoundError: a topic does not exist, or the broker does not list it and there is no `adminUrl`.
+            TopicNotFoundError: a topic does not exist, or the broker does not list it and `adminUrl` is not set.
         """
-        # That of the coordinators is never used as a topic, and Pulsar's own clients ask for it without a look.
-        # A topic that stores nothing is there while somebody uses it, and is not listed.
+        # The coordinators' topic is never used as a topic, and Pulsar's own clients request it without this check.
+        # A non-persistent topic exists while a client uses it, and is not listed.
         asked_for = (name for name in topics if name != COORDINATORS and is_persistent(name))
         parsed = {name: TopicPartition.parse(name) for name in asked_for}
         listed = set(self._fetch_names(session, {_namespace_of(name) for name in parsed}))
@@ -152,14 +152,14 @@ class Topics(Admin):
         return [name for names in found for name in names]
 
     def schema_of(self, topic: str, version: bytes | None = None) -> commands.Schema | None:
-        """The schema of a topic, or one of its versions; None where the registry has no such schema.
+        """Return the schema of a topic, or one of its versions; None if the registry does not have it.
 
-        A version never changes, so a process asks for it once in a few minutes: not for longer, because a topic that is
-        deleted and made anew counts its versions from the beginning.
+        A version never changes, so a process caches it, but only for a few minutes: a topic that is deleted and created
+        again restarts its version numbers.
 
         Args:
-            topic: full name; that of a partition is as good.
-            version: as a message carries it; None for the latest, which is asked for each time.
+            topic: full name of the topic or a partition.
+            version: as in a message; None for the latest, which is not cached.
         """
         key = () if version is None else self._schema_key(topic, version)
         known = _schemas.get(key)
@@ -186,7 +186,7 @@ class Topics(Admin):
         return schema
 
     def _schema_key(self, topic: str, version: bytes) -> tuple[object, ...]:
-        """Everything on which the broker's answer depends: it may refuse another user."""
+        """Return all that determines the broker's answer: it may refuse another user."""
         options, authentication = self._options, authentication_of(self._options)
         tls = TlsSettings.of(options) if options.uses_tls else None
         return options.service_url, tls, authentication, proof_of(authentication), topic, version
@@ -198,7 +198,7 @@ class Topics(Admin):
         what: str,
         final: tuple[type[MQSourceError], ...] = (),
     ) -> dict[K, T]:
-        """Asks for all keys, a bounded number at once, and again for those whose failure may pass (unless `final`)."""
+        """Send requests for all keys, a limited number at once, and retry transient failures (unless `final`)."""
         results: dict[K, T] = {}
         for start in range(0, len(keys), MAX_REQUESTS_IN_FLIGHT):
             window = keys[start : start + MAX_REQUESTS_IN_FLIGHT]
@@ -215,7 +215,8 @@ class Topics(Admin):
                         error.retryable = may_pass and not isinstance(error, final)
                         if not error.retryable:
                             raise
-                        # The first: a request without an answer ends its connection, and the others on it.
+                        # Keep the first error: a request without an answer ends its connection, and the other requests
+                        # on it.
                         failure = failure or error
                 if failure is not None:
                     raise failure
@@ -224,7 +225,7 @@ class Topics(Admin):
         return results
 
     def _is_listed(self, key: object, error: MQSourceError) -> bool:
-        """Whether what was not found is a partition that is listed: a new one is listed before it is there (4.0.8)."""
+        """Return whether a missing partition is listed: a new one is listed before it can be used (4.0.8)."""
         if not isinstance(error, TopicNotFoundError) or not isinstance(key, TopicPartition) or key.partition < 0:
             return False
         return key in self.fetch_partitions([key.topic])

@@ -1,7 +1,7 @@
-"""Connections that wait for the next task: Spark keeps its Python workers, so a trigger need not connect anew.
+"""Idle connections for the next task: Spark reuses its Python workers, so that a trigger need not connect again.
 
-A task that has read its range hands its connections over; the next one in the same process takes those that lead to
-the same place as the same user. They wait for a few seconds and are closed then.
+A task that has read its range leaves its connections here; the next one in the same process takes those to the same
+address with the same credentials. Idle connections are closed after a few seconds.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol.connection import Authentication
 
 MAX_IDLE = 8
-"""Connections that wait in one process: a task has one or two, and a worker one task at a time."""
+"""Maximum number of idle connections of a process: a task has one or two, and a worker runs one task at a time."""
 
 IDLE_SECONDS = 5.0
-"""How long one waits: longer than most triggers are apart, and shorter than anything on the way forgets it."""
+"""Idle time: longer than most trigger intervals, and shorter than the timeouts of firewalls and load balancers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """Everything that tells connections apart. Secrets are not in its `repr`.
+    """Everything that distinguishes connections. Secrets are not in its `repr`.
 
     Attributes:
-        host: where it leads.
-        port: the same.
+        host: host of the broker or proxy.
+        port: its port.
         proxy_to: the broker behind a proxy, as `host:port`.
-        tls: how the peer is verified, and by which certificate it knows us; None without TLS.
-        authentication: who we are.
-        keep_alive_ms: how long it may be silent.
+        tls: the settings of TLS; None without TLS.
+        authentication: the client's authentication.
+        keep_alive_ms: see `session.keep_alive_ms`.
     """
 
     host: str
@@ -45,7 +45,7 @@ class SessionKey:
 
     @classmethod
     def of(cls, options: PulsarOptions, host: str, port: int, proxy_to: str | None) -> SessionKey:
-        """The key of a connection with these options."""
+        """Return the key of a connection with these options."""
         tls = TlsSettings.of(options) if options.uses_tls else None
         return cls(host, port, proxy_to, tls, authentication_of(options), keep_alive_ms(options))
 
@@ -58,11 +58,11 @@ class _Idle:
 
 
 class WarmSessions:
-    """The connections that wait in one process. May be used by several threads at once."""
+    """The idle connections of one process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # The one that has waited longest is the first.
+        # Oldest first.
         self._idle: list[_Idle] = []
         self._watched = False
 
@@ -70,13 +70,13 @@ class WarmSessions:
         return len(self._idle)
 
     def take(self, key: SessionKey) -> Session | None:
-        """A connection that works as far as is known, the last one handed over first; None where there is none.
+        """Return a connection that seems to work, the most recent one first; None if there is none.
 
-        It has shown the broker the same credentials that a new one would: a token's file or function may have those of
-        another user by now.
+        It has sent the broker the same credentials that a new one would: the token's file or function may now return
+        those of another user.
 
         Raises:
-            MQSourceError: the credentials cannot be read, or nobody issues them.
+            MQSourceError: the credentials cannot be read, or no issuer provides them.
         """
         if not self._idle:
             return None
@@ -84,14 +84,14 @@ class WarmSessions:
         with self._lock:
             for place in reversed(range(len(self._idle))):
                 idle = self._idle[place]
-                # The clock is looked at here too: a process that was stopped meanwhile has not closed any.
+                # The time is checked here too: in a process that was stopped meanwhile, none was closed.
                 if idle.key == key and idle.session.proof == proof and idle.until > now and idle.session.at_rest:
                     del self._idle[place]
                     return idle.session
         return None
 
     def give(self, key: SessionKey, session: Session) -> None:
-        """Hands over a connection on which nothing is read any more."""
+        """Add a connection that is no longer used."""
         idle = _Idle(key, session, time.monotonic() + IDLE_SECONDS)
         with self._lock:
             self._idle.append(idle)
@@ -104,7 +104,7 @@ class WarmSessions:
             surplus.session.close()
 
     def _watch(self) -> None:
-        """Closes what has waited long enough, as long as anything waits."""
+        """Close connections that have been idle for long enough, as long as there are any."""
         while True:
             now = time.monotonic()
             with self._lock:
@@ -123,5 +123,5 @@ _OF_PROCESS: dict[int, WarmSessions] = {}
 
 
 def warm_sessions() -> WarmSessions:
-    """Those of this process: a fork begins with none, for it cannot share its parent's."""
+    """Return the idle connections of this process; a fork starts without any, since it cannot share its parent's."""
     return _OF_PROCESS.setdefault(os.getpid(), WarmSessions())

@@ -1,10 +1,10 @@
 """The entry encoder's inner loop, compiled: Cython's pure-Python mode, C types in annotations.
 
-The same interface, bytes and errors as ``_encode_python``, whose documentation and rules hold here. What differs: the
-loop reads Arrow's buffers as they are and writes straight into the payload, without Python objects.
+It has the interface, bytes and errors of ``_encode_python``, whose documentation and rules apply. The difference: the
+loop reads Arrow's buffers directly and writes into the payload, without Python objects.
 
-Safety: Arrow's offsets and indices are believed, as its own kernels do; a row's size is worked out before it is
-written, and room for it is made first.
+Safety: Arrow's offsets and indices are trusted, as in Arrow's own kernels; the size of a row is computed, and space for
+it reserved, before it is written.
 """
 
 import cython
@@ -138,12 +138,12 @@ def _base64_size(size: cython.Py_ssize_t) -> cython.Py_ssize_t:
 
 @cython.cclass
 class RowSource:
-    """As `_encode_python.RowSource`."""
+    """See `_encode_python.RowSource`."""
 
     batch = cython.declare(object, visibility="readonly")
     columns = cython.declare(dict, visibility="readonly")
     rows = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    # What the pointers point into, beside the batch.
+    # The owners of the memory behind the pointers, besides the batch.
     _children: object
     _is_base64: cython.bint
     _value: Cells
@@ -179,7 +179,7 @@ class RowSource:
             bind_cells(column, self.columns[name])
 
 
-# What `_measure` finds out about a row.
+# What `_measure` computes for a row.
 _Measured = cython.struct(
     size=cython.Py_ssize_t,  # in the payload
     single_size=cython.Py_ssize_t,  # of its SingleMessageMetadata
@@ -190,7 +190,7 @@ _Measured = cython.struct(
     key=Slice,
     ordering_key=Slice,
     first_property=cython.Py_ssize_t,
-    last_property=cython.Py_ssize_t,  # the place behind it
+    last_property=cython.Py_ssize_t,  # the offset after it
 )
 
 
@@ -210,7 +210,7 @@ def _pair_size(keys: cython.pointer(Cells), items: cython.pointer(Cells), at: cy
 def _measure(
     source: RowSource, row: cython.Py_ssize_t, sequence_id: cython.ulonglong, found: cython.pointer(_Measured)
 ) -> cython.bint:
-    """Whether the row can be in a batch, as far as its size does not matter."""
+    """Return whether the row can be in a batch, apart from its size."""
     size: cython.Py_ssize_t
     pair: cython.Py_ssize_t
     at: cython.Py_ssize_t
@@ -309,7 +309,7 @@ def _write(
 
 @cython.cclass
 class BatchPayload:
-    """As `_encode_python.BatchPayload`. The payload begins behind `HEAD_ROOM_BYTES` of free space."""
+    """See `_encode_python.BatchPayload`. The payload begins after `HEAD_ROOM_BYTES` of free space."""
 
     rows = cython.declare(cython.Py_ssize_t, visibility="readonly")
     nbytes = cython.declare(cython.Py_ssize_t, visibility="readonly")
@@ -334,7 +334,7 @@ class BatchPayload:
         free(self._block)
 
     def clear(self):
-        """As `_encode_python.BatchPayload.clear`."""
+        """See `_encode_python.BatchPayload.clear`."""
         self.rows = 0
         self.nbytes = 0
         self.stop = _TAKEN
@@ -349,7 +349,7 @@ class BatchPayload:
         end: cython.Py_ssize_t,
         sequence_id: cython.ulonglong,
     ):
-        """As `_encode_python.BatchPayload.append`."""
+        """See `_encode_python.BatchPayload.append`."""
         view: cython.Py_buffer
         indices: cython.p_int = cython.NULL
         if order is None:
@@ -420,13 +420,13 @@ class BatchPayload:
         return mine is not None and _equals(mine, found.key.data, found.key.size)
 
     def view(self):
-        """As `_encode_python.BatchPayload.view`."""
+        """See `_encode_python.BatchPayload.view`."""
         if not self.nbytes:
             return memoryview(b"")
         return PyMemoryView_FromMemory(cython.cast(cython.p_char, self._block + _HEAD_ROOM), self.nbytes, PyBUF_READ)
 
     def take(self, head: bytes):
-        """As `_encode_python.BatchPayload.take`; not copied where there is room for the head."""
+        """See `_encode_python.BatchPayload.take`; not copied if there is space for the head."""
         size: cython.Py_ssize_t = len(head)
         if size > _HEAD_ROOM or not self._block:
             joined = memoryview(head + bytes(self.view()))
@@ -436,7 +436,7 @@ class BatchPayload:
         end: cython.Py_ssize_t = _HEAD_ROOM + self.nbytes
         buffer = hand_over(cython.cast(cython.pp_void, cython.address(self._block)), end)
         self._capacity = 0
-        # The next one will be about as large.
+        # The next one will have about this size.
         self._hint = max(end, _FIRST_BYTES)
         self.clear()
         return memoryview(buffer)[_HEAD_ROOM - size :]
@@ -480,7 +480,7 @@ def _java_string_hash(data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.u
         point = data[at]
         at += 1
         if point >= 0x80:
-            # Arrow's text is UTF-8, which is relied upon.
+            # Relies on Arrow's text being UTF-8.
             more = 1
             if point >= 0xF0:
                 more = 3
@@ -541,7 +541,7 @@ def _murmur3_32(data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.uint:
 
 @cython.ccall
 def hashes_of(keys, hashing: cython.int):
-    """As `_encode_python.hashes_of`."""
+    """See `_encode_python.hashes_of`."""
     column: Cells
     bind_cells(cython.address(column), keys)
     rows: cython.Py_ssize_t = len(keys)
@@ -585,7 +585,7 @@ def hashes_of(keys, hashing: cython.int):
 def _partition_of(
     wanted: cython.pointer(Numbers), hashes: cython.p_int, row: cython.Py_ssize_t, partitions: cython.int
 ) -> cython.int:
-    """-2 for one that does not exist."""
+    """Return the partition of a row; -2 if it does not exist."""
     partition: cython.int
     if has_number(wanted, row):
         partition = cython.cast(cython.p_int, wanted.data)[row]
@@ -597,7 +597,7 @@ def _partition_of(
 
 @cython.ccall
 def group_rows(explicit, hashes, order, rows: cython.Py_ssize_t, partitions: cython.int):
-    """As `_encode_python.group_rows`."""
+    """See `_encode_python.group_rows`."""
     wanted: Numbers
     wanted.data = cython.NULL
     if explicit is not None:
@@ -628,7 +628,7 @@ def group_rows(explicit, hashes, order, rows: cython.Py_ssize_t, partitions: cyt
             has_order = True
             order_at = cython.cast(cython.p_int, order_view.buf)
         out = cython.cast(cython.p_int, indices_view.buf)
-        # A counting sort: how many of each partition, where each begins, and each to its place.
+        # A counting sort: count the rows of each partition, compute where each begins, and place the rows.
         for place in range(rows):
             row = place if order_at == cython.NULL else order_at[place]
             partition = _partition_of(cython.address(wanted), hash_at, row, partitions)

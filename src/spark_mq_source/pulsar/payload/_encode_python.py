@@ -12,8 +12,8 @@ The rules for a row, the same in both implementations:
 - A property has a value; properties keep their order.
 - Each message carries its own sequence id, counted up from that of its batch's first one (as the Java client does).
 
-A row that cannot be in a batch is left to the caller, who makes a message of its own of it, or an error: one with
-``deliver_at``, one larger than a batch may be, and one that breaks a rule.
+The caller sends a row that cannot be in a batch as a message of its own, or refuses it: one with ``deliver_at``, one
+larger than a batch may be, and one that breaks a rule.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class RowSource:
     """The rows of one RecordBatch, for `BatchPayload.append`.
 
     Attributes:
-        columns: that go into messages.
-        rows: how many.
+        columns: the columns that go into messages.
+        rows: number of rows.
 
     Raises:
         OptionError: a column is unknown or of a type that cannot be written, or there is no value.
@@ -65,15 +65,15 @@ class BatchPayload:
     """The payload of a batch under construction.
 
     Args:
-        max_bytes: the most that it may hold.
-        max_rows: how many messages.
-        by_key: whether all of them have one ordering key, or, if they have none, one key.
+        max_bytes: maximum size.
+        max_rows: maximum number of messages.
+        by_key: whether all messages have the same ordering key, or without one the same key.
 
     Attributes:
-        rows: so far.
-        nbytes: so far.
+        rows: number of rows so far.
+        nbytes: size so far.
         stop: why the last `append` ended.
-        first: of the first row, its key, whether that is in base64, and its ordering key.
+        first: of the first row: its key, whether that is base64, and its ordering key.
     """
 
     def __init__(self, *, max_bytes: int, max_rows: int, by_key: bool) -> None:
@@ -83,7 +83,7 @@ class BatchPayload:
         self.clear()
 
     def clear(self) -> None:
-        """Start over."""
+        """Remove all rows."""
         self._data = bytearray()
         self.rows = 0
         self.nbytes = 0
@@ -93,7 +93,7 @@ class BatchPayload:
     def append(
         self, source: RowSource, order: memoryview | array[int] | None, begin: int, end: int, sequence_id: int
     ) -> int:
-        """Add rows until there is no room.
+        """Add rows until one does not fit.
 
         Args:
             source: the rows.

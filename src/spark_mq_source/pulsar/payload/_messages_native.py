@@ -1,11 +1,11 @@
 """The entry decoder's inner loop, compiled: Cython's pure-Python mode, C types in annotations.
 
-The same interface, rows and errors as ``_messages_python``, whose documentation and rules hold here. What differs: the
-loop walks the payload once, without Python objects, and writes into buffers that Arrow then takes as they are.
+It has the interface, rows and errors of ``_messages_python``, whose documentation and rules apply. The difference: the
+loop walks the payload once, without Python objects, and writes into buffers that Arrow then uses without a copy.
 
-Safety: every length is compared with what is left before it is used; room for the worst case (a column cannot hold
-more than the payload it comes from) is reserved before the walk, so that the walk itself writes without asking. On any
-error the counters go back to where they were, and what was written beyond them is overwritten by the next entry.
+Safety: every length is compared with the remaining bytes before it is used; space for the worst case (a column cannot
+hold more than the payload it comes from) is reserved before the walk, so the walk itself writes without checks. After
+an error the counters are reset, and the next entry overwrites what was written beyond them.
 """
 
 import cython
@@ -61,10 +61,10 @@ _SENTENCES = cython.declare(
 )
 
 
-# Below this many bytes the walk is over sooner than another thread could have been given the interpreter.
+# Below this size the walk ends before another thread could use the interpreter.
 _NOGIL_BYTES = cython.declare(cython.Py_ssize_t, 65536)
 _MAX_TIME_MS = cython.declare(cython.longlong, 9223372036854775)
-# So many properties of a message are compared with each other; more go through a dict.
+# Up to this many properties of a message are compared with each other; more go through a dict.
 _COMPARED_PROPERTIES = cython.declare(cython.Py_ssize_t, 16)
 
 _Single = cython.struct(
@@ -82,10 +82,10 @@ _Single = cython.struct(
     sequence_id=cython.longlong,
     num_properties=cython.Py_ssize_t,
 )
-# A column in which all rows of an entry have the same field of its metadata.
+# A column with the same metadata field in all rows of an entry.
 _Common = cython.struct(column=cython.pointer(Column), number=cython.int, kind=cython.int)
 
-# Numbers of fields of MessageMetadata; of each number the tag, or 0.
+# For each field number of MessageMetadata, the tag, or 0.
 _FIELDS = cython.declare(cython.int, 32)
 _TAGS = cython.declare(cython.ulonglong[32])
 for _tag in TAGS.values():
@@ -120,15 +120,15 @@ _CELL = cython.declare(cython.int, CELL)
 def _parse_single(
     data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, single: cython.pointer(_Single)
 ) -> cython.Py_ssize_t:
-    """0, or why the SingleMessageMetadata is corrupt."""
+    """Return 0, or why the SingleMessageMetadata is corrupt."""
     field: Field
-    # Not by memset, which costs as much as the rest: the numbers have no meaning where nothing says so.
+    # Not by memset, which costs as much as the rest: the numbers have no meaning unless these flags are set.
     single.has_payload_size = single.has_event_time = single.has_sequence_id = False
     single.compacted_out = single.is_base64 = False
     single.null_value = single.null_key = -1
     single.key.data = single.ordering_key.data = cython.NULL
     single.num_properties = 0
-    # What nearly all messages say, in this order: a short key or none, payload_size, and a sequence_id or none.
+    # The usual fields, in this order: a short key or none, payload_size, and a sequence_id or none.
     if end - at > 2 and data[at] == 0x12 and data[at + 1] < 0x80 and data[at + 1] <= end - at - 2:
         single.key.data = data + at + 2
         single.key.size = data[at + 1]
@@ -201,14 +201,14 @@ def _sextet(byte: cython.uchar) -> cython.int:
 @cython.nogil
 @cython.exceptval(check=False)
 def _decode_base64(data: cython.p_uchar, size: cython.Py_ssize_t, out: cython.p_uchar) -> cython.Py_ssize_t:
-    """How many bytes were written to `out` (never more than `size`), or -7."""
+    """Return the number of bytes written to `out` (never more than `size`), or -7."""
     bits: cython.uint = 0
     held: cython.int = 0
     written: cython.Py_ssize_t = 0
     at: cython.Py_ssize_t
     sextet: cython.int
     if size and data[size - 1] == 0x3D:
-        # Padding is optional, but where it is there it is complete.
+        # Padding is optional, but must be complete if present.
         if size % 4:
             return -7
         size -= 1
@@ -231,7 +231,7 @@ def _decode_base64(data: cython.p_uchar, size: cython.Py_ssize_t, out: cython.p_
 
 @cython.cclass
 class EntryColumns(Columns):
-    """As `_messages_python.EntryColumns`."""
+    """See `_messages_python.EntryColumns`."""
 
     num_messages = cython.declare(cython.int, visibility="readonly")
     compression = cython.declare(cython.int, visibility="readonly")
@@ -257,7 +257,7 @@ class EntryColumns(Columns):
     common: _Common[32]
     num_common: cython.int
 
-    # The entry opened last; its bytes stay where they are as long as `view` is held.
+    # The entry opened last; its bytes stay in place while `view` is held.
     body: object
     view: Py_buffer
     is_open: cython.bint
@@ -265,18 +265,18 @@ class EntryColumns(Columns):
     metadata_start: cython.Py_ssize_t
     metadata_end: cython.Py_ssize_t
     has_compacted: cython.bint
-    # Its metadata, each field at its number; a bit of `present` says whether it was there.
+    # Its metadata, each field at its number; a bit of `present` tells whether the field was present.
     fields: Field[32]
     present: cython.uint
     has_broker_time: cython.bint
     has_broker_index: cython.bint
     broker_time_ms: cython.longlong
     last_broker_index: cython.longlong
-    # What a message of a batch falls back to, and what a message outside of a batch is.
+    # The defaults of a message of a batch, and the values of a message outside a batch.
     entry: _Single
 
-    # What is left of a batch that is added in parts: its payload where that is not the entry's, the messages not
-    # wanted, and the next one.
+    # The rest of a batch that is added in parts: its payload if that is not the entry's, the unwanted messages, and the
+    # next one.
     rest_payload: object
     rest_skipped: cython.p_uchar
     rest_index: cython.Py_ssize_t
@@ -284,7 +284,7 @@ class EntryColumns(Columns):
     rest_ledger_id: cython.longlong
     rest_entry_id: cython.longlong
 
-    # Where a walk ended, and what a failed one has to tell.
+    # Where a walk ended, and the details of a failure.
     walked_to: cython.Py_ssize_t
     error_index: cython.Py_ssize_t
     error_byte: cython.Py_ssize_t
@@ -340,7 +340,7 @@ class EntryColumns(Columns):
         return memoryview(self.body)[self.metadata_end :] if self.is_parsed else memoryview(b"")
 
     def open_entry(self, body, verify_checksum: cython.bint):
-        """As `_messages_python.EntryColumns.open_entry`."""
+        """See `_messages_python.EntryColumns.open_entry`."""
         flags: cython.int
         at: cython.Py_ssize_t = 0
         end: cython.Py_ssize_t
@@ -386,7 +386,7 @@ class EntryColumns(Columns):
     @cython.cfunc
     @cython.exceptval(-1)
     def _sized(self, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, what) -> cython.Py_ssize_t:
-        """Where the u32-prefixed part at `at` ends."""
+        """Return the end of the u32-prefixed part at `at`."""
         if end - at < 4 or read_u32(data + at) > end - at - 4:
             raise CorruptMessageError(f"the entry ends within its {what}")
         return at + 4 + read_u32(data + at)
@@ -415,7 +415,7 @@ class EntryColumns(Columns):
     @cython.inline
     @cython.exceptval(check=False)
     def _number(self, number: cython.int) -> cython.ulonglong:
-        """The value of a field of the entry; 0 if it is absent."""
+        """Return the value of a field of the entry; 0 if it is absent."""
         return self.fields[number].value if self._has(number) else 0
 
     @cython.cfunc
@@ -492,7 +492,7 @@ class EntryColumns(Columns):
         return flags
 
     def append_single(self, payload, ledger_id: cython.longlong, entry_id: cython.longlong):
-        """As `_messages_python.EntryColumns.append_single`."""
+        """See `_messages_python.EntryColumns.append_single`."""
         body: cython.p_uchar = cython.cast(cython.p_uchar, self.view.buf)
         other: Py_buffer
         data: cython.p_uchar
@@ -547,7 +547,7 @@ class EntryColumns(Columns):
         first_index: cython.Py_ssize_t,
         last_index: cython.Py_ssize_t,
     ):
-        """As `_messages_python.EntryColumns.append_batch`."""
+        """See `_messages_python.EntryColumns.append_batch`."""
         body: cython.p_uchar = cython.cast(cython.p_uchar, self.view.buf)
         other: Py_buffer
         rows: cython.Py_ssize_t
@@ -578,7 +578,7 @@ class EntryColumns(Columns):
             if count <= self.max_rows:
                 rows = self._append_batch(data, size, skipped, ledger_id, entry_id, 0, 0, count, True)
             else:
-                # All of it is checked before a row is added: afterwards it is too late for an error.
+                # All is checked before a row is added: afterwards it is too late for an error.
                 index = at = 0
                 while index < count:
                     stop = min(index + self.max_rows, count)
@@ -600,7 +600,7 @@ class EntryColumns(Columns):
         return rows
 
     def append_rest(self):
-        """As `_messages_python.EntryColumns.append_rest`."""
+        """See `_messages_python.EntryColumns.append_rest`."""
         other: Py_buffer
         data: cython.p_uchar = cython.cast(cython.p_uchar, self.view.buf) + self.metadata_end
         size: cython.Py_ssize_t = self.view.len - self.metadata_end
@@ -636,7 +636,7 @@ class EntryColumns(Columns):
 
     @cython.cfunc
     def _skipped(self, ack_set, first_index: cython.Py_ssize_t, last_index: cython.Py_ssize_t) -> cython.p_uchar:
-        """A byte for each message of the batch: 1 where it is not wanted. To be freed."""
+        """Return a byte for each message of the batch: 1 if it is unwanted. The caller frees it."""
         count: cython.Py_ssize_t = self.num_messages
         index: cython.Py_ssize_t
         word: cython.ulonglong = 0
@@ -687,7 +687,7 @@ class EntryColumns(Columns):
         stop: cython.Py_ssize_t,
         adds: cython.bint,
     ) -> cython.Py_ssize_t:
-        """Add the messages from `index`, which begins at `at`, up to `stop`; or only check that they could be."""
+        """Add the messages from `index`, which begins at `at`, up to `stop`; or only check that they can be added."""
         rows: cython.Py_ssize_t
         row: cython.Py_ssize_t
         first: cython.ulonglong
@@ -712,7 +712,7 @@ class EntryColumns(Columns):
         if rows == 0:
             return 0
         if self.broker_index != cython.NULL:
-            # The broker counts to the batch's last message. Unsigned, because that may wrap around.
+            # The broker's index is that of the batch's last message. Unsigned, because the subtraction may wrap around.
             first = cython.cast(cython.ulonglong, self.last_broker_index) - (self.num_messages - 1)
             for row in range(self.rows, self.rows + rows):
                 put_long(self.broker_index, row, cython.cast(cython.longlong, first + long_at(self.broker_index, row)))
@@ -734,7 +734,7 @@ class EntryColumns(Columns):
         index: cython.Py_ssize_t,
         stop: cython.Py_ssize_t,
     ) -> cython.Py_ssize_t:
-        """How many bytes messages take, up to one that is cut off."""
+        """Return the total size of messages, up to one that is cut off."""
         single: _Single
         begin: cython.Py_ssize_t = at
         start: cython.Py_ssize_t
@@ -762,7 +762,7 @@ class EntryColumns(Columns):
         begin: cython.Py_ssize_t,
         stop: cython.Py_ssize_t,
     ) -> cython.Py_ssize_t:
-        """Write rows of a batch; how many, or why not (and `error_index` where)."""
+        """Write rows of a batch; return how many, or the error's code (and set `error_index`)."""
         single: _Single
         start: cython.Py_ssize_t
         row: cython.Py_ssize_t = self.rows
@@ -812,7 +812,7 @@ class EntryColumns(Columns):
         end: cython.Py_ssize_t,
         property_tag: cython.uint,
     ) -> cython.Py_ssize_t:
-        """Write what differs from message to message; 0, or why not."""
+        """Write the columns that differ from message to message; return 0, or the error's code."""
         number: cython.longlong
         flag: cython.int
         code: cython.Py_ssize_t
@@ -886,7 +886,7 @@ class EntryColumns(Columns):
     def _put_properties(
         self, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, property_tag: cython.uint
     ) -> cython.Py_ssize_t:
-        """Write one message's properties; 0, or why not."""
+        """Write one message's properties; return 0, or the error's code."""
         field: Field
         pair: Field
         key: Slice
@@ -930,14 +930,14 @@ class EntryColumns(Columns):
             for other in range(first, self.properties.used):
                 if is_twice:
                     break
-                # Empty keys may have no address, which C does not allow `memcmp`.
+                # Empty keys may have no address, which C forbids for `memcmp`.
                 if keys.offsets[other + 1] - keys.offsets[other] == key.size and not (
                     key.size and memcmp(keys.data + keys.offsets[other], key.data, key.size)
                 ):
                     is_twice = True
             put_entry(self.properties, key.data, key.size, item.data, item.size)
         if is_twice:
-            # Rare: the same key again, or so many that a dict is faster. All have been found to be well-formed.
+            # Rare: a repeated key, or so many that a dict is faster. All have been validated.
             keys.used = start_of_keys
             items.used = start_of_items
             self.properties.used = first
@@ -952,7 +952,7 @@ class EntryColumns(Columns):
     def _put_properties_once(
         self, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, property_tag: cython.uint
     ):
-        """Write properties of which the last of several with the same key counts."""
+        """Write properties so that the last of several with the same key counts."""
         field: Field
         pair: Field
         inner: cython.Py_ssize_t
@@ -975,7 +975,7 @@ class EntryColumns(Columns):
 
     @cython.cfunc
     def _fill(self, rows: cython.Py_ssize_t, ledger_id: cython.longlong, entry_id: cython.longlong):
-        """Write what the rows of one entry have in common."""
+        """Write the columns that are the same for all rows of an entry."""
         row: cython.Py_ssize_t
         at: cython.int
         number: cython.int
@@ -1029,8 +1029,8 @@ class EntryColumns(Columns):
     @cython.inline
     @cython.exceptval(-1)
     def _check_repeated(self, column: cython.pointer(Column), cell: Slice) -> cython.int:
-        """Refuse a cell that the rows of all messages together would repeat too often, in however many parts."""
-        # A cell that is absent has the size 0.
+        """Refuse a cell that all messages together would repeat too often, in however many parts."""
+        # An absent cell has the size 0.
         if cell.size * self.num_messages > max(self.max_repeated_bytes, 16 * (self.view.len - self.metadata_end)):
             raise too_many_repetitions(self.name_of(column), cell.size, self.num_messages)
         return 0
@@ -1052,7 +1052,7 @@ class EntryColumns(Columns):
             put(column, row, cell.data, cell.size)
 
     def append_null(self, ledger_id: cython.longlong, entry_id: cython.longlong):
-        """As `_messages_python.EntryColumns.append_null`."""
+        """See `_messages_python.EntryColumns.append_null`."""
         self._close()
         self.reserve_rows(1)
         self.put_nulls(self.rows)
@@ -1065,7 +1065,7 @@ class EntryColumns(Columns):
 
     @cython.cfunc
     def _error(self, code: cython.Py_ssize_t, index: cython.Py_ssize_t):
-        """The error for what `_append_row` or `_walk` returned."""
+        """Return the error for a code of `_append_row` or `_walk`."""
         if code == -11:
             return MemoryError()
         if code <= -80:
@@ -1078,6 +1078,6 @@ class EntryColumns(Columns):
 
     @cython.cfunc
     def _reserve_properties(self, more: cython.Py_ssize_t):
-        """Make room for the properties that `more` bytes can hold: each takes six at least, and a tag and a size."""
+        """Reserve space for the properties that `more` bytes can hold: each takes at least six, with its tag and size."""
         if self.properties != cython.NULL:
             self.reserve_entries(self.properties, more // 6 + 1, more)

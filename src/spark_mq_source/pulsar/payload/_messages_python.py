@@ -108,9 +108,9 @@ _CUT_OFF: Final = "the batch ends within this message"
 class EntryColumns(Columns):
     """Parses entries and collects their rows.
 
-    One entry at a time: `open_entry` parses the bytes around the payload, then at most one of `append_batch` and
-    `append_single` adds its rows: all of them, or none and an error. It reads no byte beyond its arguments.
-    A batch of more than `max_rows` messages is added in parts, by `append_rest`, once all of it is known to be sound.
+    One entry at a time: `open_entry` parses the bytes around the payload, then one call of `append_batch` or
+    `append_single` adds all of its rows, or none if it raises an error. It reads no byte beyond its arguments. A batch
+    of more than `max_rows` messages is validated as a whole, and then added in parts, by `append_rest`.
 
     Attributes:
         num_messages: the number of messages that the opened entry announces; 1 if it is not a batch.
@@ -227,13 +227,13 @@ class EntryColumns(Columns):
             payload: the batch, decompressed; None for the payload as it came.
             ledger_id: of the entry.
             entry_id: of the entry.
-            ack_set: 64-bit words, least significant bit first: a cleared bit is a message acknowledged, which is not
-                added; empty if none is.
-            first_index: messages before are not added.
-            last_index: messages after are not added.
+            ack_set: 64-bit words, least significant bit first: a cleared bit is an acknowledged message, which is not
+                added; empty if there are none.
+            first_index: messages before this index are not added.
+            last_index: messages after this index are not added.
 
         Returns:
-            The number of rows added: of a batch that is `unfinished` then, those of its first messages.
+            The number of rows added; if the batch is `unfinished` then, these are those of its first messages.
 
         Raises:
             CorruptMessageError: nothing was added; see the module's rules.

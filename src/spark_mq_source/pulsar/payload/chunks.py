@@ -1,4 +1,4 @@
-"""Chunked messages, put together within a fixed amount of memory."""
+"""Assembly of chunked messages within a fixed amount of memory."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _OVERHEAD_BYTES: Final = 512
-"""The overhead that a message under assembly counts beside its bytes, so that empty chunks cannot pile up unnoticed."""
+"""Overhead counted for each message under assembly besides its bytes, so that empty chunks count too."""
 
 _REMEMBERED_MESSAGES: Final = 4096
-"""The most complete, and the most dropped, chunked messages that are remembered."""
+"""Maximum number of complete, and of dropped, chunked messages that are remembered."""
 
 _MAX_REMEMBERED_UUID_BYTES: Final = 1024
-"""So that remembering takes a few MiB at most. A uuid is the producer's name and a number."""
+"""Limits this memory to a few MiB. A uuid is the producer's name and a number."""
 
 
 class OrphanChunk(NamedTuple):
-    """A chunk without the ones before it: its message began before what was read, or was dropped to save memory."""
+    """A chunk without the previous ones: its message began before the range, or was dropped to save memory."""
 
     uuid: bytes
     ledger_id: int
@@ -34,7 +34,7 @@ class OrphanChunk(NamedTuple):
 
 
 class _Message:
-    """A chunked message of which some chunks have arrived; `data` is None for one that is too large to assemble."""
+    """A chunked message of which some chunks have arrived; `data` is None if it is too large to assemble."""
 
     __slots__ = ("data", "last", "next_chunk_id", "num_chunks", "received_bytes", "start", "total_bytes")
 
@@ -48,33 +48,31 @@ class _Message:
 
 
 class ChunkAssembly:
-    """Puts chunked messages together, many at a time, within a fixed amount of memory.
+    """Assembles chunked messages, many at a time, within a fixed amount of memory.
 
     The chunks of one message carry the same uuid, and each is stored after the one before it. A message is the latest
     chunk 0 of a uuid and the chunks that follow it, which is also what the Java client delivers (ConsumerImpl
     ``processMessageChunk``, 3.0 and newer):
 
-    - Chunk 0 at another position begins a new message: a producer that restarts under its old name counts its
-      messages from where it was, so two messages may have the same uuid. What was there of the older one is dropped;
-      it cannot become complete any more.
-    - A chunk that was already taken is one that was delivered or sent again, and is ignored; the same holds for chunks
-      of a message that is already complete.
+    - Chunk 0 at another position begins a new message: a producer that restarts under its old name reuses its sequence
+      numbers, so two messages may have the same uuid. The older one can no longer become complete and is dropped.
+    - A chunk that was already taken was delivered or sent again, and is ignored; so are chunks of a complete message.
     - A chunk ahead of the next one is ignored. The Java client drops the message here; but a producer whose chunk 1 was
       refused has sent chunk 2 already, and sends both again.
 
-    Nothing tells that a message will never become complete. So when the messages under assembly need more memory than
+    Nothing shows that a message will never become complete. So when the messages under assembly need more memory than
     `max_bytes`, the one that has waited longest for its next chunk is dropped (the Java client drops the oldest one
-    beyond ``maxPendingChunkedMessage``, or after ``expireTimeOfIncompleteChunkedMessage``). If that one was not
-    abandoned after all, its last chunk becomes an `orphan`: the caller can `protect` it and read it again.
+    beyond ``maxPendingChunkedMessage``, or after ``expireTimeOfIncompleteChunkedMessage``). If its last chunk arrives
+    later, it becomes an `orphan`: the caller can `protect` the message and read it again.
 
     Args:
-        max_bytes: most bytes that the messages under assembly take together.
+        max_bytes: maximum total size of the messages under assembly.
         topic: for the log.
 
     Attributes:
-        orphan: set by the `add` that met one; whoever looks resets it to None.
-        nbytes: what the messages under assembly take.
-        dropped: how many messages were dropped before they were complete.
+        orphan: set by an `add` that found one; the caller resets it to None.
+        nbytes: size of the messages under assembly.
+        dropped: number of messages dropped before they were complete.
 
     Example:
         >>> chunks = ChunkAssembly(max_bytes=10_000)
@@ -88,7 +86,7 @@ class ChunkAssembly:
     def __init__(self, *, max_bytes: int, topic: str = "") -> None:
         self._max_bytes = max_bytes
         self._topic = topic
-        # In the order of the chunks that arrived last.
+        # In the order of their latest chunks.
         self._pending: dict[bytes, _Message] = {}
         self._completed: dict[bytes, tuple[int, int, tuple[int, int]]] = {}
         self._dropped: dict[bytes, tuple[int, int]] = {}
@@ -106,13 +104,13 @@ class ChunkAssembly:
         position: tuple[int, int],
         payload: bytes | memoryview,
     ) -> bytearray | None:
-        """Return the whole message if this chunk completes one, else None.
+        """Add a chunk; return the whole message if this completes it, else None.
 
         Args:
-            uuid: what the chunks of one message have in common.
+            uuid: the same for all chunks of one message.
             chunk_id: from 0.
-            num_chunks: of the message.
-            total_bytes: of the message, as announced.
+            num_chunks: number of chunks of the message.
+            total_bytes: size of the message, as announced.
             position: ledger and entry of this chunk.
             payload: this chunk's bytes; copied.
 
@@ -129,15 +127,15 @@ class ChunkAssembly:
             if pending is None or pending.start != position:
                 pending = self._begin(uuid, num_chunks, total_bytes, position)
         elif pending is None or (pending.num_chunks, pending.total_bytes) != (num_chunks, total_bytes):
-            # After a reconnect the last chunk of a complete message can come once more, and is an orphan then.
+            # After a reconnect the last chunk of a complete message can arrive again, and is an orphan then.
             completed = self._completed.get(uuid)
             if completed is None or completed[:2] != (num_chunks, total_bytes) or position <= completed[2]:
                 self.orphan = OrphanChunk(uuid, *position, chunk_id, num_chunks, self._dropped.get(uuid))
             return None
-        # After a reconnect the entries since chunk 0 come again; one that was passed over is passed over again.
+        # After a reconnect, the entries since chunk 0 arrive again; a chunk that was ignored is ignored again.
         if chunk_id != pending.next_chunk_id or position < pending.last:
             return None
-        # Before anything is changed, so that reading the chunk again tells whether it is stored like that.
+        # Before any change, so that reading the chunk again shows whether it is stored like this.
         received_bytes = pending.received_bytes + len(payload)
         is_last = chunk_id == num_chunks - 1
         if received_bytes > total_bytes or (is_last and received_bytes != total_bytes):
@@ -166,7 +164,7 @@ class ChunkAssembly:
         return pending.data
 
     def protect(self, uuid: bytes) -> None:
-        """Drop every other message before those of this uuid, until another uuid is protected."""
+        """Drop all other messages before this one, until another uuid is protected."""
         self._protected = uuid
         # If chunk 0 is no longer found where it was, looking there again would not find it either.
         self._dropped.pop(uuid, None)
@@ -180,8 +178,8 @@ class ChunkAssembly:
         self._completed.pop(uuid, None)
         self._dropped.pop(uuid, None)
         overhead = len(uuid) + _OVERHEAD_BYTES
-        # Known from the first chunk on, but an error only when the message is complete: an abandoned one is no reason
-        # to stop.
+        # Known from the first chunk on, but an error only if the message is complete: an abandoned one must not stop
+        # the read.
         fits = total_bytes + overhead <= self._max_bytes
         pending = self._pending[uuid] = _Message(num_chunks, total_bytes, position, fits=fits)
         self.nbytes += overhead
@@ -199,7 +197,7 @@ class ChunkAssembly:
         while self.nbytes + more_bytes > self._max_bytes:
             victim = next((other for other in self._pending if other not in (uuid, self._protected)), None)
             if victim is None:
-                # By itself the message fits; beside the protected one it does not.
+                # It fits alone, but not together with the protected one.
                 if len(self._pending) > 1:
                     self._drop_for_now(uuid)
                 return uuid in self._pending
@@ -230,7 +228,7 @@ class ChunkAssembly:
         self.nbytes -= data_bytes + len(uuid) + _OVERHEAD_BYTES
 
     def pending_start(self) -> tuple[int, int] | None:
-        """Ledger and entry of the oldest first chunk whose message is not complete; None where there is none."""
+        """Return ledger and entry of the oldest first chunk whose message is incomplete; None if there is none."""
         return min((pending.start for pending in self._pending.values()), default=None)
 
 

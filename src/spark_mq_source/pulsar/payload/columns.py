@@ -8,7 +8,7 @@ from typing import Any, Final
 from spark_mq_source.core.columns import CORRUPT_COLUMNS, Column, ColumnTable
 
 ENCRYPTION_CONTEXT: Final = "encryption_context"
-"""The column with what decrypting a message needs; the loops leave it to `encryption`."""
+"""The column with the keys and parameters for decryption; `encryption` fills it, not the loops."""
 
 _ENCRYPTION_CONTEXT: Final = (
     "struct<keys:array<struct<key:string,value:binary,metadata:map<string,string>>>,param:binary,algorithm:string,"

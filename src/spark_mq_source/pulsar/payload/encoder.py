@@ -1,8 +1,8 @@
-"""Arrow RecordBatches to the entries of a producer.
+"""Encodes Arrow RecordBatches into the entries of a producer.
 
-`EntryEncoder` decides which rows share an entry, compresses, cuts what is too large into chunks and puts metadata and
-checksum before it. The loop over rows and bytes is `BatchPayload`, of which there are two: compiled
-(``_encode_native``), and ``_encode_python``, which states what becomes of a row.
+`EntryEncoder` decides which rows share an entry, compresses, splits large messages into chunks and adds metadata and
+checksum. The loop over rows and bytes is `BatchPayload`, compiled in ``_encode_native``; ``_encode_python`` specifies
+it, with the rules for rows.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
 encoding: Final = Implementation(_encode_python)
 
 RowSource: TypeAlias = _encode_python.RowSource
-"""The rows that `open_rows` returns."""
+"""The rows of `open_rows`."""
 
 _CODEC_NUMBERS: Final = {name: number for number, name in enumerate(COMPRESSION_TYPES)}
 _SIZE_BYTES: Final = 4
 
 
 class Numbering(Protocol):
-    """Makes an entry's first and last sequence id of the number of its rows and of what they are."""
+    """Computes the first and last sequence id of an entry from the number and content of its rows."""
 
     @property
     def last_id(self) -> int:
@@ -61,7 +61,7 @@ def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first
 
     Args:
         batch: the rows.
-        implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
+        implementation: ``native`` or ``python``; None for that of the environment variable, else the best available.
         first_row: the number of the first row among those of the task, for errors.
 
     Raises:
@@ -90,7 +90,7 @@ def group_rows(
     """Group rows by their partition; see `_encode_python.group_rows`.
 
     Raises:
-        IndexError: of a row whose partition does not exist.
+        IndexError: the partition of a row does not exist.
     """
     groups: list[tuple[int, memoryview]] = _encoder(implementation).group_rows(
         explicit, hashes, order, rows, partitions
@@ -99,28 +99,28 @@ def group_rows(
 
 
 class EntryEncoder:
-    """Turns the rows for one topic-partition into the SENDs of one producer.
+    """Encodes the rows for one topic-partition as the SENDs of one producer.
 
-    Which rows share an entry depends on the rows and on the arguments alone: not on how the rows come, in how many
-    RecordBatches, nor on time. Only `flush` ends an entry early.
+    The division into entries depends only on the rows and the arguments: not on time, nor on the division of the rows
+    into RecordBatches. Only `flush` ends an entry early.
 
     Args:
         producer_id: of the SENDs.
         producer_name: of the messages, as PRODUCER_SUCCESS gave it.
         sequence_id: of the first message; each one has its own, counted up from here.
-        max_message_bytes: how large the broker lets an entry be, metadata and checksum included.
-        compression: one of `core.compression.CODECS`. What does not get smaller by it is sent as it is.
-        batching: whether messages are put together; False sends each by itself.
-        batch_bytes: how large the payload of a batch may be before it is compressed; never more than three quarters of
-            `max_message_bytes`, so that there is room for what stands around it. A larger message is sent by itself.
-        batch_rows: how many messages a batch may hold.
-        batching_by_key: whether the messages of a batch have one ordering key (where they have none, one key), as
-            consumers of a Key_Shared subscription need it. Rows should come ordered by it.
-        chunking: whether a message larger than `max_message_bytes` is cut into several entries, or is an error.
-        schema_version: of the messages, as PRODUCER_SUCCESS gave it; empty for none.
-        txn_id: the transaction they belong to: its least and its most significant half.
-        numbering: makes the sequence ids of entries; None for the rows' own.
-        implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
+        max_message_bytes: the broker's maximum size of an entry, metadata and checksum included.
+        compression: one of `core.compression.CODECS`. A payload that does not shrink is sent uncompressed.
+        batching: whether messages are batched; False sends each alone.
+        batch_bytes: maximum uncompressed payload of a batch; never more than three quarters of `max_message_bytes`,
+            which leaves space for the metadata. A larger message is sent alone.
+        batch_rows: maximum number of messages in a batch.
+        batching_by_key: whether all messages of a batch have the same ordering key (without one, the same key), as
+            consumers of a Key_Shared subscription need. Rows should be ordered by it.
+        chunking: whether a message larger than `max_message_bytes` is split into several entries, or is an error.
+        schema_version: of the messages, from PRODUCER_SUCCESS; empty for none.
+        txn_id: their transaction: the less and the more significant half of its id.
+        numbering: returns the sequence ids of entries; None for the rows' own.
+        implementation: ``native`` or ``python``; None for that of the environment variable, else the best available.
 
     Attributes:
         sequence_id: of the next row.
@@ -167,7 +167,8 @@ class EntryEncoder:
         self._schema_version = schema_version
         self._txn_id = txn_id
         self._numbering = numbering
-        # Where attempts have their names and ids in common: a message may not be put together of the chunks of several.
+        # With `numbering`, attempts share names and ids: a message must not be assembled from chunks of several
+        # attempts.
         self._uuid_end = "" if numbering is None else f"-{uuid.uuid4().hex}"
         self._payload: _encode_python.BatchPayload = _encoder(implementation).BatchPayload(
             max_bytes=min(batch_bytes, max_message_bytes * 3 // 4), max_rows=batch_rows, by_key=batching_by_key
@@ -176,7 +177,7 @@ class EntryEncoder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the batch that is not finished."""
+        """Size of the incomplete batch in bytes."""
         return self._payload.nbytes
 
     def append(
@@ -188,20 +189,20 @@ class EntryEncoder:
         *,
         now_ms: int,
     ) -> int:
-        """Add rows until entries are finished or all rows are in.
+        """Add rows until entries are complete or all rows are added.
 
         Args:
-            source: where they are.
-            order: their indices in `source`; None for all, as they stand.
-            begin: the first one's place in `order`.
-            end: the place behind the last one's.
-            now_ms: the publish time of the entries that are finished, in milliseconds since 1970.
+            source: the rows.
+            order: their indices in `source`; None for all, in order.
+            begin: index in `order` of the first row to add.
+            end: index in `order` after the last row to add.
+            now_ms: the publish time of the completed entries, in milliseconds since 1970.
 
         Returns:
-            The place of the first row that was not added; `end` where all were.
+            The index in `order` of the first row that was not added; `end` if all were.
 
         Raises:
-            UnwritableRowError: a row cannot become a message; those before it are added.
+            UnwritableRowError: a row cannot become a message; the rows before it are added.
         """
         stop = ALONE
         at = begin
@@ -219,7 +220,7 @@ class EntryEncoder:
         return at + 1
 
     def flush(self, *, now_ms: int) -> None:
-        """Finish the entry that is under construction, if there is one."""
+        """Complete the entry under construction, if there is one."""
         payload = self._payload
         rows = payload.rows
         if not rows:
@@ -231,7 +232,7 @@ class EntryEncoder:
                 first, last = self._numbering.next(rows, view)
         metadata = self._metadata(first, now_ms)
         metadata["num_messages_in_batch"] = rows
-        # The first message's: it is by these that a Key_Shared subscription chooses its consumer (as the Java client).
+        # The first message's: a Key_Shared subscription uses these to choose its consumer (as the Java client).
         _put_keys(metadata, key, is_base64, ordering_key)
         if last > first:
             metadata["highest_sequence_id"] = last
@@ -246,7 +247,7 @@ class EntryEncoder:
         self._finish(first, body, rows, last if last > first else None)
 
     def take(self) -> list[Send]:
-        """Return the SENDs of the entries finished since the last call, in order."""
+        """Return the SENDs of the entries completed since the last call, in order."""
         finished, self._finished = self._finished, []
         return finished
 
@@ -291,20 +292,20 @@ class EntryEncoder:
             self._finished[-1] = self._finished[-1]._replace(is_chunk=True)
 
     def _chunks(self, metadata: MessageMetadata, payload: bytes | memoryview, before: int | None) -> Iterator[bytes]:
-        """Yield a message's entries; `metadata` is that of the yielded one.
+        """Yield a message's entries; `metadata` is changed to that of the yielded one.
 
-        Only the last one has an id as high as the message's. A broker that loads a topic takes the highest id of its
-        entries, chunks or not, for stored, and would drop what is missing of the message (seen on broker 4.0.8).
+        Only the last one has the message's id. A broker that loads a topic takes the highest id of its entries, chunks
+        included, as stored, and would drop the missing chunks of the message (seen on broker 4.0.8).
 
         Args:
-            metadata: the message's.
-            payload: its value, as it is sent.
-            before: the id of all entries but the last; None for ids that go up to the next message's.
+            metadata: the message's metadata.
+            payload: its value, as sent.
+            before: id of all entries but the last; None for ids that count up to the next message's.
         """
         sequence_id = metadata["sequence_id"]
         metadata["uuid"] = f"{self._producer_name}-{sequence_id}{self._uuid_end}"
         metadata["total_chunk_msg_size"] = len(payload)
-        # As large as the numbers can become, so that all chunks but the last are of one size.
+        # The largest possible numbers, so that all chunks but the last have the same size.
         metadata["num_chunks_from_msg"] = metadata["chunk_id"] = INT32_MAX
         metadata["sequence_id"] = sequence_id + len(payload)
         room = self._max_message_bytes - len(_head_of(metadata, b""))
@@ -336,7 +337,7 @@ class EntryEncoder:
         return metadata
 
     def _compressed(self, payload: bytes | memoryview, metadata: MessageMetadata) -> bytes | memoryview | None:
-        """Return the payload compressed, noted in the metadata; None if it does not get smaller."""
+        """Return the compressed payload, and record it in the metadata; None if it does not shrink."""
         if self._compression == "NONE" or not payload:
             return None
         compressed = compress(self._compression, payload)
@@ -364,10 +365,10 @@ def _put_keys(metadata: MessageMetadata, key: bytes | None, is_base64: bool, ord
 
 
 def _check(row: Row) -> None:
-    """Refuses a row that breaks a rule.
+    """Refuse a row that breaks a rule.
 
     Raises:
-        UnwritableRowError: says which.
+        UnwritableRowError: the message names the rule.
     """
     if row.event_time_ms is not None and row.event_time_ms <= 0:
         raise UnwritableRowError(

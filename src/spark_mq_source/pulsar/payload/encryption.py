@@ -1,7 +1,7 @@
 """The keys and parameters to decrypt a message outside of this package: the column ``encryption_context``.
 
-The names are those of the Java client's EncryptionContext; chunks are each encrypted by themselves, so that theirs are
-added. Entries that are encrypted are rare and become one row each, so all their metadata is read.
+The names are those of the Java client's EncryptionContext. Chunks are encrypted separately, so their fields are added.
+Encrypted entries are rare and become one row each, so all their metadata is parsed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Constants, rows and errors that both implementations of the loops share, and `messages` with them."""
+"""Constants, rows and errors that `messages` and both implementations of the loops share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMPRESSED: Final = 16
 TIME: Final = 1
 """Milliseconds since 1970, as a timestamp."""
 CELL: Final = 2
-"""Bytes or text, which each row of the entry repeats."""
+"""Bytes or text, repeated in each row of the entry."""
 NUMBER: Final = 3
 
 ENTRY_COLUMNS: Final = {
@@ -37,7 +37,7 @@ ENTRY_COLUMNS: Final = {
     "schema_version": CELL,
     "replicated_from": CELL,
 }
-"""The columns in which all rows of an entry have the field of its MessageMetadata that has the same name; their kinds.
+"""The columns that have the MessageMetadata field of the same name in all rows of an entry; by kind.
 
 A field that is absent is NULL. To add a column of this kind, add it here and to `columns.COLUMNS`.
 """
@@ -53,7 +53,7 @@ MAX_TIME_MS: Final = (2**63 - 1) // 1000
 
 
 def checksum_mismatch(announced: int, computed: int) -> CorruptMessageError:
-    """Return the error for an entry with another checksum than its producer's."""
+    """Return the error for an entry whose checksum does not match."""
     return CorruptMessageError(
         f"the checksum does not match: CRC32C {announced:#010x} announced, {computed:#010x} found"
     )
@@ -91,7 +91,7 @@ class Row(NamedTuple):
 
     Attributes:
         value: None for a tombstone.
-        key: as on the wire, in base64 if it was binary; None for none.
+        key: as sent, in base64 if it was binary; None for none.
         is_base64: whether the key was binary.
         event_time_ms: None for none.
         deliver_at_ms: None for immediate delivery.
@@ -145,7 +145,7 @@ def rows_of(columns: Mapping[str, pa.Array]) -> list[Row]:
 
 
 def keys_of(column: pa.Array) -> list[bytes | None]:
-    """Return keys as on the wire: text in UTF-8, binary in base64."""
+    """Return keys as sent: text in UTF-8, binary in base64."""
     keys = _cells_of(column)
     return [key and base64.b64encode(key) for key in keys] if pa.types.is_binary(column.type) else keys
 

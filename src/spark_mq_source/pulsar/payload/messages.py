@@ -1,11 +1,11 @@
 """Pulsar entries to Arrow RecordBatches.
 
-`EntryDecoder` decides what becomes of an entry: markers are dropped, encryption and corruption follow the options,
-chunks are put together, payloads decompressed. The loop over bytes and rows is `EntryColumns`, of which there are two:
-compiled (``_messages_native``) and, where no compiled one is installed, written for the interpreter
-(``_messages_python``, which also states the rules of what is corrupt). Both give the same rows and the same errors.
+`EntryDecoder` decides how to treat an entry: markers are dropped, the options decide on encrypted and corrupt entries,
+chunks are assembled, payloads decompressed. The loop over bytes and rows is `EntryColumns`, compiled in
+``_messages_native``. ``_messages_python`` specifies it, with the rules for corrupt entries, and runs if no compiled
+loop is installed. Both give the same rows and the same errors.
 
-``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` in the environment asks for one; `implementation` tells which one runs.
+The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; `implementation` tells which runs.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from spark_mq_source.pulsar.payload.encryption import encryption_context_of
 from spark_mq_source.pulsar.payload.layout import BATCH, CHUNKED, COMPRESSED, COMPRESSION_TYPES, ENCRYPTED, MARKER
 
 MAX_IN_ENTRY: Final = 1 << 24
-"""More messages than any entry holds: a batch of empty ones within a frame has fewer."""
+"""More messages than any entry holds: even a batch of empty ones within a frame has fewer."""
 
 WHOLE_ENTRY: Final = INT32_MAX
-"""The `last_index` that leaves no message of a batch out."""
+"""The `last_index` that excludes no message of a batch."""
 
 _SPARSE: Final = (ENCRYPTION_CONTEXT, ERROR, CORRUPT)
-"""The columns that the loops leave out: few rows have something there."""
+"""The columns that the loops leave out, because few rows have a value in them."""
 
 _decoding: Final = Implementation(_messages_python)
 
@@ -54,7 +54,7 @@ def implementation() -> str:
 
 
 def _within_entry(messages: int) -> int:
-    # The number is the producer's own, and in a corrupt entry anything.
+    # The number is the producer's own, and arbitrary in a corrupt entry.
     return min(max(messages, 1), MAX_IN_ENTRY)
 
 
@@ -62,10 +62,10 @@ class EntryHead(NamedTuple):
     """The bytes before the payload of an entry.
 
     Attributes:
-        messages: how many it says it holds; at least 1.
-        uuid: of a chunk: what the chunks of its message have in common.
-        chunk_id: its number in the message.
-        num_chunks: how many the message has.
+        messages: announced number of messages; at least 1.
+        uuid: of a chunk: the same for all chunks of its message.
+        chunk_id: index of the chunk in the message.
+        num_chunks: number of chunks of the message.
     """
 
     messages: int = 1
@@ -80,7 +80,7 @@ class EntryHead(NamedTuple):
 
 
 class HeadReader:
-    """Reads what stands before the payload of entries, with the same loop as `EntryDecoder`.
+    """Reads the bytes before the payload of entries, with the same loop as `EntryDecoder`.
 
     Example:
         >>> metadata = bytes.fromhex("0a0170 1000 1801 5803")  # producer "p", sequence 0, time 1, a batch of 3
@@ -118,34 +118,34 @@ class HeadReader:
 
 
 class EntryDecoder:
-    """Turns the entries of one topic-partition into RecordBatches.
+    """Decodes the entries of one topic-partition into RecordBatches.
 
     Not for use by several threads at once.
 
     Args:
-        schema: exactly the columns asked for, in that order; what `take_batch` returns has this very schema. Types as
-            `columns` has them: ``key`` and ``value`` binary or string.
+        schema: the columns wanted, in this order; also the schema of `take_batch`. Types as in `columns`: ``key`` and
+            ``value`` binary or string.
         topic: the column ``topic``.
         partition: the column ``partition``; -1 for a topic that is not partitioned.
-        on_encrypted: ``fail``, or ``raw``: an encrypted entry becomes one row, whose value is the ciphertext as it
-            is on the wire (compressed before it was encrypted), be it a single message, a whole batch or one chunk.
-            The column ``encryption_context`` has what decrypting it needs.
+        on_encrypted: ``fail``, or ``raw``: an encrypted entry (message, batch or chunk) becomes one row, with the
+            ciphertext as value, as sent (compressed before it was encrypted), and the keys and parameters for
+            decryption in ``encryption_context``.
         on_corrupt: ``fail``; ``skip``: a corrupt entry gives no row; ``null``: it gives one row with NULL in every
-            column but topic, partition and message_id (properties are empty), ``_error`` (why) and ``_corrupt`` (the
-            entry as the broker sent it). May be changed between entries.
-        verify_checksum: whether CRC32C is checked where an entry has one.
-        max_message_bytes: how large an uncompressed payload may be. A chunked message may also be as large as
+            column but topic, partition and message_id (properties are empty), ``_error`` (the reason) and ``_corrupt``
+            (the entry as sent). May be changed between entries.
+        verify_checksum: whether to check the CRC32C of entries that have one.
+        max_message_bytes: maximum uncompressed size of a payload. A chunked message may also have
             `max_pending_chunk_bytes`.
-        max_pending_chunk_bytes: how much memory chunked messages under assembly may take, all together.
-        max_batch_rows: how many messages of one entry become rows at a time, see `unfinished`.
-        implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
+        max_pending_chunk_bytes: maximum total size of the chunked messages under assembly.
+        max_batch_rows: maximum number of messages of one entry that become rows at once, see `unfinished`.
+        implementation: ``native`` or ``python``; None for that of the environment variable, else the best available.
 
     Attributes:
         on_corrupt: as above.
-        corrupt_entries: how many were skipped or became NULL.
-        entry_messages: how many messages the last entry says it holds, at least 1: what it takes of the FLOW permits.
-        orphan: set by the `decode` that met a chunk without its beginning; whoever looks resets it to None. If it is
-            the last chunk of a message of the range, decoding the entries from its first chunk on again completes it.
+        corrupt_entries: number of entries skipped or returned as NULL.
+        entry_messages: announced number of messages of the last entry, at least 1: what it takes of the FLOW permits.
+        orphan: set by a `decode` that found a chunk without its beginning; the caller resets it to None. If it is the
+            last chunk of a message of the range, decoding the entries from its first chunk on again completes it.
 
     Raises:
         OptionError: `schema` has a column or a type that cannot be built.
@@ -181,7 +181,7 @@ class EntryDecoder:
         module = chosen.module
         COLUMNS.check_read(schema)
         self._sparse = SparseColumns(schema, _SPARSE)
-        # A column may repeat a producer's name in every row; this is what bounds a batch made to explode by that.
+        # A column may repeat a producer's name in every row; this limits the size of a malicious batch.
         self._columns: _messages_python.EntryColumns = module.EntryColumns(
             self._sparse.dense,
             topic=topic,
@@ -216,7 +216,7 @@ class EntryDecoder:
         return self._columns.unfinished
 
     def decode_rest(self) -> int:
-        """Append the next rows of an entry that is `unfinished`; how many. It was checked as a whole by `decode`."""
+        """Append the next rows of an entry that is `unfinished`; return how many. `decode` has validated all of it."""
         return self._columns.append_rest()
 
     def decode(
@@ -235,19 +235,18 @@ class EntryDecoder:
         Args:
             ledger_id: of the entry.
             entry_id: of the entry.
-            body: everything in the MESSAGE frame after the command; only looked at during this call.
-            ack_set: of the MESSAGE command: 64-bit words in which a cleared bit is a message of the batch that was
-                acknowledged, which is left out.
-            first_index: messages of a batch before this one are left out; a message that is not in a batch counts as
-                index 0.
-            last_index: messages of a batch after this one are left out.
-            emit: False for entries before the range, which are read only to find the beginning of chunked messages:
-                they give no row, and no error where they are corrupt, encrypted or too large.
+            body: everything in the MESSAGE frame after the command; used only during this call.
+            ack_set: of the MESSAGE command: 64-bit words in which a cleared bit is an acknowledged message of the
+                batch, which is left out.
+            first_index: messages of a batch before this index are left out; a message outside a batch has index 0.
+            last_index: messages of a batch after this index are left out.
+            emit: False for entries before the range, which are read only for the beginnings of chunked messages: they
+                give no row, and no error if they are corrupt, encrypted or too large.
             redelivery_count: of the MESSAGE command; a chunked message has that of its last chunk.
 
         Returns:
-            How many rows were appended: all of the entry's, or the first ones of an entry that is `unfinished`, or
-            after an error none.
+            The number of rows appended: all of the entry, the first ones of an entry that is `unfinished`, or none
+            after an error.
 
         Raises:
             CorruptMessageError: the entry is corrupt, and `on_corrupt` is ``fail``.
@@ -296,7 +295,7 @@ class EntryDecoder:
         last_index: int,
         emit: bool,
     ) -> int:
-        """Append the rows of an entry that is marked, encrypted, chunked, compressed or not wanted.
+        """Append the rows of an entry that is a marker, encrypted, chunked, compressed or unwanted.
 
         Raises:
             CorruptMessageError: see `decode`.
@@ -314,7 +313,7 @@ class EntryDecoder:
                 raise EncryptedMessageError(
                     "the payload is encrypted, and there is no key to read it; onEncrypted=raw passes on the ciphertext"
                 )
-            # The ciphertext of a batch is one row as well, so it is wanted as one.
+            # The ciphertext of a batch is one row, so it is wanted as a whole.
             if not first_index <= 0 <= last_index:
                 return 0
             return self._append_encrypted(body, ledger_id, entry_id)
@@ -377,10 +376,10 @@ class EntryDecoder:
         return payload
 
     def pending_chunk_start(self) -> tuple[int, int] | None:
-        """Ledger and entry of the oldest first chunk still being assembled: where a reconnect has to resume."""
+        """Return ledger and entry of the oldest first chunk under assembly: where to resume after a reconnect."""
         return self._chunks.pending_start()
 
     def take_batch(self) -> pa.RecordBatch:
-        """Every row decoded so far; starts over. Nothing is copied where the decoder is the compiled one."""
+        """Return all rows decoded so far, and start over. The compiled decoder copies nothing."""
         rows = self._columns.rows
         return record_batch(self._schema, self._sparse.among(self._columns.take_arrays(), rows), rows)

@@ -1,4 +1,4 @@
-"""Schemas of Pulsar's registry as encodings of a topic's messages, and the other way round."""
+"""Converts schemas of Pulsar's registry to encodings of a topic's messages, and encodings to schemas."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spark_mq_source.values.encodings import PRIMITIVES, Encoding, KeyValueEncod
 from spark_mq_source.values.protobuf.schema import FlatField, descriptor_of, flat_descriptors
 
 _KEY_VALUE_TYPE: Final = "kv.encoding.type"
-"""The property that says where the key is: INLINE or SEPARATED (`KeyValueSchemaInfo` of the Java client)."""
+"""The property with the place of the key: INLINE or SEPARATED (`KeyValueSchemaInfo` of the Java client)."""
 
 _PARSING_INFO: Final = "__PARSING_INFO__"
-"""The property of a PROTOBUF schema that has the fields of its message (`ProtobufSchema` of the Java client)."""
+"""The property of a PROTOBUF schema with the fields of its message (`ProtobufSchema` of the Java client)."""
 
 _GIVE_SCHEMA: Final = "set valueFormat=protobuf, valueSchema and valueMessage"
 
@@ -24,7 +24,7 @@ def encoding_of_schema(schema: Schema) -> Encoding | KeyValueEncoding | None:
     """Return the encoding of messages with this schema; None for bytes.
 
     Raises:
-        ValueError: values of this type cannot be decoded; the message says why.
+        ValueError: values of this type cannot be decoded; the message gives the reason.
 
     Example:
         >>> encoding_of_schema(Schema("t", b"", SchemaType.INT32))
@@ -92,7 +92,7 @@ def _class_protobuf(definition: bytes, properties: Mapping[str, str]) -> Encodin
                 name=field["name"],
                 kind=field["type"].lower(),
                 label=field["label"].removeprefix("LABEL_").lower(),
-                # Zero is the default of every field that declares none.
+                # Every field without a declared default has 0.
                 default=defaults.get(field["name"]) or None,
             )
             for field in fields

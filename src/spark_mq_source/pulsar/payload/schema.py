@@ -1,7 +1,7 @@
 """Schemas of a topic's values, as the option `schema` declares them.
 
-A schema says how values are to be read; the broker keeps it, checks that a producer's fits the topic's, and looks into
-no message. JSON and AVRO values are both defined by an Avro schema (Pulsar binary protocol, Schema).
+The broker stores a schema and checks that a producer's matches the topic's; it does not check messages. JSON and AVRO
+values are both defined by an Avro schema (Pulsar binary protocol, Schema).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ValueSchema:
     """One schema.
 
     Attributes:
-        type: `BYTES` (which is none), `STRING`, `JSON` or `AVRO`; empty where there is a definition alone.
+        type: `BYTES` (no schema), `STRING`, `JSON` or `AVRO`; empty if there is only a definition.
         definition: the Avro schema as JSON; empty for BYTES and STRING.
         properties: of the schema, for people.
 
@@ -43,10 +43,10 @@ class ValueSchema:
 
 
 def parse_schema(text: str) -> ValueSchema:
-    """Parse a schema: a name, what `pulsar-admin schemas upload` reads, or an Avro schema alone.
+    """Parse a schema: a name, the JSON for `pulsar-admin schemas upload`, or a bare Avro schema.
 
     Raises:
-        ValueError: it is none; the message says why.
+        ValueError: it is invalid; the message gives the reason.
 
     Example:
         >>> parse_schema("bytes").type, parse_schema("string").type
@@ -83,7 +83,7 @@ def _parse_object(text: str) -> dict[str, Any] | None:
 
 
 def _definition(text: str) -> str:
-    # A broker does not answer a producer whose definition it cannot parse (seen on 4.0.8), so it is looked at here.
+    # A broker does not answer a producer whose definition it cannot parse (seen on 4.0.8), so it is validated here.
     wrong = _fault_of(_parse_object(text))
     if wrong is not None:
         raise ValueError(

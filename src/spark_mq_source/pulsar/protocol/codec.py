@@ -64,7 +64,7 @@ _BASE_COMMAND: Final = _PROTOBUF.class_of(BaseCommand)
 
 
 def encode_command(command: Command) -> bytes:
-    """The frame of a command.
+    """Return the frame of a command.
 
     Raises:
         LocalProtocolError: a field does not fit the protocol.
@@ -97,7 +97,7 @@ def encode_command(command: Command) -> bytes:
 
 
 def encode_send(send: Send) -> bytes:
-    """The beginning of a SEND's frame, which its body follows: so that a large one need not be copied for it.
+    """Return the beginning of a SEND's frame, which its body follows: so that a large one need not be copied for it.
 
     Raises:
         LocalProtocolError: a field does not fit the protocol, or the body is larger than a frame can say.
@@ -129,7 +129,7 @@ def encode_send(send: Send) -> bytes:
 
 
 def decode_command(frame: Frame) -> Command:
-    """The command of a frame.
+    """Return the command of a frame.
 
     Raises:
         RemoteProtocolError: it cannot be parsed, or lacks what the protocol requires.

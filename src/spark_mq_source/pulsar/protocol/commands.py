@@ -1,4 +1,4 @@
-"""The commands of Pulsar's protocol that are in use, as frozen values that declare their fields' numbers on the wire.
+"""The commands of Pulsar's protocol in use, as frozen values that declare the numbers of their fields.
 
 Numbers, types and defaults are those of `PulsarApi.proto` in apache/pulsar (the protocol of brokers 2.x to 4.x; brokers
 4.0 know commands up to type 68). Unused fields are omitted, and skipped when read. Field names are our own: they are
@@ -22,7 +22,7 @@ from spark_mq_source.core.protobuf import Int32, Int64, Uint32, Uint64
 _T = TypeVar("_T")
 
 NO_ID: Final = -1
-"""The id of nothing: 2^64-1 on the wire."""
+"""The absent id: 2^64-1 on the wire."""
 
 COMMAND_TYPES: Final[dict[type, int]] = {}
 """Every command in use, with its number in `BaseCommand.Type`, which is also the number of its field."""
@@ -41,7 +41,7 @@ def _command(command_type: int) -> Callable[[type[_T]], type[_T]]:
 
 
 class Handshake:
-    """A command that a connection sends and answers by itself."""
+    """A command that a connection sends and answers itself."""
 
     __slots__ = ()
 
@@ -53,20 +53,20 @@ class Request:
 
 
 class Response:
-    """The answer to a request; `request_id` says to which."""
+    """The answer to the request `request_id`."""
 
     __slots__ = ()
     request_id: int | None
 
 
 class Notice:
-    """A command that a broker sends of its own accord."""
+    """A command that a broker sends without a request."""
 
     __slots__ = ()
 
 
 class SubType(IntEnum):
-    """How consumers share a subscription."""
+    """Way in which consumers share a subscription."""
 
     Exclusive = 0
     Shared = 1
@@ -75,21 +75,21 @@ class SubType(IntEnum):
 
 
 class InitialPosition(IntEnum):
-    """Where a subscription begins when nothing else says so."""
+    """Start of a subscription that is created."""
 
     Latest = 0
     Earliest = 1
 
 
 class PartitionedMetadataType(IntEnum):
-    """Whether partition metadata was found."""
+    """Result of a request for partition metadata."""
 
     Success = 0
     Failed = 1
 
 
 class LookupType(IntEnum):
-    """What a lookup answers: ask there, connect there, or an error."""
+    """Result of a lookup: ask there, connect there, or an error."""
 
     Redirect = 0
     Connect = 1
@@ -97,14 +97,14 @@ class LookupType(IntEnum):
 
 
 class AckType(IntEnum):
-    """One message, or everything up to it."""
+    """Scope of an acknowledgement: one message, or everything up to it."""
 
     Individual = 0
     Cumulative = 1
 
 
 class ValidationError(IntEnum):
-    """Why a message that is acknowledged could not be read; the broker's log and statistics say it."""
+    """Reason why an acknowledged message could not be read, for the broker's log and statistics."""
 
     UncompressedSizeCorruption = 0
     DecompressionError = 1
@@ -114,14 +114,14 @@ class ValidationError(IntEnum):
 
 
 class KeySharedMode(IntEnum):
-    """Who says which keys a consumer of a Key_Shared subscription gets: the broker, or the consumer by ranges."""
+    """Division of the keys of a Key_Shared subscription: by the broker, or by the consumers' ranges."""
 
     AUTO_SPLIT = 0
     STICKY = 1
 
 
 class ProducerAccessMode(IntEnum):
-    """Whether a topic takes messages of other producers at the same time."""
+    """Access of other producers to the topic at the same time."""
 
     Shared = 0
     Exclusive = 1
@@ -130,7 +130,7 @@ class ProducerAccessMode(IntEnum):
 
 
 class SchemaType(IntEnum):
-    """What the values of a topic are."""
+    """Type of a topic's values."""
 
     NONE = 0
     STRING = 1
@@ -156,21 +156,21 @@ class SchemaType(IntEnum):
 
 
 class TxnAction(IntEnum):
-    """How a transaction ends."""
+    """Outcome of a transaction."""
 
     COMMIT = 0
     ABORT = 1
 
 
 class ResourceType(IntEnum):
-    """Whose id TOPIC_MIGRATED carries."""
+    """Kind of the id in TOPIC_MIGRATED."""
 
     Producer = 0
     Consumer = 1
 
 
 class Mode(IntEnum):
-    """Which topics of a namespace are listed."""
+    """Kinds of topics of a namespace to list."""
 
     PERSISTENT = 0
     NON_PERSISTENT = 1
@@ -179,7 +179,7 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessageId:
-    """A message's id on the wire; (-1, -1) is the earliest one, and the last one of an empty topic."""
+    """A message id on the wire; (-1, -1) is the earliest one, and the last one of an empty topic."""
 
     ledger_id: Annotated[Uint64, 1]
     entry_id: Annotated[Uint64, 2]
@@ -192,7 +192,7 @@ class MessageId:
 
 @dataclass(frozen=True, slots=True)
 class FeatureFlags:
-    """What one side can do beyond its protocol version."""
+    """Features of one side beyond its protocol version."""
 
     supports_auth_refresh: Annotated[bool, 1] = False
     supports_broker_entry_metadata: Annotated[bool, 2] = False
@@ -223,10 +223,10 @@ class Connect(Handshake):
 
 @_command(3)
 class Connected(Handshake):
-    """The broker's answer to it.
+    """The broker's answer to CONNECT.
 
     Attributes:
-        max_message_size: in bytes; None where the broker does not say.
+        max_message_size: in bytes; None if the broker does not report it.
     """
 
     server_version: Annotated[str, 1]
@@ -237,7 +237,7 @@ class Connected(Handshake):
 
 @_command(36)
 class AuthChallenge(Handshake):
-    """The broker asks again who we are, during the handshake or when a token expires."""
+    """The broker requests authentication again, during the handshake or when a token expires."""
 
     server_version: Annotated[str | None, 1] = None
     challenge: Annotated[AuthData | None, 2] = None
@@ -255,17 +255,17 @@ class AuthResponse(Handshake):
 
 @_command(18)
 class Ping(Handshake):
-    """Asks whether the peer is there."""
+    """Probes whether the peer is alive."""
 
 
 @_command(19)
 class Pong(Handshake):
-    """It is."""
+    """The answer to PING."""
 
 
 @_command(21)
 class PartitionedMetadata(Request):
-    """How many partitions a topic has; without `metadata_auto_creation_enabled=False` asking may create it."""
+    """Requests the number of partitions; without `metadata_auto_creation_enabled=False` it may create the topic."""
 
     topic: Annotated[str, 1]
     request_id: Annotated[Uint64, 2]
@@ -278,7 +278,7 @@ class PartitionedMetadataResponse(Response):
 
     Attributes:
         partitions: 0 for a topic without partitions.
-        error: the broker's code where `response` is Failed.
+        error: the broker's code if `response` is Failed.
     """
 
     request_id: Annotated[Uint64, 2]
@@ -290,7 +290,7 @@ class PartitionedMetadataResponse(Response):
 
 @_command(23)
 class Lookup(Request):
-    """Which broker serves a topic."""
+    """Requests the broker that serves a topic."""
 
     topic: Annotated[str, 1]
     request_id: Annotated[Uint64, 2]
@@ -303,7 +303,7 @@ class LookupResponse(Response):
     """The answer to LOOKUP.
 
     Attributes:
-        authoritative: to be passed on when following a redirect.
+        authoritative: to be copied into the next LOOKUP after a redirect.
         proxy_through_service_url: connect to the address in use, with `proxy_to_broker_url`, not to the broker.
     """
 
@@ -319,7 +319,7 @@ class LookupResponse(Response):
 
 @_command(32)
 class GetTopicsOfNamespace(Request):
-    """Which topics a namespace (`tenant/name`) has."""
+    """Requests the topics of a namespace (`tenant/name`)."""
 
     request_id: Annotated[Uint64, 1]
     namespace: Annotated[str, 2]
@@ -328,7 +328,7 @@ class GetTopicsOfNamespace(Request):
 
 @_command(33)
 class GetTopicsOfNamespaceResponse(Response):
-    """Full names, one a partition; none for a namespace that does not exist (seen on broker 4.0.8)."""
+    """Full names, one for each partition; empty if the namespace does not exist (seen on broker 4.0.8)."""
 
     request_id: Annotated[Uint64, 1]
     topics: Annotated[tuple[str, ...], 2] = ()
@@ -346,7 +346,7 @@ class KeyValue(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class IntRange:
-    """Hashes of keys, both ends included; 0 to 65535."""
+    """A range of key hashes, both ends included; 0 to 65535."""
 
     start: Annotated[Int32, 1]
     end: Annotated[Int32, 2]
@@ -354,10 +354,10 @@ class IntRange:
 
 @dataclass(frozen=True, slots=True)
 class KeySharedMeta:
-    """Which keys a consumer of a Key_Shared subscription gets.
+    """The keys of a consumer of a Key_Shared subscription.
 
     Attributes:
-        hash_ranges: of a STICKY consumer: those of its keys; others' must not overlap them.
+        hash_ranges: of a STICKY consumer; must not overlap those of others.
         allow_out_of_order_delivery: whether a key may move to another consumer while its messages are unacknowledged.
     """
 
@@ -373,14 +373,14 @@ class Subscribe(Request):
     Seen on broker 4.0.8:
 
     - `start_message_id` is inclusive and names a whole entry; durable subscriptions ignore it.
-    - With `initial_position` Earliest a start past the end begins the topic again; Latest waits.
+    - With `initial_position` Earliest, a start past the end restarts at the beginning of the topic; Latest waits.
     - `force_topic_creation` is true unless it is sent as false.
 
     Attributes:
-        priority_level: 0 is first: lower levels get messages only while the consumers of higher ones have no permits
-            (Shared), or are active only while there are none (Failover).
-        metadata: of the consumer, which the broker's statistics show.
-        subscription_properties: kept with a durable subscription when this creates it, ignored otherwise.
+        priority_level: 0 is the highest: consumers of the next level get messages only while those before have no
+            permits (Shared), or are active only if there are none before (Failover).
+        metadata: of the consumer; shown in the broker's statistics.
+        subscription_properties: stored if this creates a durable subscription, otherwise ignored.
     """
 
     topic: Annotated[str, 1]
@@ -403,7 +403,7 @@ class Subscribe(Request):
 
 @_command(11)
 class Flow(Request):
-    """Lets the broker send so many more messages; 1 to 2^31-1."""
+    """Allows the broker to send this many more messages; 1 to 2^31-1."""
 
     consumer_id: Annotated[Uint64, 1]
     message_permits: Annotated[Uint32, 2]
@@ -413,7 +413,7 @@ class Message(NamedTuple):
     """One entry: a message, or a batch of them.
 
     Attributes:
-        ack_set: words of 64 bits; where not empty, a 0 bit marks a message of the batch as acknowledged before.
+        ack_set: 64-bit words; if not empty, a 0 bit marks a message of the batch that is already acknowledged.
         body: everything after the command (see wire.py), a view of the received bytes.
     """
 
@@ -427,7 +427,7 @@ class Message(NamedTuple):
 
 @_command(12)
 class Unsubscribe(Request):
-    """Deletes the subscription of a consumer, which is closed with it; refused while it has other consumers."""
+    """Deletes the subscription of a consumer, and closes the consumer; refused if it has other consumers."""
 
     consumer_id: Annotated[Uint64, 1]
     request_id: Annotated[Uint64, 2]
@@ -438,7 +438,7 @@ class CloseConsumer(Request, Notice):
     """Closes a consumer; from the broker, with `request_id` -1: it is closed, subscribe again.
 
     Attributes:
-        assigned_broker_service_url: where the topic has gone, if the broker knows.
+        assigned_broker_service_url: the topic's new broker, if known.
     """
 
     consumer_id: Annotated[Uint64, 1]
@@ -449,7 +449,7 @@ class CloseConsumer(Request, Notice):
 
 @_command(29)
 class GetLastMessageId(Request):
-    """Where the topic of a consumer ends."""
+    """Requests the end of a consumer's topic."""
 
     consumer_id: Annotated[Uint64, 1]
     request_id: Annotated[Uint64, 2]
@@ -457,7 +457,7 @@ class GetLastMessageId(Request):
 
 @_command(30)
 class GetLastMessageIdResponse(Response):
-    """The last message that can be delivered now, and where the subscription's cursor is."""
+    """The last message that can be delivered now, and the subscription's cursor."""
 
     last_message_id: Annotated[MessageId, 1]
     request_id: Annotated[Uint64, 2]
@@ -476,7 +476,7 @@ class Seek(Request):
 
 @_command(25)
 class ConsumerStats(Request):
-    """Asks for the statistics of a consumer; for one that is not open, the broker drops the connection."""
+    """Requests the statistics of a consumer; if the consumer is not open, the broker drops the connection."""
 
     request_id: Annotated[Uint64, 1]
     consumer_id: Annotated[Uint64, 4]
@@ -487,9 +487,9 @@ class ConsumerStatsResponse(Response):
     """Statistics of a consumer and its subscription.
 
     Attributes:
-        msg_backlog: entries from the cursor to the end; does not fall with reading, only with ACK (broker 4.0.8).
-        blocked_consumer_on_unacked_msgs: the broker sends nothing until some of the unacknowledged are acknowledged.
-        error_code: the broker's code where the request failed.
+        msg_backlog: entries from the cursor to the end; only ACK reduces it, not reading (broker 4.0.8).
+        blocked_consumer_on_unacked_msgs: the broker sends nothing until some messages are acknowledged.
+        error_code: the broker's code if the request failed.
     """
 
     request_id: Annotated[Uint64, 1]
@@ -525,14 +525,14 @@ class Error(Response):
 
 @_command(27)
 class ReachedEndOfTopic(Notice):
-    """The topic is terminated and everything in it acknowledged."""
+    """The topic is terminated and fully acknowledged."""
 
     consumer_id: Annotated[Uint64, 1]
 
 
 @_command(68)
 class TopicMigrated(Notice):
-    """The topic lives in another cluster now."""
+    """The topic has moved to another cluster."""
 
     resource_id: Annotated[Uint64, 1]
     resource_type: Annotated[ResourceType, 2]
@@ -560,7 +560,7 @@ class Ack(Request):
 
 
 class AckEntries(NamedTuple):
-    """An ACK of whole entries, each for itself; what arrives is an `Ack`.
+    """An ACK of whole entries, each individually; decoded as `Ack`.
 
     Attributes:
         entries: ledger and entry of each.
@@ -571,7 +571,7 @@ class AckEntries(NamedTuple):
     request_id: int
 
     def __str__(self) -> str:
-        """For an error: without the entries, of which there may be thousands."""
+        """Return a text for errors, without the entries, of which there may be thousands."""
         return f"AckEntries({len(self.entries)} entries, request_id={self.request_id})"
 
 
@@ -587,10 +587,10 @@ class AckResponse(Response):
 
 @_command(20)
 class RedeliverUnacknowledgedMessages(Request):
-    """Has messages delivered again, to any consumer of the subscription; not answered.
+    """Requests redelivery of messages, to any consumer of the subscription; not answered.
 
     Attributes:
-        message_ids: which; none for all that the consumer has not acknowledged, as ever with Exclusive and Failover.
+        message_ids: empty for all that the consumer has not acknowledged, which Exclusive and Failover always mean.
     """
 
     consumer_id: Annotated[Uint64, 1]
@@ -599,12 +599,12 @@ class RedeliverUnacknowledgedMessages(Request):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What the values of a topic are.
+    """The schema of a topic's values.
 
     Attributes:
-        name: for people; the broker replaces it by the topic's.
+        name: for people; the broker replaces it by the topic's name.
         schema_data: the definition: empty for a STRING, Avro's JSON for JSON and AVRO.
-        type: `SchemaType`; a number, because a broker may know more.
+        type: `SchemaType`; an int, because a newer broker may have more.
     """
 
     name: Annotated[str, 1]
@@ -615,10 +615,10 @@ class Schema:
 
 @_command(34)
 class GetSchema(Request):
-    """What schema a topic has; a partition's name does for the topic's (seen on broker 4.0.8).
+    """Requests the schema of a topic, also by the name of a partition (seen on broker 4.0.8).
 
     Attributes:
-        schema_version: as a message carries it; None for the latest.
+        schema_version: as in a message; None for the latest.
     """
 
     request_id: Annotated[Uint64, 1]
@@ -628,10 +628,10 @@ class GetSchema(Request):
 
 @_command(35)
 class GetSchemaResponse(Response):
-    """The answer to GET_SCHEMA; TopicNotFound where the topic has no schema, or none of that version.
+    """The answer to GET_SCHEMA; TopicNotFound if the topic has no schema, or not this version.
 
     Attributes:
-        schema_version: which one it is.
+        schema_version: the version of the answer.
     """
 
     request_id: Annotated[Uint64, 1]
@@ -643,12 +643,12 @@ class GetSchemaResponse(Response):
 
 @_command(5)
 class Producer(Request):
-    """Opens a producer; a topic that does not exist is created where the broker may (seen on broker 4.0.8).
+    """Opens a producer; creates a missing topic if the broker may (seen on broker 4.0.8).
 
     Attributes:
-        producer_name: None for one that the broker makes up, and answers; it is to be used again after a reconnect.
-        epoch: counts the reconnects of a producer whose name the broker made up.
-        topic_epoch: what PRODUCER_SUCCESS said, of an exclusive producer that reconnects.
+        producer_name: None to let the broker generate one, for reuse after a reconnect.
+        epoch: number of reconnects of a producer whose name the broker generated.
+        topic_epoch: from PRODUCER_SUCCESS, if an exclusive producer reconnects.
     """
 
     topic: Annotated[str, 1]
@@ -669,10 +669,9 @@ class ProducerSuccess(Response):
     """The answer to PRODUCER.
 
     Attributes:
-        last_sequence_id: the highest that the broker has stored from a producer of this name, where it deduplicates;
-            -1 for none.
-        schema_version: what messages of the producer's schema are to carry; empty where the topic has none.
-        producer_ready: False while an exclusive producer waits for its turn; the same answer comes again then.
+        last_sequence_id: the highest stored from a producer of this name, if the broker deduplicates; -1 for none.
+        schema_version: the version to set in messages of the producer's schema; empty if the topic has none.
+        producer_ready: False while an exclusive producer waits; the same answer is sent again when it is ready.
     """
 
     request_id: Annotated[Uint64, 1]
@@ -686,13 +685,13 @@ class ProducerSuccess(Response):
 class Send(NamedTuple):
     """Publishes one entry: a message, a batch of them, or a chunk of one.
 
-    Seen on broker 4.0.8: on a producer that it has closed a SEND is ignored without a word; on one that the client has
-    closed the connection is dropped.
+    Seen on broker 4.0.8: a SEND on a producer that the broker has closed is ignored silently; on one that the client
+    has closed, it makes the broker drop the connection.
 
     Attributes:
-        sequence_id: of the message, or the first one of the batch.
+        sequence_id: of the message, or of the first one in the batch.
         num_messages: of the batch; 1 for a message.
-        highest_sequence_id: of the batch: its last one; without it a batch counts as its first message only.
+        highest_sequence_id: of the last message in the batch; without it a batch counts as its first message only.
         body: checksum, metadata and payload.
     """
 
@@ -711,8 +710,8 @@ class SendReceipt(Notice):
     """The broker has stored an entry.
 
     Attributes:
-        message_id: where; (-1, -1) for a duplicate, which was dropped.
-        highest_sequence_id: of a batch; -1 or 0 where SEND had none.
+        message_id: its id; (-1, -1) for a duplicate, which was dropped.
+        highest_sequence_id: of a batch; -1 or 0 if SEND had none.
     """
 
     producer_id: Annotated[Uint64, 1]
@@ -722,7 +721,7 @@ class SendReceipt(Notice):
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether the broker dropped the entry, whole: it had stored one with this or a higher sequence id."""
+        """True if the broker dropped the whole entry because it has stored this or a higher sequence id."""
         return self.message_id is not None and self.message_id.ledger_id == NO_ID
 
 
@@ -731,7 +730,7 @@ class SendError(Notice):
     """The broker has not stored an entry.
 
     Attributes:
-        sequence_id: of the message; of a batch the highest one (seen on broker 4.0.8).
+        sequence_id: of the message; of a batch, the highest one (seen on broker 4.0.8).
     """
 
     producer_id: Annotated[Uint64, 1]
@@ -742,10 +741,10 @@ class SendError(Notice):
 
 @_command(15)
 class CloseProducer(Request, Notice):
-    """Closes a producer; from the broker (`request_id` -1) it means: look the topic up again.
+    """Closes a producer; from the broker (`request_id` -1): look the topic up again.
 
     Attributes:
-        assigned_broker_service_url: where the topic has gone, if the broker knows.
+        assigned_broker_service_url: the topic's new broker, if known.
     """
 
     producer_id: Annotated[Uint64, 1]
@@ -756,7 +755,7 @@ class CloseProducer(Request, Notice):
 
 @_command(62)
 class TcClientConnectRequest(Request):
-    """Has a broker load the transaction coordinator whose assignment topic it serves; needed once a load."""
+    """Loads the transaction coordinator whose assignment topic the broker serves; needed once per load."""
 
     request_id: Annotated[Uint64, 1]
     tc_id: Annotated[Uint64, 2]
@@ -773,7 +772,7 @@ class TcClientConnectResponse(Response):
 
 @_command(50)
 class NewTxn(Request):
-    """Begins a transaction; a time to live that is 0 or unset has passed at once (seen on broker 4.0.8)."""
+    """Begins a transaction; a time to live of 0 or none expires at once (seen on broker 4.0.8)."""
 
     request_id: Annotated[Uint64, 1]
     txn_ttl_millis: Annotated[Uint64, 2]
@@ -782,7 +781,7 @@ class NewTxn(Request):
 
 @dataclass(frozen=True, slots=True)
 class _TxnResponse(Response):
-    """The fields of all answers about a transaction."""
+    """The fields of all answers about transactions."""
 
     request_id: Annotated[Uint64, 1]
     txnid_least_bits: Annotated[Uint64, 2] = 0
@@ -793,7 +792,7 @@ class _TxnResponse(Response):
 
 @_command(51)
 class NewTxnResponse(_TxnResponse):
-    """The answer to NEW_TXN: the transaction's id, in two halves, the coordinator's being the most significant."""
+    """The answer to NEW_TXN: the transaction's id in two halves; the more significant one is the coordinator."""
 
 
 @_command(52)
@@ -813,7 +812,7 @@ class AddPartitionToTxnResponse(_TxnResponse):
 
 @_command(56)
 class EndTxn(Request):
-    """Commits or aborts a transaction; one that has ended before is TransactionNotFound, however it ended."""
+    """Commits or aborts a transaction; an ended one is TransactionNotFound, whatever its outcome."""
 
     request_id: Annotated[Uint64, 1]
     txnid_least_bits: Annotated[Uint64, 2]
@@ -828,7 +827,7 @@ class EndTxnResponse(_TxnResponse):
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
-    """A command we do not use or that a newer broker invented."""
+    """A command that this package does not use or that a newer broker has."""
 
     command_type: int
 

@@ -1,8 +1,8 @@
 """The state machine of one connection to a Pulsar broker or proxy: bytes and times in, events and bytes out.
 
-Everything that is true of the connection as a whole is decided here: the handshake, keep-alive both ways, renewed
+This module decides all that concerns a whole connection: the handshake, keep-alive in both directions, renewed
 authentication, which consumers, producers and requests are open, and what must not be sent because the broker would
-drop the connection for it. What a topic is and where it lives is not.
+drop the connection. It knows nothing of topics and lookups.
 
 ::
 
@@ -48,26 +48,26 @@ from spark_mq_source.pulsar.protocol.wire import (
 logger = logging.getLogger(__name__)
 
 PROTOCOL_VERSION: Final = 20
-"""What we speak. A broker sends broker entry metadata from 18 on, reads partition metadata's flag from 19 on, and says
-that a topic has migrated from 20 on (recorded from broker 4.0.8 with a client that speaks 20)."""
+"""The version that we announce. A broker sends broker entry metadata from 18 on, reads partition metadata's flag from
+19 on, and sends TOPIC_MIGRATED from 20 on (recorded from broker 4.0.8 with a client of version 20)."""
 
 MAX_FRAME_BYTES: Final = 256 << 20
-"""The largest frame taken, whatever message size a broker allows: a bound of memory, not of the protocol."""
+"""The largest frame accepted, whatever message size a broker allows: a memory limit, not one of the protocol."""
 
 MAX_PERMITS: Final = (1 << 31) - 1
-"""More permits in one FLOW, or outstanding, and the broker drops the connection or stalls (seen on broker 4.0.8)."""
+"""With more permits in one FLOW, or outstanding, the broker drops the connection or stalls (seen on broker 4.0.8)."""
 
 COUNT_ABOVE_PERMITS: Final = 1 << 30
-"""Where permits begin to be counted exactly, see `_Opened`."""
+"""Number of permits from which on they are counted exactly, see `_Opened`."""
 
 Event: TypeAlias = commands.Connected | Message | Notice | Response
-"""What `PulsarConnection.events_received` gives."""
+"""The events of `PulsarConnection.events_received`."""
 
 _UNANSWERED: Final = (commands.Flow, commands.RedeliverUnacknowledgedMessages)
 
 
 class ConnectionState(Enum):
-    """Where a connection is in its life."""
+    """State in the life of a connection."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -75,7 +75,7 @@ class ConnectionState(Enum):
 
 
 class _Opened:
-    """A consumer or producer that is open, or asked for by the request `asked_by`."""
+    """A consumer or producer that is open, or requested by `asked_by`."""
 
     __slots__ = ("asked_by", "is_open", "permits")
 
@@ -83,10 +83,10 @@ class _Opened:
         self.asked_by = asked_by
         self.is_open = False
         self.permits = 0
-        """Of a consumer, never less than what the broker still has.
+        """Of a consumer: at least the permits that the broker still has.
 
-        An entry is counted as one message, because its number of messages costs a parse of its metadata, until there
-        are so many permits that a long read of batches might seem to overflow; then entries are counted exactly.
+        An entry counts as one message, because its number of messages would require parsing its metadata. With so many
+        permits that a long read of batches could seem to overflow, entries are counted exactly.
         """
 
     def record_received(self, message: Message) -> None:
@@ -94,43 +94,43 @@ class _Opened:
 
 
 class Authentication(Protocol):
-    """What a connection asks for when it connects and when the broker challenges it."""
+    """Authentication of a connection, at the start and at the broker's challenges."""
 
     @property
     def method_name(self) -> str:
         """The broker's name of the method."""
 
     def auth_data(self, challenge: bytes | None) -> bytes:
-        """What proves who we are; `challenge` is what the broker sent, None when connecting.
+        """Return the credentials; `challenge` is the broker's data, None when connecting.
 
         Raises:
-            MQSourceError: it cannot be had.
+            MQSourceError: there are none.
         """
 
     def principal(self, data: bytes) -> str:
-        """Who we are by this proof, for an error."""
+        """Return the name that these credentials prove, for errors."""
 
 
 class PulsarConnection(SansIOConnection[Command, Event]):
     """One connection; CONNECT is queued at once.
 
     Args:
-        client_version: what we call ourselves; brokers show it in their statistics.
-        authentication: who we are; None for brokers that do not ask.
-        proxy_to_broker_url: `host:port` of the broker that the proxy at the other end is to connect us with.
-        keep_alive_ms: after so much silence a PING is sent; after twice as much the peer is dead.
-        max_frame_bytes: the largest frame taken, whatever message size the broker allows.
+        client_version: our name; brokers show it in their statistics.
+        authentication: None for brokers without authentication.
+        proxy_to_broker_url: `host:port` of the broker to which a proxy must forward this connection.
+        keep_alive_ms: silence after which a PING is sent; after twice as much the peer is dead.
+        max_frame_bytes: the largest frame accepted, whatever message size the broker allows.
         now: monotonic seconds, as everywhere here.
 
     Attributes:
-        state: where the connection is in its life.
-        server_version: what the broker calls itself, once CONNECTED.
-        protocol_version: what the broker speaks with us, once CONNECTED.
-        feature_flags: what the broker can do beyond that, once CONNECTED.
-        max_message_bytes: the largest message the broker takes.
+        state: state in the connection's life.
+        server_version: the broker's name and version, once CONNECTED.
+        protocol_version: the common version, once CONNECTED.
+        feature_flags: the broker's further features, once CONNECTED.
+        max_message_bytes: the largest message that the broker accepts.
 
     Raises:
-        MQSourceError: `authentication` has nothing to show.
+        MQSourceError: `authentication` has no credentials.
         LocalProtocolError: an argument does not fit the protocol.
 
     Example:
@@ -194,26 +194,26 @@ class PulsarConnection(SansIOConnection[Command, Event]):
 
     @property
     def principal(self) -> str:
-        """Who we are to the broker, for an error; without a secret."""
+        """The name by which the broker knows us, for errors; without a secret."""
         return "nobody in particular" if self._authentication is None else self._authentication.principal(self._shown)
 
     @property
     def proof(self) -> bytes:
-        """The credentials that the broker was shown last; empty for none."""
+        """The credentials last sent to the broker; empty for none."""
         return self._shown
 
-    # What goes out.
+    # Output.
 
     def next_request_id(self) -> int:
-        """An id that no request of this connection has had from here."""
+        """Return an id that this connection has not used for a request."""
         self._last_request_id += 1
         return self._last_request_id
 
     def send(self, command: Command) -> None:
-        """Queues a command.
+        """Queue a command.
 
-        A FLOW or REDELIVER_UNACKNOWLEDGED_MESSAGES for a consumer that the broker has closed meanwhile is dropped: it
-        crossed CLOSE_CONSUMER on the way.
+        A FLOW or REDELIVER_UNACKNOWLEDGED_MESSAGES for a consumer that the broker has meanwhile closed is dropped,
+        because it crossed CLOSE_CONSUMER.
 
         Raises:
             LocalProtocolError: not connected, not a command of clients, or one for which the broker would drop the
@@ -267,7 +267,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
     def _send_entry(self, send: Send) -> None:
         producer = self._producers.get(send.producer_id)
         if producer is None and send.producer_id in self._producers_closed_by_broker:
-            # Sent all the same it would be ignored, without a word (seen on broker 4.0.8).
+            # The broker would ignore it silently (seen on broker 4.0.8).
             raise ServiceNotReadyError(
                 f"SEND {send.sequence_id}: the broker has closed producer {send.producer_id} meanwhile; open it again"
             )
@@ -290,10 +290,10 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         return self._silent_since + intervals * self._keep_alive_seconds
 
     def _handle_timer(self, now: float) -> None:
-        """Sends a PING after one interval of silence; after the second one the broker is dead.
+        """Send a PING after one interval of silence; after the second one the broker is dead.
 
-        While nothing is read silence proves nothing, but PINGs are still sent: anything we send keeps the broker from
-        taking us for dead, though it sees no PONG from us.
+        While reading is paused, silence proves nothing, but PINGs are still sent: any traffic of ours keeps the broker
+        from closing the connection, though it gets no PONG.
         """
         if self._connecting:
             self._lose(f"no answer to CONNECT for {now - self._silent_since:.0f} s")
@@ -317,7 +317,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             )
         self._lose(f"the broker closed the connection{self._still_open()}")
 
-    # Inside.
+    # Internals.
 
     def _take_frames(self, data: memoryview) -> int:
         events, consumers = self._events, self._consumers
@@ -340,7 +340,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
     def _take_stray(self, message: Message) -> None:
         if self.state is not ConnectionState.CONNECTED:
             raise RemoteProtocolError("a MESSAGE before CONNECTED")
-        # Closing a consumer does not call back what is under way to it.
+        # Messages in transit still arrive after their consumer is closed.
         logger.debug("a message for consumer %d, which is not open, was dropped", message.consumer_id)
 
     def _take(self, command: Command) -> None:
@@ -400,7 +400,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
 
     def _take_response(self, response: Response) -> None:
         if isinstance(response, commands.ProducerSuccess) and not response.producer_ready:
-            # It waits for its turn, and so does the request: this same answer comes again.
+            # The producer still waits for exclusive access, and so does the request: the same answer will come again.
             logger.info("producer %s waits until it may be exclusive", response.producer_name)
             return
         request = None if response.request_id is None else self._requests.pop(response.request_id, None)
@@ -412,7 +412,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
 
     @staticmethod
     def _note_opened(asked: dict[int, _Opened], number: int, response: Response) -> None:
-        # It may have been closed, and its id taken anew, before the answer came.
+        # It may have been closed, and its id reused, before the answer arrived.
         if number in asked and asked[number].asked_by == response.request_id:
             if isinstance(response, commands.Success | commands.ProducerSuccess):
                 asked[number].is_open = True
@@ -435,7 +435,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         self._unsent += encode_command(commands.AuthResponse(self._client_version, response, PROTOCOL_VERSION))
 
     def _consumer_for(self, command: Request | AckEntries) -> _Opened | None:
-        """The consumer a command is for, checked; None where there is none or it need not be open."""
+        """Return the consumer of a command after a check; None if there is none or it need not be open."""
         match command:
             case commands.Subscribe():
                 if command.consumer_id in self._consumers:
@@ -453,7 +453,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
                 consumer = self._consumers.get(command.consumer_id)
             case _:
                 return None
-        # CONSUMER_STATS must find the consumer; the others may follow SUBSCRIBE without waiting for its answer.
+        # CONSUMER_STATS requires an open consumer; the others may follow SUBSCRIBE without waiting for its answer.
         if consumer is not None and (consumer.is_open or not isinstance(command, commands.ConsumerStats)):
             return consumer
         if command.consumer_id not in self._closed_by_broker:
@@ -472,7 +472,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             )
 
     def _still_open(self) -> str:
-        """What the end of the connection leaves open, for an error."""
+        """Return what the end of the connection leaves open, for an error."""
         text = self._left_open(self._requests.values())
         for count, what in ((len(self._consumers), "consumers"), (len(self._producers), "producers")):
             if count:

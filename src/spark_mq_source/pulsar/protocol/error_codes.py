@@ -1,7 +1,7 @@
-"""The broker's error codes -> error classes, each with what to do about it.
+"""Maps the broker's error codes to error classes, each with a remedy.
 
-The codes are `ServerError` of Pulsar's protocol (0 to 25 on broker 4.0.8). Whether trying again can help is the class's
-`retryable`; what was seen on broker 4.0.8 decides it (a restarting broker, for one, answers PersistenceError first).
+The codes are `ServerError` of Pulsar's protocol (0 to 25 on broker 4.0.8). The class's `retryable` says whether a retry
+can help; observations of broker 4.0.8 decide it (for example, a restarting broker first answers PersistenceError).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from spark_mq_source.core.errors import (
 )
 
 MAX_BROKER_MESSAGE_CHARACTERS = 500
-"""Brokers put whole stack traces into their messages; nobody reads further than this."""
+"""Maximum length of a broker's message: some contain whole stack traces."""
 
 
 _METADATA_ERROR = 1
 _TOPIC_NOT_FOUND = 11
 _NO_NAMESPACE = "Namespace not found"
-"""What broker 2.10.1 says with MetadataError to LOOKUP and PARTITIONED_METADATA of a namespace that does not exist."""
+"""Broker 2.10.1's text with MetadataError for LOOKUP and PARTITIONED_METADATA of a missing namespace."""
 
 
 class _Code(NamedTuple):
@@ -84,12 +84,12 @@ _CODES = {
 
 
 def error_for_code(code: int, broker_message: str, context: str) -> BrokerError:
-    """The error of a broker's answer, to be raised.
+    """Return the error for a broker's answer.
 
     Args:
-        code: `ServerError`; codes we do not know are a plain BrokerError.
-        broker_message: the broker's own words; only the beginning is kept.
-        context: what was asked of whom, put in front; may be empty.
+        code: `ServerError`; an unknown code is a plain BrokerError.
+        broker_message: the broker's text; only the beginning is kept.
+        context: the request, put in front; may be empty.
 
     Example:
         >>> error = error_for_code(5, "Exclusive consumer is already connected", "subscription s")

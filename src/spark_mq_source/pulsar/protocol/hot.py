@@ -20,21 +20,21 @@ _ONE_BYTE: Final = tuple(bytes([value]) for value in range(64))
 #       08 <varint>            ledger_id
 #       10 <varint>            entry_id
 #       [18 <varint>]          partition; -1 takes ten bytes
-# Anything else, whatever it is, goes to the codec, so nothing here has to be an error.
+# Anything else goes to the codec, so nothing here has to be an error.
 MESSAGE_PREFIX: Final = b"\x08\x09\x4a"
 _NO_PARTITION: Final = b"\x18" + b"\xff" * 9 + b"\x01"
 _CONSUMER_ID, _MESSAGE_ID, _LEDGER_ID, _ENTRY_ID, _PARTITION = 0x08, 0x12, 0x08, 0x10, 0x18
 _MORE: Final = 0x80
 _MAX_USUAL_BYTES: Final = 64
-"""A usual MESSAGE has 50 bytes at most; sizes below 128 are varints of one byte, which is relied upon."""
+"""Maximum size of a usual MESSAGE is 50 bytes; the decoder relies on sizes below 128, which are one-byte varints."""
 _MAX_USUAL_SHIFT: Final = 56
-"""Longer varints are ids from 2^63 on, which are negative here, or broken."""
+"""Longer varints are ids from 2^63 on, which are negative here, or invalid."""
 _PARTITION_FIELD_BYTES: Final = (2, 3)
 
 
 def decode_usual_message(data: bytes, body: memoryview) -> Message | None:  # noqa: PLR0911, PLR0912 - one a doubt
-    """Decodes the command of a MESSAGE; returns None if it does not have the usual form."""
-    # A third of the time that the codec takes; hence the varints written out.
+    """Decode the command of a MESSAGE; return None if it does not have the usual form."""
+    # A third of the codec's time; hence the inlined varints.
     size = len(data)
     if size > _MAX_USUAL_BYTES:
         return None
@@ -108,20 +108,20 @@ _INDIVIDUAL: Final = b"\x10\x00"
 
 
 def encode_ack_entries(ack: AckEntries) -> bytes:
-    """The command of an ACK.
+    """Return the encoded command of an ACK.
 
     Example:
         >>> encode_ack_entries(AckEntries(consumer_id=1, entries=[(7, 0), (7, 300)], request_id=5)).hex(" ", -4)
         '080a5213 08011000 1a040807 10001a05 080710ac 024005'
     """
-    # A sixth of the time that the codec takes.
+    # A sixth of the codec's time.
     parts = [b"\x08", encode_varint(ack.consumer_id), _INDIVIDUAL]
     last_ledger, head = None, b""
     for ledger_id, entry_id in ack.entries:
         if ledger_id != last_ledger:
             last_ledger, head = ledger_id, b"\x08" + encode_varint(ledger_id) + b"\x10"
         entry = encode_varint(entry_id)
-        # Of two varints: shorter than 128 bytes.
+        # Two varints take less than 128 bytes.
         parts += (b"\x1a", _ONE_BYTE[len(head) + len(entry)], head, entry)
     parts += (b"\x40", encode_varint(ack.request_id))
     return _ACK_PREFIX + encode_sized(b"".join(parts))

@@ -1,6 +1,6 @@
-"""The metadata of an entry: `MessageMetadata` of `PulsarApi.proto`, with our field names.
+"""The metadata of an entry: `MessageMetadata` of `PulsarApi.proto`, with our own field names.
 
-The loops that decode entries have the numbers of the fields from here (`TAGS`), not the library.
+The loops that decode entries use the field numbers of `TAGS`, not protobuf.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM
 
 
 class EncryptionKeys(TypedDict, total=False):
-    """A data key, encrypted by the key of that name."""
+    """A data key, encrypted with the key of this name."""
 
     key: Required[Annotated[str, 1]]
     value: Required[Annotated[bytes, 2]]
@@ -23,10 +23,10 @@ class EncryptionKeys(TypedDict, total=False):
 
 
 class MessageMetadata(TypedDict, total=False):
-    """Of an entry: a message, a batch of them, or a chunk of one.
+    """Metadata of an entry: a message, a batch, or a chunk.
 
     Attributes:
-        publish_time: ms since 1970, as all times.
+        publish_time: ms since 1970, like all times.
         compression: NONE=0, LZ4=1, ZLIB=2, ZSTD=3, SNAPPY=4.
         num_messages_in_batch: absent for a single message.
     """
@@ -71,16 +71,16 @@ KINDS: Final = {field.name: _KINDS[field.cpp_type] for field in _FIELDS}
 """The type of each field; text is ``bytes``."""
 
 TAGS: Final = {field.name: field.number << 3 | (2 * (KINDS[field.name] in {"bytes", "message"})) for field in _FIELDS}
-"""The tag of each field: its number and wire type. A field that is repeated may be packed as well."""
+"""The tag of each field: its number and wire type. A repeated field may also be packed."""
 
 
 def encode_metadata(metadata: MessageMetadata) -> bytes:
-    """The bytes of metadata."""
+    """Return encoded metadata."""
     return _MESSAGE_METADATA(**metadata).SerializeToString()  # type: ignore[no-any-return]
 
 
 def decode_metadata(body: memoryview) -> tuple[MessageMetadata, int]:
-    """The metadata of an entry, and how many bytes it takes.
+    """Return the metadata of an entry, and its size in bytes.
 
     Args:
         body: everything after a MESSAGE's command (see wire.py).
@@ -106,9 +106,9 @@ def decode_metadata(body: memoryview) -> tuple[MessageMetadata, int]:
 
 
 def count_messages(body: memoryview) -> int:
-    """How many messages an entry holds: what the broker charges against the permits of a consumer.
+    """Return the number of messages of an entry, which the broker subtracts from a consumer's permits.
 
-    Not for the hot path. A body that cannot be read counts as one message, which is what it can least be.
+    Not for the hot path. An unreadable body counts as one message, the minimum.
 
     Example:
         >>> metadata = bytes.fromhex("0a0170 1000 1801 5803")  # producer "p", sequence 0, time 1, a batch of 3

@@ -13,11 +13,11 @@
     metadata       = protobuf MessageMetadata
     payload        = *octet
 
-All integers are big-endian and unsigned. Source: Pulsar binary protocol, Framing and Message commands. A body is kept
-whole here: only who decodes messages looks into it.
+All integers are big-endian and unsigned. Source: Pulsar binary protocol, Framing and Message commands. A body is not
+parsed here.
 
-A peer that is no Pulsar broker is recognised by its first bytes: read as a size, ``HTTP`` is 1.2 GB and a TLS record
-352 MB, so the check of the size finds both at once and the error can name them.
+A peer that is no Pulsar broker is recognised by its first bytes: as a size, ``HTTP`` is 1.2 GB and a TLS record 352 MB,
+so the size check detects both at once and the error can name them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import NamedTuple
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
 
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
-"""The largest message where the broker names no limit (Pulsar binary protocol, Framing)."""
+"""The largest message if the broker reports no limit (Pulsar binary protocol, Framing)."""
 
 FRAME_OVERHEAD_BYTES = 10 * 1024 + 16 * 1024
-"""What a frame may be larger than a message: the broker's own padding of 10 KiB, and the command and the broker entry
-metadata that it adds when it delivers."""
+"""Maximum excess of a frame over its message: the broker's own padding of 10 KiB, the command, and the broker entry
+metadata that is added on delivery."""
 
 BROKER_METADATA_MAGIC = b"\x0e\x02"
 CHECKSUM_MAGIC = b"\x0e\x01"
@@ -46,11 +46,11 @@ TLS_ALERT, TLS_HANDSHAKE, TLS_MAJOR_VERSION = 0x15, 0x16, 0x03
 
 
 class Frame(NamedTuple):
-    """One frame, as views of the bytes it was read from.
+    """One frame, as views of the received bytes.
 
     Attributes:
         command: the serialized BaseCommand.
-        body: what follows the command; None where nothing does.
+        body: the bytes after the command; None if there are none.
         size: of the whole frame, in bytes.
     """
 
@@ -60,10 +60,10 @@ class Frame(NamedTuple):
 
 
 def encode_frame(command: bytes, body: bytes | memoryview | None = None) -> bytes:
-    """The bytes of one frame.
+    """Return one encoded frame.
 
     Raises:
-        LocalProtocolError: the frame is larger than its own size field can say.
+        LocalProtocolError: the frame is too large for its size field.
 
     Example:
         >>> encode_frame(b"cmd", b"body").hex(" ", -4)
@@ -73,10 +73,10 @@ def encode_frame(command: bytes, body: bytes | memoryview | None = None) -> byte
 
 
 def encode_frame_head(command: bytes, body_bytes: int) -> bytes:
-    """The bytes of a frame up to its body.
+    """Return an encoded frame up to its body.
 
     Raises:
-        LocalProtocolError: the frame is larger than its own size field can say.
+        LocalProtocolError: the frame is too large for its size field.
     """
     total = SIZE_BYTES + len(command) + body_bytes
     if total >= 1 << 32:
@@ -85,15 +85,15 @@ def encode_frame_head(command: bytes, body_bytes: int) -> bytes:
 
 
 def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | None:
-    """The frame that begins at `offset`, or None while it is not whole.
+    """Return the frame that begins at `offset`, or None while it is incomplete.
 
     Args:
-        data: what was received.
+        data: the received bytes.
         offset: where the frame begins.
         max_frame_bytes: a larger `total_size` is refused as soon as it is read.
 
     Raises:
-        RemoteProtocolError: the sizes are impossible; nobody is made to wait for the bytes they promise.
+        RemoteProtocolError: the sizes are impossible, found before the announced bytes arrive.
 
     Example:
         >>> frame = take_frame(memoryview(encode_frame(b"cmd", b"body") + b"next"), 0, 1000)
@@ -121,7 +121,7 @@ def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | N
 
 
 def missing_bytes(data: memoryview, offset: int) -> int:
-    """How many bytes the frame that begins at `offset` lacks, as far as can be told; call after `take_frame`.
+    """Return the known number of missing bytes of the frame that begins at `offset`; call after `take_frame`.
 
     Example:
         >>> missing_bytes(memoryview(encode_frame(b"cmd")[:9]), 0), missing_bytes(memoryview(b""), 0)

@@ -74,7 +74,7 @@ def retry_topic_of(topic: str, subscription: str) -> str:
 
 
 def nack_delay_ms(first_ms: int, most_ms: int, times: int) -> int:
-    """How long a message waits that was put off so often before: twice as long each time.
+    """Return how long a message waits that was put off so often before: twice as long each time.
 
     Example:
         >>> [nack_delay_ms(1000, 600_000, times) for times in (0, 1, 5, 10, 1000)]
@@ -85,7 +85,7 @@ def nack_delay_ms(first_ms: int, most_ms: int, times: int) -> int:
 
 
 def times_put_off(properties: Mapping[str, str]) -> int:
-    """How often a message says that it was put off; 0 where it says nothing, or nothing sensible.
+    """Return how often a message says that it was put off; 0 where it says nothing, or nothing sensible.
 
     Example:
         >>> times_put_off({"RECONSUMETIMES": "3"}), times_put_off({}), times_put_off({"RECONSUMETIMES": "many"})
@@ -144,7 +144,7 @@ class RetryLetters(DeadLetters):
         """They are not given up."""
 
     def _described(self, cells: Mapping[str, Any], reason: str) -> Mapping[str, str]:
-        """The properties of a letter; it needs no reason."""
+        """Return the properties of a letter; it needs no reason."""
         del reason
         # The first topic and position are kept, as Java's client does.
         described = self._with_origin(cells)
@@ -212,7 +212,7 @@ class QueueLetters:
         )
 
     def give_up(self, logged: pa.RecordBatch, reasons: Sequence[str]) -> None:
-        """Stores the messages of entries in the dead letter topic; a corrupt entry as it is.
+        """Store the messages of entries in the dead letter topic; a corrupt entry as it is.
 
         Args:
             logged: the entries, with all chunks of a message one after the other.
@@ -227,7 +227,7 @@ class QueueLetters:
             self._dead.send(messages, {n: reasons[row] for n, row in enumerate(rows)})
 
     def put_off(self, logged: pa.RecordBatch) -> None:
-        """Stores the messages of entries in the retry topic, to come again after their delay.
+        """Store the messages of entries in the retry topic, to come again after their delay.
 
         After `maxRedeliverCount` times `onMaxRedeliver` applies.
 
@@ -254,7 +254,7 @@ class QueueLetters:
                 self._retry.send(messages, {n: "" for n in range(len(rows)) if n not in late})
 
     def close(self) -> None:
-        """Closes the writers."""
+        """Close the writers."""
         try:
             self._dead.close()
         finally:
@@ -263,7 +263,7 @@ class QueueLetters:
     def _messages(
         self, logged: pa.RecordBatch, schema: pa.Schema, on_corrupt: str
     ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
-        """The messages of entries, and for each of them the row of its entry."""
+        """Yield the messages of entries, and for each of them the row of its entry."""
         decoder = EntryDecoder(
             schema,
             topic=self._at.topic,
@@ -288,5 +288,5 @@ class QueueLetters:
 
 
 def _schema_of(names: Sequence[str]) -> pa.Schema:
-    """Columns of messages, with bytes where there are several types."""
+    """Return columns of messages, with bytes where there are several types."""
     return arrow_schema_of({name: COLUMNS.readable[name][0] for name in dict.fromkeys(names)})

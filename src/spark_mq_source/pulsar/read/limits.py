@@ -120,7 +120,7 @@ class Limiter:
         self._asks_admin = options.admin_url is not None
 
     def close(self) -> None:
-        """Closes the connection of its own."""
+        """Close the connection of its own."""
         self._statistics.close()
 
     def following(self, tp: TopicPartition, position: Position) -> Position | None:
@@ -128,7 +128,7 @@ class Limiter:
         return self._following.get((tp, position))
 
     def forget_before(self, starts: Mapping[TopicPartition, Position]) -> None:
-        """Drops what is known of earlier ledgers, and of other topic-partitions."""
+        """Drop what is known of earlier ledgers, and of other topic-partitions."""
         ends = self._ledger_ends.items()
         self._ledger_ends = {at: last for at, last in ends if at[0] in starts and at[1] >= starts[at[0]].ledger}
         self._following = {at: after for at, after in self._following.items() if at[1] >= starts.get(at[0], LATEST)}
@@ -174,7 +174,7 @@ class Limiter:
         return int(sum(w.entries * self._rows_per_entry(tp, w) for tp, w in waiting.items()))
 
     def _settle(self, waiting: Mapping[TopicPartition, _Waiting]) -> Sequence[TopicPartition]:
-        """Tries shares, each time with what the entries at their ends told, until they are within the limits.
+        """Try shares, each time with what the entries at their ends told, until they are within the limits.
 
         Returns:
             The topic-partitions in the order of turns.
@@ -204,7 +204,7 @@ class Limiter:
         return turns
 
     def _allowed(self, waiting: Mapping[TopicPartition, _Waiting]) -> dict[TopicPartition, int]:
-        """The entries of each that are within all limits, by the sizes known; in the order of turns."""
+        """Return the entries of each that are within all limits, by the sizes known; in the order of turns."""
         options = self._options
         backlogs = in_turn({tp: w.entries for tp, w in waiting.items()}, self._served)
         parts = []
@@ -221,7 +221,7 @@ class Limiter:
     def _take(
         self, waiting: Mapping[TopicPartition, _Waiting], shares: Mapping[TopicPartition, int]
     ) -> Sequence[TopicPartition]:
-        """Plans to take these shares; returns their order."""
+        """Plan to take these shares; return their order."""
         for tp, w in waiting.items():
             w.share = shares[tp]
             w.cut = w.end if w.share == w.entries else min(w.end, self._advance(tp, w.start, w.end, w.share))
@@ -256,7 +256,7 @@ class Limiter:
         return max(seen, fmean(sample.stored_bytes for sample in inside)) if inside else seen
 
     def _look(self, waiting: Mapping[TopicPartition, _Waiting], places: Mapping[TopicPartition, Position]) -> None:
-        """Adds the first entry at or after each place to the samples, unless it was looked at already."""
+        """Add the first entry at or after each place to the samples, unless it was looked at already."""
         new = {tp: at for tp, at in places.items() if all(sample.asked != at for sample in waiting[tp].samples)}
         for tp, message in self._client.fetch_first_entries(new).items():
             sample = self._sample(tp, new[tp], message)
@@ -301,7 +301,7 @@ class Limiter:
     # -- entries
 
     def _advance(self, tp: TopicPartition, start: Position, end: Position, entries: int) -> Position:
-        """The position `entries` entries after `start`, across ledgers, or `end` if that comes first."""
+        """Return the position `entries` entries after `start`, across ledgers, or `end` if that comes first."""
         if entries == 0:
             return start
         ledger, entry, left = start.ledger, start.entry, entries
@@ -338,12 +338,12 @@ class Limiter:
         return Position(ledger, entry + left)
 
     def _first_after(self, tp: TopicPartition, position: Position) -> Position | None:
-        """The first entry for delivery after a position; None where none comes in time."""
+        """Return the first entry for delivery after a position; None where none comes in time."""
         message = self._client.fetch_first_entries({tp: position.next_entry}).get(tp)
         return None if message is None else Position(message.ledger_id, message.entry_id)
 
     def _last_entry(self, tp: TopicPartition, ledger: int) -> int | None:
-        """The last entry of a ledger that is closed; None where the broker does not tell.
+        """Return the last entry of a ledger that is closed; None where the broker does not tell.
 
         Such a ledger never changes, so it is asked for once. Pulsar 4.0.8 has the cursor of a subscription past the end
         of a ledger at its end, 2.10.1 has it wherever it was asked to begin.
@@ -430,7 +430,7 @@ class ProgressGuard:
         ends: Mapping[TopicPartition, Position],
         cuts: Mapping[TopicPartition, Position],
     ) -> None:
-        """Counts the triggers in a row that began and ended in one closed ledger."""
+        """Count the triggers in a row that began and ended in one closed ledger."""
         within = {}
         for tp in behind:
             ledger = starts[tp].ledger

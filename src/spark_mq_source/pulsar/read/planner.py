@@ -33,7 +33,7 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def plan_batch(options: PulsarOptions, predicates: Sequence[Predicate] = ()) -> list[PulsarRange]:
-    """The ranges of one batch read, fixed now: reading them twice gives the same rows.
+    """Return the ranges of one batch read, fixed now: reading them twice gives the same rows.
 
     Predicates on `topic` and `partition` drop whole partitions; those on `publish_time` move start and end to where
     the broker finds that time, give or take `publishTimeSlack`. Others change nothing.
@@ -52,7 +52,7 @@ def plan_batch(options: PulsarOptions, predicates: Sequence[Predicate] = ()) -> 
 
 
 def check_dead_letter_topic(options: PulsarOptions) -> None:
-    """Finds out before the first dead letter whether there is a topic for it; creates the topic with `createTopic`.
+    """Find out before the first dead letter whether there is a topic for it; create the topic with `createTopic`.
 
     Raises:
         TopicNotFoundError: it does not exist.
@@ -139,7 +139,7 @@ class _Planner:
 
 
 def check_named(options: PulsarOptions, partitions: Sequence[TopicPartition]) -> None:
-    """Refuses offsets and times for topic-partitions that are not read: most likely a name is misspelt.
+    """Refuse offsets and times for topic-partitions that are not read: most likely a name is misspelt.
 
     Raises:
         OptionError: an option names such topic-partitions.
@@ -163,7 +163,7 @@ def check_not_past_the_end(
     starts: Mapping[TopicPartition, Position],
     bounds: Mapping[TopicPartition, Bounds],
 ) -> None:
-    """Refuses starts that the user named and that are past the end of the topic, but for the one right after it.
+    """Refuse starts that the user named and that are past the end of the topic, but for the one right after it.
 
     Raises:
         DataLossError: there are such starts, and `failOnDataLoss` is true.
@@ -180,7 +180,7 @@ def check_not_past_the_end(
 
 
 def topics_of(client: PulsarClient, options: PulsarOptions) -> Sequence[str]:
-    """The full names of the topics a query reads, now.
+    """Return the full names of the topics a query reads, now.
 
     Raises:
         MQSourceError: `topicsPattern` has to be asked for, and the cluster cannot be reached in time, or refuses.
@@ -194,7 +194,7 @@ def resolve_positions(
     wanted_at: Callable[[str], Position | int | None],
     partitions: Sequence[TopicPartition],
 ) -> dict[TopicPartition, Position]:
-    """The position that the user asked for in each partition; times are looked up.
+    """Return the position that the user asked for in each partition; times are looked up.
 
     Args:
         client: looks up times.
@@ -218,7 +218,7 @@ def resolve_positions(
 
 
 def split_ranges(client: PulsarClient, options: PulsarOptions, ranges: list[PulsarRange]) -> list[PulsarRange]:
-    """At least `minPartitions` ranges where they can be cut, larger ones into more pieces.
+    """Return at least `minPartitions` ranges where they can be cut, larger ones into more pieces.
 
     A cut is a position, which need not exist. Entries are counted within a ledger; how many a ledger has is known from
     `adminUrl`, or where the range begins and ends in the same one.
@@ -250,12 +250,12 @@ def count_pieces(sizes: Sequence[int], wanted: int) -> list[int]:
 
 
 def numbered(ranges: Sequence[PulsarRange]) -> list[PulsarRange]:
-    """The ranges with their numbers, which the names of their consumers end with."""
+    """Return the ranges with their numbers, which the names of their consumers end with."""
     return [replace(r, number=number) for number, r in enumerate(ranges)]
 
 
 def _stretches(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> list[tuple[int, int, int]]:
-    """The parts of a range whose entries are countable: (ledger, entry before the first, number of entries)."""
+    """Return the parts of a range whose entries are countable: (ledger, entry before the first, number of entries)."""
     start, end = r.start, r.end
     # An entry in which the range begins has messages of it.
     read = start.entry - (start.batch >= 0)
@@ -274,7 +274,7 @@ def _stretches(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> 
 
 
 def _cut(stretches: Sequence[tuple[int, int, int]], pieces: int) -> list[Position]:
-    """The positions that cut stretches of entries into `pieces` parts of nearly equal numbers of entries.
+    """Return the positions that cut stretches of entries into `pieces` parts of nearly equal numbers of entries.
 
     Example:
         >>> [str(p) for p in _cut([(7, -1, 10), (8, -1, 10)], 4)]

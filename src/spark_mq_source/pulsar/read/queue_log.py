@@ -40,7 +40,7 @@ LOGGED: Final = pa.schema(
 
 
 def log_batch(messages: Sequence[Message], counts: Sequence[int]) -> pa.RecordBatch:
-    """Entries as the log has them; `counts` says how many messages each counts as."""
+    """Return entries as the log has them; `counts` says how many messages each counts as."""
     rows = len(messages)
     # Column by column: what is done for each entry by itself takes longer than all of this.
     _, ledgers, entries, redelivered, ack_sets, bodies = zip(*messages, strict=True) if rows else ((),) * 6
@@ -103,7 +103,7 @@ class ChunkGroups:
         return self._heads.count(body)
 
     def add(self, message: Message) -> Sequence[Message]:
-        """All chunks of a message that this chunk completes, in order; else nothing."""
+        """Return all chunks of a message that this chunk completes, in order; else nothing."""
         head = self._heads.read(message.body)
         group = self._groups.get(head.uuid)
         if head.chunk_id == 0:
@@ -135,7 +135,7 @@ class ChunkGroups:
         return self._known.pop(head.uuid)
 
     def clear(self) -> None:
-        """Forgets all of them."""
+        """Forget all of them."""
         self._known.clear()
         self._groups.clear()
         self._nbytes = 0
@@ -169,7 +169,7 @@ class LogReader:
         )
 
     def batches(self, logged: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches that become full with these entries.
+        """Yield the batches that become full with these entries.
 
         Raises:
             CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
@@ -196,7 +196,7 @@ class LogReader:
                     yield decoder.take_batch()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """The rows that are left."""
+        """Yield the rows that are left."""
         if self._decoder.rows:
             yield self._decoder.take_batch()
 
@@ -208,7 +208,7 @@ def _numbers(batch: pa.RecordBatch, name: str, width: Literal["q", "i"]) -> memo
 
 
 def _bytes_of(batch: pa.RecordBatch, name: str) -> tuple[memoryview[int], memoryview[int]]:
-    """The bytes of a column, and where those of each row begin; none is copied."""
+    """Return the bytes of a column, and where those of each row begin; none is copied."""
     column = batch.column(name)
     _, offsets, data = column.buffers()
     begin: int = column.offset

@@ -162,7 +162,7 @@ class PulsarQueueRange(QueueTask[QueueSource]):
 
 
 def subscription_of(options: PulsarOptions, source: QueueSource | None, role: str) -> Subscription:
-    """How a consumer of this query joins its subscription; `role` ends its name."""
+    """Return how a consumer of this query joins its subscription; `role` ends its name."""
     ranges = ((source.first_key, source.last_key),) if source is not None and source.first_key >= 0 else ()
     # What was put off has been acknowledged, and nothing else holds it.
     is_retry = source is not None and source.base is not None
@@ -190,7 +190,7 @@ def read_queue(
     open_writer: OpenWriter,
     tries: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, in batches of `schema`.
+    """Yield the rows of one task, in batches of `schema`.
 
     Args:
         options: the query's.
@@ -419,11 +419,11 @@ class _Inflow:
         return bool(messages)
 
     def _stands_by(self) -> bool:
-        """Whether silence says nothing yet, because the broker has chosen another consumer."""
+        """Return whether silence says nothing yet, because the broker has chosen another consumer."""
         return not self._consumer.is_active and time.monotonic() < self._stands_by_until
 
     def _read_again(self) -> None:
-        """Has the entries that are corrupt delivered once more: then they are what the broker has."""
+        """Have the entries that are corrupt delivered once more: then they are what the broker has."""
         ledger, entry = self._doubtful[0]
         self._distrusted.update(self._doubtful)
         self._doubtful = []
@@ -475,7 +475,7 @@ class _Inflow:
         return f"{self._acknowledged.text()};"
 
     def settle(self) -> list[Entry]:
-        """Closes the consumer when the broker has answered for every ACK; those that it has not."""
+        """Close the consumer when the broker has answered for every ACK; those that it has not."""
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         while True:
             # First, so that nothing more piles up here. ACKs that were sent before are answered before.
@@ -486,7 +486,7 @@ class _Inflow:
             self._resume(failure)
 
     def close(self) -> None:
-        """Closes the consumer: what was not acknowledged goes back."""
+        """Close the consumer: what was not acknowledged goes back."""
         if not self._is_closed:
             self._is_closed = True
             self._note_taken()
@@ -541,7 +541,7 @@ class _Inflow:
                 logger.debug("%s: no FLOW: %s", self._task, error)
 
     def _allowed(self) -> int:
-        """How many messages may be under way."""
+        """Return how many messages may be under way."""
         most = self._options.max_in_flight
         if not self._is_stored:
             # What comes while there are no permits is lost. What does not fit the queue waits on its way.
@@ -553,7 +553,7 @@ class _Inflow:
         return self._permits.fitting(allowed)
 
     def _add(self, messages: Sequence[Message]) -> list[Entry]:
-        """Queues what came; returns the entries that were read before."""
+        """Queue what came; return the entries that were read before."""
         entries = [(message.ledger_id, message.entry_id) for message in messages]
         runs = runs_of(entries) if self._is_stored else []
         are_new = self._are_new(runs)
@@ -601,7 +601,7 @@ class _Inflow:
         return repeated
 
     def _are_new(self, runs: Sequence[Run]) -> bool:
-        """Whether no entry of these came before, nor twice among them: so it is almost always."""
+        """Return whether no entry of these came before, nor twice among them: so it is almost always."""
         if any(self._known.meets(run) or self._here.meets(run) for run in runs):
             return False
         return all(one[0] != other[0] or one[2] < other[1] for one, other in pairwise(sorted(runs)))
@@ -615,7 +615,7 @@ class _Inflow:
             del self._unanswered[0]
 
     def _answered(self, deadline: Deadline) -> MQSourceError | None:
-        """Waits for the answers; notes those entries that the broker has not answered for, and returns why."""
+        """Wait for the answers; note those entries that the broker has not answered for, and return why."""
         failure: MQSourceError | None = None
         for acknowledgement, entries in self._unanswered:
             try:
@@ -703,7 +703,7 @@ def _count_messages(batch: pa.RecordBatch) -> int:
 
 
 def _kept(options: PulsarOptions, batch: pa.RecordBatch, letters: QueueLetters) -> pa.RecordBatch:
-    """The batch without messages that were redelivered too often; they are dead letters then.
+    """Return the batch without messages that were redelivered too often; they are dead letters then.
 
     Raises:
         TooManyAttemptsError: there are such, and `onMaxRedeliver` is `fail`.

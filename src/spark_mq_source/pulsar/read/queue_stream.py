@@ -64,7 +64,7 @@ def _drain_tasks(options: PulsarOptions) -> list[PulsarQueueRange]:
 
 
 def _scaled(entries: int | None, messages: int) -> int | None:
-    """Entries as a share of messages: how many messages an entry has is not known before it is read."""
+    """Return entries as a share of messages: how many messages an entry has is not known before it is read."""
     return None if entries is None else entries * messages
 
 
@@ -101,7 +101,7 @@ def _topics_of(client: PulsarClient, options: PulsarOptions) -> list[str]:
 
 
 def _retry_partitions(client: PulsarClient, options: PulsarOptions, base: str) -> Sequence[TopicPartition]:
-    """The partitions of a topic's retry topic; none where nothing was put off yet."""
+    """Return the partitions of a topic's retry topic; none where nothing was put off yet."""
     if not options.retry_topic:
         return ()
     topic = retry_topic_of(split_partition(base)[0], options.subscription or "")
@@ -111,7 +111,7 @@ def _retry_partitions(client: PulsarClient, options: PulsarOptions, base: str) -
 
 
 def _check_letter_topics(client: PulsarClient, options: PulsarOptions) -> None:
-    """Finds out before the first letter whether there is a topic for it; creates the topic with `createTopic`.
+    """Find out before the first letter whether there is a topic for it; create the topic with `createTopic`.
 
     A retry topic gets the subscription here: a broker keeps letters for subscriptions that it has, not for later ones.
 
@@ -165,7 +165,7 @@ class _Backlogs:
         self._made: set[TopicPartition] = set()
 
     def fetch(self, sources: Sequence[QueueSource]) -> dict[QueueSource, int | None]:
-        """How many entries wait for each: those of a topic-partition for all ranges of its keys.
+        """Return how many entries wait for each: those of a topic-partition for all ranges of its keys.
 
         None where nothing ever waits because nothing is stored. There, nobody joins to ask, either: the broker may
         choose a consumer without permits for a message, which is lost then.
@@ -189,7 +189,7 @@ class _Backlogs:
     def _joined(
         self, sources: Mapping[TopicPartition, QueueSource]
     ) -> Iterator[Mapping[TopicPartition, QueueConsumer]]:
-        """A consumer of each for a moment."""
+        """Yield a consumer of each for a moment."""
         consumers: dict[TopicPartition, QueueConsumer] = {}
         try:
             for is_retry in (False, True):
@@ -244,7 +244,7 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
         self._idle = 0
 
     def close(self) -> None:
-        """Closes the connections; the subscription keeps what was not read."""
+        """Close the connections; the subscription keeps what was not read."""
         self._client.close()
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:

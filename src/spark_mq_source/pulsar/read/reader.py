@@ -95,7 +95,7 @@ def past_the_end(topic_partition: TopicPartition, position: Position, stored: Po
 def read_range(
     options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Reads one range, over connections that nobody else uses meanwhile; the next task finds them open still.
+    """Read one range, over connections that nobody else uses meanwhile; the next task finds them open still.
 
     Args:
         options: the query's options.
@@ -189,7 +189,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         return consumer, cursor
 
     def _drain(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
-        """Everything one consumer brings, until the range is finished or the consumer ends (an error)."""
+        """Yield everything one consumer brings, until the range is finished or the consumer ends (an error)."""
         options, cursor = self._options, consumer.opened.first
         permits = Permits(options.receive_queue_bytes)
         self._received = cursor.ledger, cursor.entry
@@ -207,7 +207,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
                 self._finished = self._nothing_left(consumer, Position(*self._received), patience)
 
     def _decoded(self, consumer: Consumer, burst: Sequence[Message]) -> Generator[pa.RecordBatch, None, int]:
-        """The batches that become full; returns how many messages came, whatever is wanted of them."""
+        """Yield the batches that become full; return how many messages came, whatever is wanted of them."""
         decoder, options, start, end = self._decoder, self._options, self._task.start, self._task.end
         start_key, end_key = (start.ledger, start.entry), (end.ledger, end.entry)
         done_key = (self._done.ledger, self._done.entry)
@@ -265,7 +265,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             self._done = Position(*key)
 
     def _nothing_left(self, consumer: Consumer, received: Position, patience: Deadline) -> bool:
-        """Whether the broker has nothing after `received`: then the end of the range is no entry it delivers."""
+        """Return whether the broker has nothing after `received`: then the end of the range is no entry it delivers."""
         bounds = self._client.wait(consumer.request_bounds(), f"the last message of {consumer.topic_partition}")
         self._check_cursor(consumer, received, bounds.first)
         if bounds.last <= received:
@@ -283,14 +283,14 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         return False
 
     def _check_gap(self, consumer: Consumer, received: Position, following: tuple[int, int]) -> None:
-        """Raises if the broker may have removed something between `received` and the next message."""
+        """Raise if the broker may have removed something between `received` and the next message."""
         answer = consumer.bounds_after_gap(*following)
         with waiting(self._counters):
             bounds = self._client.wait(answer, f"the cursor of {consumer.topic_partition}")
         self._check_cursor(consumer, received, bounds.first)
 
     def _check_cursor(self, consumer: Consumer, received: Position, cursor: Position) -> None:
-        """Raises if the cursor is past what was received: then a new subscription tells whether anything is gone.
+        """Raise if the cursor is past what was received: then a new subscription tells whether anything is gone.
 
         Before the first message the broker may have acknowledged by itself what it does not deliver. A cursor that
         moves again, with nothing received in between and no farther, moved for that reason; farther, it may have been

@@ -28,7 +28,7 @@ Run = tuple[int, int, int]
 
 
 def runs_of(entries: Iterable[Entry]) -> list[Run]:
-    """Entries as runs of those that follow one another, in the order they have.
+    """Return entries as runs of those that follow one another, in the order they have.
 
     Example:
         >>> runs_of([(7, 0), (7, 1), (7, 5), (8, 6)])
@@ -100,21 +100,21 @@ class EntryRanges:
         return ledger is not None and ledger.has(entry[1])
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Adds entries, in any order."""
+        """Add entries, in any order."""
         self.add_runs(runs_of(entries))
 
     def add_runs(self, runs: Iterable[Run]) -> None:
-        """Adds entries that follow one another."""
+        """Add entries that follow one another."""
         for ledger, first, last in runs:
             self._of(ledger).add(first, last)
 
     def meets(self, run: Run) -> bool:
-        """Whether any entry of these is among them."""
+        """Return whether any entry of these is among them."""
         ledger = self._ledgers.get(run[0])
         return ledger is not None and ledger.meets(run[1], run[2])
 
     def texts(self) -> list[str]:
-        """One text for each range, in order."""
+        """Return one text for each range, in order."""
         return [
             f"{number}:{_range_text(first, last)}"
             for number, ledger in sorted(self._ledgers.items())
@@ -122,7 +122,7 @@ class EntryRanges:
         ]
 
     def text(self) -> str:
-        """All of it in one text; of more than `MAX_RANGES` the last ones."""
+        """Return all of it in one text; of more than `MAX_RANGES` the last ones."""
         left, parts = MAX_RANGES, []
         for number, ledger in sorted(self._ledgers.items(), reverse=True):
             ranges = list(map(_range_text, ledger.first[-left:], ledger.last[-left:]))
@@ -144,6 +144,6 @@ def _range_text(first: int, last: int) -> str:
 
 
 def parse_entry(text: str) -> Entry:
-    """An entry from ``ledger:entry``."""
+    """Return an entry from ``ledger:entry``."""
     ledger, _, entry = text.partition(":")
     return int(ledger), int(entry)

@@ -49,7 +49,7 @@ def registered_read(options: PulsarOptions) -> TypedRead:
 
 
 def check_needs_no_schema(options: PulsarOptions, columns: pa.Schema) -> None:
-    """Checks the columns of a read with `valueFormat=auto` whose topics have no schema, and so no decoded values.
+    """Check the columns of a read with `valueFormat=auto` whose topics have no schema, and so no decoded values.
 
     Raises:
         OptionError: the value is asked for as something else than bytes or text, or its fields as columns.
@@ -88,7 +88,7 @@ def _shape(read: TypedRead) -> tuple[object, ...]:
 
 
 def fetch_version(options: PulsarOptions, topic: str, version: bytes) -> Encoding | KeyValueEncoding | None:
-    """How the messages of a topic with this schema version are encoded; None if there is no such version.
+    """Return how the messages of a topic with this schema version are encoded; None if there is no such version.
 
     Raises:
         ValueError: they cannot be decoded.

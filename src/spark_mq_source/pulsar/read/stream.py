@@ -111,7 +111,7 @@ class PulsarStream:
             )
 
     def close(self) -> None:
-        """Closes the connections; a durable subscription stays."""
+        """Close the connections; a durable subscription stays."""
         self._client.close()
         self._limiter.close()
         self._pinning.close()
@@ -199,7 +199,7 @@ class PulsarStream:
         return offered
 
     def _is_delayed(self, starts: Offsets, ends: Offsets) -> bool:
-        """Whether fewer messages wait than a trigger is to have."""
+        """Return whether fewer messages wait than a trigger is to have."""
         if not self._pace.counts or self._target is not None:
             return False
         return self._pace.delays(self._limiter.count_rows(starts, ends))
@@ -213,7 +213,7 @@ class PulsarStream:
         self._target = {tp: bounds.last for tp, bounds in self._watch(self._present()[0]).items()}
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[PulsarRange]:
-        """The tasks of one trigger; the same for the same positions, whenever it is asked.
+        """Return the tasks of one trigger; the same for the same positions, whenever it is asked.
 
         Raises:
             DataLossError: `start` is past `end`, or the first trigger is done again and its start is not known; and
@@ -258,7 +258,7 @@ class PulsarStream:
     # -- inside
 
     def _watch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """First and last position of each partition now: one round trip where all consumers are open still."""
+        """Return first and last position of each partition now: one round trip where all consumers are open still."""
 
         def ask() -> dict[TopicPartition, Bounds]:
             for gone in self._watchers.keys() - set(partitions):
@@ -285,7 +285,7 @@ class PulsarStream:
         return retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
 
     def _open_pins(self, partitions: Iterable[TopicPartition], *, new_at_end: bool = False) -> None:
-        """Opens the durable subscription where it is not open; one that is new begins at the first message."""
+        """Open the durable subscription where it is not open; one that is new begins at the first message."""
         if any(pin.is_active is False for pin in self._pins.values()):
             # Another consumer of a Failover subscription has taken over; this one waits behind it again.
             self._drop_pins()
@@ -302,7 +302,7 @@ class PulsarStream:
                 raise
 
     def _wait_for_turn(self, opened: Mapping[TopicPartition, Consumer]) -> None:
-        """Waits until the broker has chosen these consumers, where it chooses one of several.
+        """Wait until the broker has chosen these consumers, where it chooses one of several.
 
         Raises:
             ResourceBusyError: another consumer stays active.
@@ -327,7 +327,7 @@ class PulsarStream:
             raise busy from None
 
     def _place_pins(self, starts: Offsets) -> None:
-        """Brings the durable subscription of a new query to the entries of its start.
+        """Bring the durable subscription of a new query to the entries of its start.
 
         By SEEK, which the broker answers when the new place is on disk. An acknowledgement is answered before, and one
         whose topic was unloaded right after it was forgotten in 11 of 666 tries (broker 4.0.8); but where a query began
@@ -357,7 +357,7 @@ class PulsarStream:
         self._with_pins(place)
 
     def _move_pins(self, positions: Offsets) -> None:
-        """Lets go of what is before the entries of `positions`, and reads back that the broker has done so.
+        """Let go of what is before the entries of `positions`, and read back that the broker has done so.
 
         An acknowledgement is not on disk at once: after a crash of the broker the cursor can be back where it was, and
         the next trigger's acknowledgement moves it again.
@@ -387,7 +387,7 @@ class PulsarStream:
         return {tp: bounds.first for tp, bounds in self._pinning.wait_for(asked, "the cursor").items()}
 
     def _with_pins(self, ask: Callable[[], ResultT]) -> ResultT:
-        """Asks something of the durable subscription, until it works or `operationTimeout` is over."""
+        """Ask something of the durable subscription, until it works or `operationTimeout` is over."""
 
         def once() -> ResultT:
             try:
@@ -403,12 +403,12 @@ class PulsarStream:
         self._pinning.close()
 
     def _before_first(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Just before the first entry of each; not the broker's cursor, which may be in an empty ledger."""
+        """Return just before the first entry of each; not the broker's cursor, which may be in an empty ledger."""
         found = self._client.fetch_first_entries(dict.fromkeys(partitions, EARLIEST))
         return {tp: Position(entry.ledger_id, entry.entry_id - 1) for tp, entry in found.items()}
 
     def _present(self) -> tuple[Sequence[TopicPartition], Mapping[str, TopicNotFoundError]]:
-        """The topic-partitions there are to read now, and the topics that are not there."""
+        """Return the topic-partitions there are to read now, and the topics that are not there."""
         names = topics_of(self._client, self._options)
         try:
             return self._client.fetch_partitions(names), {}
@@ -460,7 +460,7 @@ class PulsarStream:
         return begin
 
     def _check_there(self, positions: Offsets) -> set[TopicPartition]:
-        """Reports the topic-partitions that have vanished or that end before these positions, and returns them.
+        """Report the topic-partitions that have vanished or that end before these positions, and return them.
 
         If Spark does not tell `latest` the start (before 4.2), it leaves out topic-partitions without a message that
         can be delivered: all was read and removed since, which is no loss, or they begin with an open transaction.
@@ -552,7 +552,7 @@ def _pin_positions(positions: Offsets) -> dict[TopicPartition, Position]:
 
 
 def offsets_to_json(offsets: Offsets) -> dict[str, object]:
-    """The form in Spark's checkpoint: readable, sorted, with a version.
+    """Return the form in Spark's checkpoint: readable, sorted, with a version.
 
     Example:
         >>> offsets_to_json({TopicPartition("persistent://public/default/t", 0): Position(7, 3)})["positions"]
@@ -562,7 +562,7 @@ def offsets_to_json(offsets: Offsets) -> dict[str, object]:
 
 
 def offsets_from_json(document: Mapping[str, object]) -> Offsets:
-    """The inverse of `offsets_to_json`.
+    """Return the inverse of `offsets_to_json`.
 
     Raises:
         OptionError: not written by this package, or by a release that writes another version.

@@ -15,7 +15,7 @@ _ERROR: Final = 2
 
 
 def arrivals(items: Iterable[T], seconds: Callable[[], float | None]) -> Iterator[T | None]:
-    """The items in order, with None for each timeout.
+    """Yield the items in order, with None for each timeout.
 
     A separate thread iterates, one item ahead; its exceptions are raised here.
 

@@ -54,7 +54,7 @@ MAX_ROWS: Final = (1 << ROW_BITS) - 1
 
 
 def producer_name(base: str | None, attempt: TaskAttempt) -> str:
-    """The producer name of all attempts of a task.
+    """Return the producer name of all attempts of a task.
 
     It changes every 65,536 micro-batches, when the micro-batch number in the ids wraps around.
 
@@ -127,7 +127,7 @@ class EntryNumbers:
         return (self._batch << ROW_BITS) + 1
 
     def next(self, rows: int, content: bytes | memoryview) -> tuple[int, int]:
-        """The first and the last id of the next entry.
+        """Return the first and the last id of the next entry.
 
         Args:
             rows: number of rows in the entry.
@@ -149,7 +149,7 @@ class EntryNumbers:
         return (self.first_row_id + row) << FINGERPRINT_BITS
 
     def found(self, last_sequence_id: int, own: Collection[int] = ()) -> None:
-        """Records the highest id stored by the broker, each time the producer is opened.
+        """Record the highest id stored by the broker, each time the producer is opened.
 
         Args:
             last_sequence_id: the highest stored id.
@@ -173,7 +173,7 @@ class EntryNumbers:
             self._is_matched = False
 
     def admit(self, first: int, last: int) -> bool:
-        """Whether the broker may have stored an entry already, and so may drop it.
+        """Return whether the broker may have stored an entry already, and so may drop it.
 
         Raises:
             ReplayError: the broker would drop the entry although its rows are not stored.
@@ -190,7 +190,7 @@ class EntryNumbers:
         return last <= self.stored
 
     def finish(self) -> None:
-        """Checks, after the last row, that no more rows are stored.
+        """Check, after the last row, that no more rows are stored.
 
         Raises:
             ReplayError: the broker has stored more rows.

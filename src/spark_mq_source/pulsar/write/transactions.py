@@ -102,7 +102,7 @@ class TaskTransaction:
         self.id: tuple[int, int] | None = None
 
     def join(self, topic_partition: TopicPartition) -> tuple[int, int]:
-        """Adds a topic-partition to the transaction, which the first call begins; returns its id.
+        """Add a topic-partition to the transaction, which the first call begins; return its id.
 
         Raises:
             UnsupportedFeatureError: transactions are disabled on the broker.
@@ -150,7 +150,7 @@ class TaskTransaction:
         return retrying(call, deadline=Deadline.after_ms(self._options.send_timeout_ms))
 
     def check_time(self) -> None:
-        """Checks that there is time left to send, or to wait for a receipt.
+        """Check that there is time left to send, or to wait for a receipt.
 
         Raises:
             RequestTimeoutError: the transaction's timeout is near.
@@ -162,13 +162,13 @@ class TaskTransaction:
             )
 
     def abort(self) -> None:
-        """Aborts the transaction, so that its rows never become visible. Call only when no more entries can be sent."""
+        """Abort the transaction, so that its rows never become visible. Call only when no more entries can be sent."""
         if self.id is not None:
             _abort(self._client, [Transaction(*self.id)], Deadline.after_ms(self._options.operation_timeout_ms))
 
 
 def commit_transactions(options: PulsarOptions, transactions: Sequence[Transaction]) -> None:
-    """Commits the transactions of a job or micro-batch, on the driver.
+    """Commit the transactions of a job or micro-batch, on the driver.
 
     The commits are sent together but are not atomic: if the driver dies in between, committed transactions stay, and
     the others end by their timeout.
@@ -196,7 +196,7 @@ def commit_transactions(options: PulsarOptions, transactions: Sequence[Transacti
 
 
 def abort_transactions(options: PulsarOptions, transactions: Sequence[Transaction]) -> None:
-    """Aborts the transactions of a job or micro-batch, except those already committed, on the driver.
+    """Abort the transactions of a job or micro-batch, except those already committed, on the driver.
 
     Transactions that cannot be aborted end by their timeout.
     """
@@ -235,7 +235,7 @@ def _abort(client: PulsarClient, transactions: Sequence[Transaction], deadline: 
 def _end(
     client: PulsarClient, transactions: Sequence[Transaction], action: commands.TxnAction, deadline: Deadline
 ) -> dict[Transaction, _Failure]:
-    """Ends transactions, with retries; returns those that could not be ended, and why."""
+    """End transactions, with retries; return those that could not be ended, and why."""
     left = dict.fromkeys(transactions)
     unanswered: set[Transaction] = set()
     failed: dict[Transaction, _Failure] = {}
@@ -290,7 +290,7 @@ def _end_command(transaction: Transaction, action: commands.TxnAction, request_i
 
 
 def _is_visible(client: PulsarClient, transaction: Transaction) -> bool:
-    """Whether an entry of a transaction is readable, which proves the commit; False proves nothing."""
+    """Return whether an entry of a transaction is readable, which proves the commit; False proves nothing."""
     if transaction.topic_partition is None or transaction.position is None:
         return False
     at, position = transaction.topic_partition, transaction.position

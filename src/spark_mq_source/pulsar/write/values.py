@@ -38,7 +38,7 @@ def write_of(options: PulsarOptions) -> TypedWrite | None:
 
 
 def check_raw_values(options: PulsarOptions, type_: pa.DataType) -> None:
-    """Refuses a column `value` that is sent as it is, but not what the option `schema` says.
+    """Refuse a column `value` that is sent as it is, but not what the option `schema` says.
 
     Raises:
         OptionError: the message says why.
@@ -56,7 +56,7 @@ def check_raw_values(options: PulsarOptions, type_: pa.DataType) -> None:
 
 
 def schema_to_send(options: PulsarOptions) -> commands.Schema | None:
-    """The schema to send in PRODUCER; None for a topic without a schema.
+    """Return the schema to send in PRODUCER; None for a topic without a schema.
 
     Args:
         options: of the write, with what is encoded (see `format.PulsarFormat.fit`).

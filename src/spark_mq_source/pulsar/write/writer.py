@@ -106,7 +106,7 @@ def write_rows(
     attempt: TaskAttempt,
     counters: Counters | None = None,
 ) -> WriteReport:
-    """Writes the rows of one task.
+    """Write the rows of one task.
 
     Args:
         options: options of the write.
@@ -320,7 +320,7 @@ class _Topic:
         return self.producers[self._turn]
 
     def pass_on(self) -> None:
-        """Moves on to the next producer."""
+        """Move on to the next producer."""
         self._turn = (self._turn + 1) % len(self.producers)
 
 
@@ -369,11 +369,11 @@ class PulsarWriter:
             self.close()
 
     def close(self) -> None:
-        """Closes the connections and their producers without waiting for receipts; see `flush`."""
+        """Close the connections and their producers without waiting for receipts; see `flush`."""
         self._client.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Sends the rows of a batch, or buffers them for the next entry; waits while `maxPendingBytes` are pending.
+        """Send the rows of a batch, or buffer them for the next entry; wait while `maxPendingBytes` are pending.
 
         Raises:
             OptionError: a column is unknown or not writable, or ``value`` is missing.
@@ -412,7 +412,7 @@ class PulsarWriter:
         self._publish_in_time(began)
 
     def arriving(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches; while waiting for one, sends rows that are buffered longer than `batchingMaxPublishDelay`.
+        """Yield the batches; while waiting for one, send rows that are buffered longer than `batchingMaxPublishDelay`.
 
         Raises:
             MQSourceError: as for `write`.
@@ -430,7 +430,7 @@ class PulsarWriter:
         return None if self._publish_at is None else max(0.0, self._publish_at - time.monotonic())
 
     def _publish_in_time(self, began: float) -> None:
-        """Starts the timer of buffered rows, or sends them if it has expired."""
+        """Start the timer of buffered rows, or send them if it has expired."""
         delay_ms = self._options.batching_max_publish_delay_ms
         if delay_ms is None or not any(
             producer.encoder is not None and producer.encoder.nbytes for producer in self._open
@@ -443,7 +443,7 @@ class PulsarWriter:
             self._publish()
 
     def _publish(self) -> None:
-        """Sends the buffered rows, without waiting for receipts."""
+        """Send the buffered rows, without waiting for receipts."""
         for producer in self._open:
             if producer.encoder is not None:
                 producer.encoder.flush(now_ms=_now_ms())
@@ -451,7 +451,7 @@ class PulsarWriter:
         self._publish_at = None
 
     def finish(self) -> Transaction | None:
-        """Sends the buffered rows, waits until the broker has stored everything, and closes the producers.
+        """Send the buffered rows, wait until the broker has stored everything, and close the producers.
 
         Returns:
             The transaction for the driver to commit, if any.
@@ -480,7 +480,7 @@ class PulsarWriter:
         return Transaction(*self._transaction.id, wrote.topic_partition, wrote.last_position)
 
     def _close_finished(self, producer: _Producer) -> None:
-        """Closes a producer without pending entries: the next attempt or micro-batch may need its name at once."""
+        """Close a producer without pending entries: the next attempt or micro-batch may need its name at once."""
         if producer.session is None:
             return
         try:
@@ -490,7 +490,7 @@ class PulsarWriter:
             logger.debug("%s: not closed: %s", producer.topic_partition, error)
 
     def _abort(self, transaction: TaskTransaction) -> None:
-        """Aborts the transaction once no more entries of this attempt can reach the broker."""
+        """Abort the transaction once no more entries of this attempt can reach the broker."""
         try:
             for producer in self._open:
                 if producer.session is not None and producer.pending:
@@ -510,7 +510,7 @@ class PulsarWriter:
             logger.warning("pulsar-native: a transaction was not aborted and ends by its timeout: %s", error)
 
     def _finish_replay(self) -> None:
-        """Checks that no earlier attempt has stored more rows, also in topic-partitions that this one has none for.
+        """Check that no earlier attempt has stored more rows, also in topic-partitions that this one has none for.
 
         Raises:
             ReplayError: an earlier attempt has stored more rows.
@@ -542,7 +542,7 @@ class PulsarWriter:
             raise self._in_context(producer, error) from error
 
     def flush(self) -> None:
-        """Sends the buffered rows, and waits until the broker has stored everything.
+        """Send the buffered rows, and wait until the broker has stored everything.
 
         Raises:
             MQSourceError: the broker refused an entry, or sent no receipt in time.
@@ -583,7 +583,7 @@ class PulsarWriter:
         return _Producer(topic_partition, self._arrived, name=name, numbers=EntryNumbers(self._attempt.batch_id))
 
     def _unique_name(self) -> str | None:
-        """A unique producer name; None to let the broker generate one."""
+        """Return a unique producer name; None to let the broker generate one."""
         base = self._options.producer_name
         return None if base is None else f"{base}-{self._attempt.partition}-{uuid.uuid4().hex}"
 
@@ -636,7 +636,7 @@ class PulsarWriter:
     # -- sending and resending
 
     def _send(self, producer: _Producer) -> bool:
-        """Sends the complete entries; whether there were any."""
+        """Send the complete entries; whether there were any."""
         if producer.encoder is None:
             return False
         sends = producer.encoder.take()
@@ -660,7 +660,7 @@ class PulsarWriter:
         return bool(sends)
 
     def _admit(self, producer: _Producer, send: commands.Send) -> bool:
-        """Whether an earlier attempt may have stored an entry.
+        """Return whether an earlier attempt may have stored an entry.
 
         Raises:
             ReplayError: it has stored other rows under these ids.
@@ -670,7 +670,7 @@ class PulsarWriter:
         return self._check(producer, lambda numbers: numbers.admit(send.sequence_id, _last_id(send)))
 
     def _prove(self, producer: _Producer, send: commands.Send) -> None:
-        """Checks that the broker deduplicates: when the producer is reopened, it must return the last sequence id.
+        """Check that the broker deduplicates: when the producer is reopened, it must return the last sequence id.
 
         Raises:
             UnsupportedFeatureError: deduplication is off.
@@ -744,7 +744,7 @@ class PulsarWriter:
                 self._reopen(failed)
 
     def _lose_patience(self) -> None:
-        """Reopens the producer that waits longest for a receipt once, on a new connection; then fails.
+        """Reopen the producer that waits longest for a receipt once, on a new connection; then fail.
 
         Raises:
             RequestTimeoutError: no receipt on the new connection either.
@@ -767,7 +767,7 @@ class PulsarWriter:
         return producer.last_progress + self._options.send_timeout_ms / 2000
 
     def _reopen(self, producer: _Producer) -> None:
-        """Opens or reopens a producer, and resends the pending entries.
+        """Open or reopen a producer, and resend the pending entries.
 
         Raises:
             MQSourceError: not retryable, or not open within `sendTimeout`.
@@ -902,7 +902,7 @@ def _how_to_deduplicate(producer: _Producer) -> str:
 
 
 def _is_first_part_of_stored(producer: _Producer, sends: Sequence[commands.Send], number: int) -> bool:
-    """Whether an entry is a chunk, but not the last one, of a message that an earlier attempt has stored.
+    """Return whether an entry is a chunk, but not the last one, of a message that an earlier attempt has stored.
 
     It must not be sent again: a broker never drops such a chunk. When it loads the topic, it would take this chunk's
     id, as that of the last entry, for the highest one (seen on broker 4.0.8), and would store everything after the
@@ -917,7 +917,7 @@ def _is_first_part_of_stored(producer: _Producer, sends: Sequence[commands.Send]
 
 
 def _may_lack_refused(pending: Sequence[_Pending], last_sequence_id: int, *, is_unheard: bool) -> bool:
-    """Whether a deduplicating broker may lack a pending entry that it would take for a duplicate.
+    """Return whether a deduplicating broker may lack a pending entry that it would take for a duplicate.
 
     Args:
         pending: entries without receipt, in order.

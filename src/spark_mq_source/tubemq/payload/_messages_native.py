@@ -76,7 +76,7 @@ crc32_begin()
 @cython.nogil
 @cython.exceptval(check=False)
 def _number(digits: cython.p_uchar, size: cython.Py_ssize_t) -> cython.longlong:
-    """The number that a time's 12 digits are; -1 if there are others."""
+    """Return the number that a time's 12 digits are; -1 if there are others."""
     at: cython.Py_ssize_t
     number: cython.longlong = 0
     if size != 12:
@@ -250,7 +250,7 @@ class MessageColumns(Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _take(self, data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Adds one message where it is wanted: 0, or 1 where it is the one to stop at, or what is wrong with it."""
+        """Add one message where it is wanted: 0, or 1 where it is the one to stop at, or what is wrong with it."""
         message: cython.pointer(_Message) = cython.address(self.message)
         code: cython.Py_ssize_t = _parse_message(data, size, message)
         attributes_bytes: cython.Py_ssize_t
@@ -317,7 +317,7 @@ class MessageColumns(Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _put_unknown(self) -> cython.void:
-        """A row for a message that cannot be read; of which its id may be known."""
+        """Return a row for a message that cannot be read; of which its id may be known."""
         at: cython.Py_ssize_t
         column: cython.pointer(Column)
         for at in range(self.num_columns):
@@ -346,7 +346,7 @@ class MessageColumns(Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _parse_attributes(self, message: cython.pointer(_Message)) -> cython.Py_ssize_t:
-        """Finds type and time, and adds the others where they are wanted; 0, or what is wrong."""
+        """Find out type and time, and add the others where they are wanted; 0, or what is wrong."""
         data: cython.p_uchar = message.attributes.data
         size: cython.Py_ssize_t = message.attributes.size
         at: cython.Py_ssize_t = 0
@@ -400,7 +400,7 @@ class MessageColumns(Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _forget_attributes(self) -> cython.void:
-        """Takes back the attributes that no row has."""
+        """Take back the attributes that no row has."""
         if self.attributes != cython.NULL:
             self.attributes.used = self.attributes.offsets[self.rows]
             self.attributes[1].used = self.attributes[1].offsets[self.attributes.used]
@@ -423,7 +423,7 @@ class MessageColumns(Columns):
     @cython.cfunc
     @cython.exceptval(check=False)
     def _drop_repeated(self, first: cython.Py_ssize_t) -> cython.bint:
-        """Leaves the first attribute of each key, of many; False where there is no memory for it."""
+        """Leave the first attribute of each key, of many; False where there is no memory for it."""
         at: cython.Py_ssize_t
         keys: cython.pointer(Column) = self.attributes + 1
         items: cython.pointer(Column) = self.attributes + 2
@@ -486,7 +486,7 @@ def _parse_message(
 @cython.cfunc
 @cython.exceptval(-1)
 def _count_messages(data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """How many messages the answer has; what cannot be read is left to the walk, which says so."""
+    """Return how many messages the answer has; what cannot be read is left to the walk, which says so."""
     field: Field
     at: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = 0
