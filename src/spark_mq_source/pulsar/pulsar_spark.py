@@ -1,7 +1,7 @@
 """The options of pulsar-spark, StreamNative's connector, for jobs that change only the format name.
 
-Aliases are in `PulsarOptions.aliases`. This module translates the other options, or refuses them with
-the name of our equivalent.
+Aliases are in `PulsarOptions.aliases`. This module translates the other options, or refuses them with the name of our
+equivalent.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def translate(given: dict[str, str], names: Iterable[str]) -> Iterator[str]:
 
 
 def _translate_authentication(given: dict[str, str]) -> Iterator[str]:
-    """Translate the Java plug-in class and its parameters, which no message shows."""
+    """Translate the Java plug-in class and its parameters, which no error message shows."""
     plugin, params = given.pop(_PLUGIN_KEY, None), given.pop(_PARAMS_KEY, None)
     if plugin is None and params is None:
         return

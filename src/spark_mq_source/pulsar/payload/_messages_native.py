@@ -1078,6 +1078,6 @@ class EntryColumns(Columns):
 
     @cython.cfunc
     def _reserve_properties(self, more: cython.Py_ssize_t):
-        """Reserve space for the properties that `more` bytes can hold: each takes at least six, with its tag and size."""
+        """Reserve space for the properties in `more` bytes: each takes at least six, with its tag and size."""
         if self.properties != cython.NULL:
             self.reserve_entries(self.properties, more // 6 + 1, more)

@@ -97,10 +97,10 @@ def encode_command(command: Command) -> bytes:
 
 
 def encode_send(send: Send) -> bytes:
-    """Return the beginning of a SEND's frame, which its body follows: so that a large one need not be copied for it.
+    """Return a SEND's frame up to its body, so that a large body need not be copied.
 
     Raises:
-        LocalProtocolError: a field does not fit the protocol, or the body is larger than a frame can say.
+        LocalProtocolError: a field does not fit the protocol, or the body is too large for a frame.
 
     Example:
         >>> encode_send(Send(producer_id=1, sequence_id=7, body=b"body")).hex(" ", -4)
@@ -108,7 +108,7 @@ def encode_send(send: Send) -> bytes:
     """
     producer_id, sequence_id, body, num_messages, highest_sequence_id, least_bits, most_bits, is_chunk = send
     try:
-        # Half the time that `fill` takes.
+        # In half the time of `fill`.
         base = _BASE_COMMAND(type=SEND)
         content = base.send
         content.producer_id = producer_id
@@ -132,7 +132,7 @@ def decode_command(frame: Frame) -> Command:
     """Return the command of a frame.
 
     Raises:
-        RemoteProtocolError: it cannot be parsed, or lacks what the protocol requires.
+        RemoteProtocolError: it cannot be parsed, or lacks a required field.
 
     Example:
         >>> from spark_mq_source.pulsar.protocol.commands import Success

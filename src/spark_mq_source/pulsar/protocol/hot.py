@@ -26,7 +26,7 @@ _NO_PARTITION: Final = b"\x18" + b"\xff" * 9 + b"\x01"
 _CONSUMER_ID, _MESSAGE_ID, _LEDGER_ID, _ENTRY_ID, _PARTITION = 0x08, 0x12, 0x08, 0x10, 0x18
 _MORE: Final = 0x80
 _MAX_USUAL_BYTES: Final = 64
-"""Maximum size of a usual MESSAGE is 50 bytes; the decoder relies on sizes below 128, which are one-byte varints."""
+"""A usual MESSAGE has at most 50 bytes; the decoder relies on sizes below 128, which are one-byte varints."""
 _MAX_USUAL_SHIFT: Final = 56
 """Longer varints are ids from 2^63 on, which are negative here, or invalid."""
 _PARTITION_FIELD_BYTES: Final = (2, 3)

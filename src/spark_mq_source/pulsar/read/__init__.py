@@ -1,1 +1,1 @@
-"""Reading Pulsar: batches, streams, and what bounds them."""
+"""Reading Pulsar: batches, streams, and their limits."""

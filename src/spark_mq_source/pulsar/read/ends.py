@@ -11,11 +11,11 @@ from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 
 
 class EndWatch:
-    """The consumers that wait at the end of topic-partitions to be told that these are terminated.
+    """The consumers that wait at the end of topic-partitions for REACHED_END_OF_TOPIC.
 
-    The broker says so of its own accord, to a consumer with permits whose subscription is at the end: at the FLOW, or
-    when the topic is terminated (REACHED_END_OF_TOPIC). To those of a durable subscription it says so only once,
-    whoever asks first (both seen on 4.0.8), so these consumers have subscriptions of their own.
+    The broker sends it to a consumer with permits whose subscription is at the end: after the FLOW, or when the topic
+    is terminated. It sends it only once to the consumers of a durable subscription (both seen on 4.0.8), so these
+    consumers have their own subscriptions.
 
     Args:
         client: opens the consumers; its owner closes it.
@@ -24,12 +24,12 @@ class EndWatch:
     def __init__(self, client: PulsarClient) -> None:
         self._client = client
         self._waiting: dict[TopicPartition, tuple[Position, Consumer]] = {}
-        """Each consumer, and the position that it waits behind."""
+        """Each consumer, and the position after which it waits."""
 
     def are_ended(self, ends: Mapping[TopicPartition, Position]) -> bool:
-        """Return whether every topic-partition is known to be terminated, with nothing behind these positions.
+        """Return whether every topic-partition is known to be terminated, with nothing after these positions.
 
-        Call it at several triggers: a consumer that is opened here may be told later.
+        Call it at several triggers: a consumer that is opened here may get the notice later.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.

@@ -1,11 +1,11 @@
-"""What a queue's task gives up or puts off: letters to other topics, stored before the entry is acknowledged.
+"""Dead letters and retry letters of a queue's task, stored in other topics before the entry is acknowledged.
 
-Names and properties are those of Pulsar's Java client (`org.apache.pulsar.client.util.RetryMessageUtil`, 4.0.8): its
-consumers go on with our letters, and we with theirs: one with `enableRetry` reads `TOPIC-SUBSCRIPTION-RETRY`
-beside its topic, and puts what came back too often into `TOPIC-SUBSCRIPTION-DLQ`.
+Names and properties are those of Pulsar's Java client (`org.apache.pulsar.client.util.RetryMessageUtil`, 4.0.8), so
+that its consumers can process our letters, and we theirs: one with `enableRetry` reads `TOPIC-SUBSCRIPTION-RETRY`
+besides its topic, and puts messages that came back too often into `TOPIC-SUBSCRIPTION-DLQ`.
 
-A letter that was stored may be stored again: by a task that is repeated before the broker knows the acknowledgement.
-`ORIGIN_MESSAGE_ID` is the same then.
+A letter may be stored again by a repeated task, if the broker did not get the acknowledgement. `ORIGIN_MESSAGE_ID` is
+the same then.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, jav
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
 
 RECONSUMETIMES: Final = "RECONSUMETIMES"
-"""The property that says how often the message was put off."""
+"""The property with the number of times that the message was delayed."""
 
 DELAY_TIME: Final = "DELAY_TIME"
-"""The property that says for how long, in milliseconds."""
+"""The property with the delay in milliseconds."""
 
 REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
-"""The property with the subscription that the message was read from."""
+"""The property with the subscription from which the message was read."""
 
 OLD_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_IDY_TIME"
 """The property with the message's position, as older clients name it."""
 
 COPIED: Final = ("event_time", "ordering_key")
-"""The columns that a letter has from its message, as Java's: besides its payload, its key and its properties."""
+"""The columns that a letter copies from its message, as in Java's client: payload, key and properties."""
 
 PROPERTIES: Final = "properties"
 _DELIVER_AT: Final = "deliver_at"
@@ -47,14 +47,14 @@ _TIME: Final = pa.timestamp("us", "UTC")
 
 _MAX_ROWS: Final = 10_000
 _MAX_BYTES: Final = 16 << 20
-"""How much is decoded and sent at once."""
+"""Number of messages that are decoded and sent at once."""
 
 OpenWriter = Callable[[str, Counters], RowWriter]
 """Opens a writer to a topic, which updates the counters."""
 
 
 def dead_letter_topic_of(topic: str, subscription: str) -> str:
-    """Where Java's client puts messages that were redelivered too often, unless it is told.
+    """Return the default topic of the Java client for messages that were redelivered too often.
 
     Example:
         >>> dead_letter_topic_of("persistent://public/default/t", "s")
@@ -64,7 +64,7 @@ def dead_letter_topic_of(topic: str, subscription: str) -> str:
 
 
 def retry_topic_of(topic: str, subscription: str) -> str:
-    """Where Java's client puts messages off.
+    """Return the topic of the Java client for delayed messages.
 
     Example:
         >>> retry_topic_of("persistent://public/default/t", "s")
@@ -74,18 +74,18 @@ def retry_topic_of(topic: str, subscription: str) -> str:
 
 
 def nack_delay_ms(first_ms: int, most_ms: int, times: int) -> int:
-    """Return how long a message waits that was put off so often before: twice as long each time.
+    """Return the delay of a message that was delayed `times` times before: it doubles each time.
 
     Example:
         >>> [nack_delay_ms(1000, 600_000, times) for times in (0, 1, 5, 10, 1000)]
         [1000, 2000, 32000, 600000, 600000]
     """
-    # Before the shift, which a count that somebody else has written would make as large as it likes.
+    # Before the shift: the count comes from another client, and may be arbitrarily large.
     return min(most_ms, first_ms << min(times, 40))
 
 
 def times_put_off(properties: Mapping[str, str]) -> int:
-    """Return how often a message says that it was put off; 0 where it says nothing, or nothing sensible.
+    """Return how often a message was delayed, by its property; 0 without a valid one.
 
     Example:
         >>> times_put_off({"RECONSUMETIMES": "3"}), times_put_off({}), times_put_off({"RECONSUMETIMES": "many"})
@@ -96,7 +96,7 @@ def times_put_off(properties: Mapping[str, str]) -> int:
 
 
 def too_many_deliveries(position: object, how_often: str, limit: int) -> TooManyAttemptsError:
-    """What ends a read with `onMaxRedeliver=fail`.
+    """Return the error that ends a read with `onMaxRedeliver=fail`.
 
     Example:
         >>> str(too_many_deliveries("7:3", "put off 2 times", 2)).partition(";")[0]
@@ -109,17 +109,17 @@ def too_many_deliveries(position: object, how_often: str, limit: int) -> TooMany
 
 
 class RetryLetters(DeadLetters):
-    """The messages that one task puts off: each comes again by the retry topic, when its delay is over.
+    """The messages that one task delays: the retry topic delivers each again when its delay is over.
 
-    The delay is the broker's: for consumers of Shared and Key_Shared subscriptions. Those of the other types get the
+    The broker applies the delay, for consumers of Shared and Key_Shared subscriptions. Those of the other types get the
     message at once.
 
     Args:
         where: the format and the task, for errors.
         topic: the retry topic.
         open_writer: opens a writer for that topic, with its counters; called for the first letter.
-        first_delay_ms: how long a message waits the first time.
-        most_delay_ms: how long it waits at most.
+        first_delay_ms: the delay the first time.
+        most_delay_ms: the maximum delay.
         now_ms: milliseconds since 1970.
         more: as for `DeadLetters`.
     """
@@ -141,12 +141,12 @@ class RetryLetters(DeadLetters):
         self._now_ms = now_ms
 
     def _count(self, counters: Counters, letters: int) -> None:
-        """They are not given up."""
+        """Count delayed messages, which are not dead letters."""
 
     def _described(self, cells: Mapping[str, Any], reason: str) -> Mapping[str, str]:
         """Return the properties of a letter; it needs no reason."""
         del reason
-        # The first topic and position are kept, as Java's client does.
+        # The first topic and position are kept, as in Java's client.
         described = self._with_origin(cells)
         described.setdefault(OLD_ORIGIN_MESSAGE_ID, described[ORIGIN_MESSAGE_ID])
         times = times_put_off(described)
@@ -160,15 +160,15 @@ class RetryLetters(DeadLetters):
 
 
 class QueueLetters:
-    """The letters of one task of a queue, made of entries as its log has them.
+    """The letters of one task of a queue, from entries of its log.
 
     Args:
-        options: of the query; `deadLetterTopic` is where dead letters go, or `TOPIC-SUBSCRIPTION-DLQ`.
-        topic_partition: where the entries come from.
+        options: of the query; dead letters go to `deadLetterTopic`, or `TOPIC-SUBSCRIPTION-DLQ`.
+        topic_partition: source of the entries.
         where: the format and the task, for errors and the log.
         open_writer: opens a writer to one of both topics.
-        base: the topic whose letters they are, where that is not the one that the entries come from: a retry topic's
-            letters are its topic's.
+        base: the topic whose letters they are, if the entries come from another one: a retry topic's letters are those
+            of its topic.
         attempt: the number of earlier attempts at the task.
         counters: updated with dead letters and wait time.
     """
@@ -212,33 +212,33 @@ class QueueLetters:
         )
 
     def give_up(self, logged: pa.RecordBatch, reasons: Sequence[str]) -> None:
-        """Store the messages of entries in the dead letter topic; a corrupt entry as it is.
+        """Store the messages of entries in the dead letter topic; a corrupt entry unchanged.
 
         Args:
-            logged: the entries, with all chunks of a message one after the other.
-            reasons: why, for each entry.
+            logged: the entries; all chunks of a message follow one another.
+            reasons: the reason for each entry.
 
         Raises:
             EncryptedMessageError: an entry is encrypted, and `onEncrypted` is `fail`.
-            MQSourceError: the dead letter topic did not take them.
+            MQSourceError: the dead letter topic did not accept them.
         """
         schema = _schema_of((*self._dead.columns, ERROR, CORRUPT))
         for messages, rows in self._messages(logged, schema, "null"):
             self._dead.send(messages, {n: reasons[row] for n, row in enumerate(rows)})
 
     def put_off(self, logged: pa.RecordBatch) -> None:
-        """Store the messages of entries in the retry topic, to come again after their delay.
+        """Store the messages of entries in the retry topic, for redelivery after their delay.
 
-        After `maxRedeliverCount` times `onMaxRedeliver` applies.
+        After `maxRedeliverCount` times, `onMaxRedeliver` applies.
 
         Args:
-            logged: the entries, with all chunks of a message one after the other.
+            logged: the entries; all chunks of a message follow one another.
 
         Raises:
-            TooManyAttemptsError: a message was put off that often, and `onMaxRedeliver` is `fail`.
-            CorruptMessageError: an entry is corrupt: what it holds cannot be sent again.
+            TooManyAttemptsError: a message was delayed that often, and `onMaxRedeliver` is `fail`.
+            CorruptMessageError: an entry is corrupt, so that its messages cannot be sent again.
             EncryptedMessageError: an entry is encrypted, and `onEncrypted` is `fail`.
-            MQSourceError: the retry topic did not take them.
+            MQSourceError: the retry topic did not accept them.
         """
         limit = self._options.max_redeliver_count
         for messages, rows in self._messages(logged, _schema_of(self._retry.columns), "fail"):
@@ -288,5 +288,5 @@ class QueueLetters:
 
 
 def _schema_of(names: Sequence[str]) -> pa.Schema:
-    """Return columns of messages, with bytes where there are several types."""
+    """Return the columns of messages, as bytes if they can have several types."""
     return arrow_schema_of({name: COLUMNS.readable[name][0] for name in dict.fromkeys(names)})

@@ -1,12 +1,12 @@
-"""How much of what waits one trigger takes: limits in entries, rows and bytes become the positions where it ends.
+"""Limits of a trigger, in entries, rows and bytes, which become the positions where it ends.
 
-A broker delivers entries and positions count entries, so a limit in entries is exact (on 2.10, which does not tell
-where a ledger ends, a trigger that comes to the end of one takes fewer). How many rows and bytes entries
-hold no position tells: it is measured, at each trigger that has such a limit, from
+A broker delivers entries and positions count entries, so a limit in entries is exact (on 2.10, which does not report
+the end of a ledger, a trigger that reaches it takes fewer). Positions do not show the rows and bytes of entries: these
+are estimated, at each trigger that has such a limit, from
 
-- the broker's index of messages, where the broker keeps one and shows it to clients: the rows between two entries;
-- the sizes of ledgers, where there is `adminUrl`: the bytes per entry of the ledgers that are read;
-- else the entries themselves: the first one, the one that the trigger would end with, and those of earlier triggers.
+- the broker's message index, if the broker has one and exposes it to clients: the rows between two entries;
+- the sizes of ledgers, with `adminUrl`: the bytes per entry of the ledgers that are read;
+- otherwise the entries themselves: the first one, the last one of the trigger, and those of earlier triggers.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from spark_mq_source.pulsar.protocol import commands
 logger = logging.getLogger(__name__)
 
 END_OF_LEDGER = 2**62
-"""An entry past the end of any ledger: a consumer opened there tells how long its ledger is (seen on 4.0.8)."""
+"""An entry past the end of any ledger: a consumer opened there shows the length of its ledger (seen on 4.0.8)."""
 
 ROUNDS = 4
-"""How often the entry at an end is looked at, and the end moved by what it tells, before it is taken as it is."""
+"""Maximum number of corrections of an end by the entry found there."""
 
 REMEMBERED_ENTRIES = 16
-"""How many entries the average of what was seen follows, about: few enough to keep up with a producer that changes."""
+"""Number of entries, about, in the moving average: few enough to follow a changing producer."""
 
 CHECKED_TRIGGERS = 16
-"""Every how many triggers within one closed ledger an end is checked; of the first ones the 2nd, 4th and 8th is."""
+"""Interval of checks in triggers within one closed ledger, after the 2nd, 4th and 8th."""
 
 _INDEX = pa.schema([("broker_index", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """An entry that was looked at.
+    """An entry that was fetched as a sample.
 
     Attributes:
-        asked: the position that it is the first entry at or after.
-        messages: how many it holds.
-        stored_bytes: what it takes on the broker: compressed, with its metadata.
-        index: the broker's number of its last message; None where the broker shows none.
+        asked: the position for which it is the first entry at or after.
+        messages: its number of messages.
+        stored_bytes: its size on the broker: compressed, with its metadata.
+        index: the broker's index of its last message; None if the broker does not expose one.
     """
 
     asked: Position
@@ -64,16 +64,16 @@ class _Sample:
 
 @dataclass(slots=True)
 class _Waiting:
-    """What waits in one topic-partition, how much of it the trigger would take, and what is known of its size.
+    """The backlog of one topic-partition, the share of it for this trigger, and the known sizes.
 
     Attributes:
         start: the last position read.
         end: the last one that could be read now.
-        entries: how many are between the two.
-        share: how many of them to take.
-        cut: where those end.
-        samples: entries that were looked at.
-        ledgers: the topic-partition's, where the admin interface told.
+        entries: number of entries between the two.
+        share: number of entries to take.
+        cut: position of the last of these.
+        samples: entries that were fetched.
+        ledgers: the topic-partition's, from the admin API, if available.
     """
 
     start: Position
@@ -86,49 +86,49 @@ class _Waiting:
 
     @property
     def first(self) -> Position:
-        """Where the first entry is, or after that; a start within a batch has part of its entry still to be read."""
+        """The position at or after which the first entry is; see `_first_wanted`."""
         return _first_wanted(self.start)
 
     @property
     def inside(self) -> list[_Sample]:
-        """The samples of what the trigger would take, in order."""
+        """The samples within the share, in order."""
         taken = (sample for sample in self.samples if sample.asked <= self.cut)
         return sorted(taken, key=operator.attrgetter("asked"))
 
 
 class Limiter:
-    """Moves the ends of a trigger back until it is within the limits of the options. Used by one thread.
+    """Moves the ends of a trigger back to the limits of the options. For one thread.
 
     Args:
-        client: looks at entries and ledgers; its owner closes it.
+        client: fetches entries and ledgers; its owner closes it.
         options: the query's options.
     """
 
     def __init__(self, client: PulsarClient, options: PulsarOptions) -> None:
         self._client = client
         self._options = options
-        # CONSUMER_STATS for a consumer that was just unloaded costs the connection (seen on 4.0.8).
+        # CONSUMER_STATS for a consumer that was just unloaded ends the connection (seen on 4.0.8).
         self._statistics = PulsarClient(options)
         self._ledger_ends: dict[tuple[TopicPartition, int], int] = {}
         # The first entry for delivery after the last one of a ledger.
         self._following: dict[tuple[TopicPartition, Position], Position] = {}
-        # Messages and bytes of an entry, on average.
+        # Average messages and bytes per entry.
         self._seen: dict[TopicPartition, tuple[float, float]] = {}
         self._served: TopicPartition | None = None
-        # The entries that were looked at to count the rows after a start.
+        # The entries that were fetched to count the rows after a start.
         self._counted: dict[tuple[TopicPartition, Position], list[_Sample]] = {}
         self._asks_admin = options.admin_url is not None
 
     def close(self) -> None:
-        """Close the connection of its own."""
+        """Close this object's own connection."""
         self._statistics.close()
 
     def following(self, tp: TopicPartition, position: Position) -> Position | None:
-        """The first entry for delivery after a position where a trigger ended with a ledger; None where unknown."""
+        """Return the first entry for delivery after a position where a trigger ended with a ledger; None if unknown."""
         return self._following.get((tp, position))
 
     def forget_before(self, starts: Mapping[TopicPartition, Position]) -> None:
-        """Drop what is known of earlier ledgers, and of other topic-partitions."""
+        """Forget earlier ledgers, and other topic-partitions."""
         ends = self._ledger_ends.items()
         self._ledger_ends = {at: last for at, last in ends if at[0] in starts and at[1] >= starts[at[0]].ledger}
         self._following = {at: after for at, after in self._following.items() if at[1] >= starts.get(at[0], LATEST)}
@@ -137,9 +137,9 @@ class Limiter:
     def limit(
         self, starts: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, Position]
     ) -> dict[TopicPartition, Position]:
-        """`ends`, moved back as far as the limits ask for: shares go by backlog, and none starves.
+        """Return `ends`, moved back to the limits: shares are proportional to backlogs, and every one gets its turn.
 
-        At least one entry is let through, however much it holds.
+        At least one entry is read, whatever its size.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.
@@ -156,9 +156,9 @@ class Limiter:
         return {**ends, **{tp: w.cut for tp, w in waiting.items()}}
 
     def count_rows(self, starts: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, Position]) -> int:
-        """About how many messages wait: the entries, times the messages of the first one or of earlier ones if more.
+        """Return about how many messages wait: the entries, times the messages of the first or earlier ones if more.
 
-        An entry is looked at once for each start, so that a trigger that waits costs no more than one that is idle.
+        An entry is fetched once for each start, so that a waiting trigger costs no more than an idle one.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.
@@ -174,7 +174,7 @@ class Limiter:
         return int(sum(w.entries * self._rows_per_entry(tp, w) for tp, w in waiting.items()))
 
     def _settle(self, waiting: Mapping[TopicPartition, _Waiting]) -> Sequence[TopicPartition]:
-        """Try shares, each time with what the entries at their ends told, until they are within the limits.
+        """Try shares, corrected each time by the entries at their ends, until they are within the limits.
 
         Returns:
             The topic-partitions in the order of turns.
@@ -195,7 +195,7 @@ class Limiter:
                     bad[tp] = min(bad[tp], share)
                 elif share:
                     good[tp] = max(good.get(tp, 1), share)
-            # What was too much stays too much, though fewer entries, being smaller, seem to allow for more.
+            # A share that was too much stays too much, though smaller entries in a smaller one seem to allow for more.
             turns = self._take(
                 waiting,
                 {tp: n if n < bad[tp] else (good.get(tp, 1) + bad[tp]) // 2 for tp, n in allowed.items()},
@@ -204,7 +204,7 @@ class Limiter:
         return turns
 
     def _allowed(self, waiting: Mapping[TopicPartition, _Waiting]) -> dict[TopicPartition, int]:
-        """Return the entries of each that are within all limits, by the sizes known; in the order of turns."""
+        """Return the entries of each within all limits, by the known sizes; in the order of turns."""
         options = self._options
         backlogs = in_turn({tp: w.entries for tp, w in waiting.items()}, self._served)
         parts = []
@@ -221,13 +221,13 @@ class Limiter:
     def _take(
         self, waiting: Mapping[TopicPartition, _Waiting], shares: Mapping[TopicPartition, int]
     ) -> Sequence[TopicPartition]:
-        """Plan to take these shares; return their order."""
+        """Set these shares; return their order."""
         for tp, w in waiting.items():
             w.share = shares[tp]
             w.cut = w.end if w.share == w.entries else min(w.end, self._advance(tp, w.start, w.end, w.share))
         return list(shares)
 
-    # -- how much entries hold
+    # -- sizes of entries
 
     def _rows_per_entry(self, tp: TopicPartition, w: _Waiting) -> float:
         seen, inside = self._seen.get(tp, (1.0, 1.0))[0], w.inside
@@ -256,7 +256,7 @@ class Limiter:
         return max(seen, fmean(sample.stored_bytes for sample in inside)) if inside else seen
 
     def _look(self, waiting: Mapping[TopicPartition, _Waiting], places: Mapping[TopicPartition, Position]) -> None:
-        """Add the first entry at or after each place to the samples, unless it was looked at already."""
+        """Add the first entry at or after each position to the samples, unless it was fetched before."""
         new = {tp: at for tp, at in places.items() if all(sample.asked != at for sample in waiting[tp].samples)}
         for tp, message in self._client.fetch_first_entries(new).items():
             sample = self._sample(tp, new[tp], message)
@@ -293,7 +293,7 @@ class Limiter:
         try:
             return self._client.fetch_ledgers(tp)
         except MQSourceError as error:
-            # A query that can go on does not end for the sake of an estimate.
+            # A failed estimate must not end a query.
             self._asks_admin = False
             logger.warning("%s: maxBytesPerTrigger goes by entries seen from now on: %s", tp, error)
             return ()
@@ -305,7 +305,7 @@ class Limiter:
         if entries == 0:
             return start
         ledger, entry, left = start.ledger, start.entry, entries
-        # A start within a batch has part of its entry still to be read.
+        # If the start is within a batch, a part of its entry is still to be read.
         if start.batch >= 0:
             entry -= 1
         while left > 0 and ledger < end.ledger:
@@ -318,7 +318,7 @@ class Limiter:
                 if first is None or after is None:
                     return end
                 if first.ledger == ledger:
-                    # How many there are is not known, but fewer than may be taken.
+                    # The number of entries is unknown, but fewer than may be taken.
                     return Position(after.ledger, -1)
                 ledger, entry = first.ledger, first.entry - 1
                 continue
@@ -330,7 +330,7 @@ class Limiter:
                 return end
             if left == 0:
                 cut = Position(ledger, last)
-                # As long as a ledger is there, so is the one after it.
+                # If a ledger still exists, so does the one after it.
                 if self._client.fetch_stored({tp: cut})[tp] == cut:
                     self._following[tp, cut] = after
                 return cut
@@ -338,15 +338,15 @@ class Limiter:
         return Position(ledger, entry + left)
 
     def _first_after(self, tp: TopicPartition, position: Position) -> Position | None:
-        """Return the first entry for delivery after a position; None where none comes in time."""
+        """Return the first entry for delivery after a position; None if none arrives in time."""
         message = self._client.fetch_first_entries({tp: position.next_entry}).get(tp)
         return None if message is None else Position(message.ledger_id, message.entry_id)
 
     def _last_entry(self, tp: TopicPartition, ledger: int) -> int | None:
-        """Return the last entry of a ledger that is closed; None where the broker does not tell.
+        """Return the last entry of a closed ledger; None if the broker does not report it.
 
-        Such a ledger never changes, so it is asked for once. Pulsar 4.0.8 has the cursor of a subscription past the end
-        of a ledger at its end, 2.10.1 has it wherever it was asked to begin.
+        A closed ledger never changes, so it is requested once. On Pulsar 4.0.8 the cursor of a subscription past the
+        end of a ledger is at its end, on 2.10.1 wherever it was requested.
         """
         known = self._ledger_ends.get((tp, ledger))
         if known is None:
@@ -356,18 +356,18 @@ class Limiter:
             if cursor.entry == END_OF_LEDGER - 1:
                 return None
             if cursor.ledger != ledger:
-                return -1  # it is gone
+                return -1  # the ledger was deleted
             known = self._ledger_ends[tp, ledger] = cursor.entry
         return known
 
 
 class ProgressGuard:
-    """Checks where limited triggers end against what the broker delivers. Used by one thread.
+    """Checks the ends of limited triggers against the entries that the broker delivers. For one thread.
 
-    The limiter computes an end from the lengths of ledgers. A broker whose answer it misreads (2.10.1 was one) sends a
-    query through positions past the end of a closed ledger for ever: offsets grow and no trigger has a row. So of the
-    triggers that begin and end in one closed ledger a few are checked. A check takes one subscription and one entry,
-    about what the limiter itself takes at each trigger.
+    The limiter computes an end from the lengths of ledgers. If it misreads a broker's answer (as 2.10.1's once), a
+    query moves through positions past the end of a closed ledger for ever: offsets grow and no trigger has rows. So a
+    few of the triggers that begin and end in one closed ledger are checked. A check takes one subscription and one
+    entry, about as much as the limiter itself takes at each trigger.
 
     Args:
         client: fetches entries; its owner closes it.
@@ -377,7 +377,7 @@ class ProgressGuard:
     def __init__(self, client: PulsarClient, options: PulsarOptions) -> None:
         self._client = client
         self._options = options
-        # The closed ledger that the last triggers began and ended in, and how many they were.
+        # The closed ledger in which the last triggers began and ended, and their number.
         self._within: dict[TopicPartition, tuple[int, int]] = {}
         self._warned: set[TopicPartition] = set()
 
@@ -387,17 +387,17 @@ class ProgressGuard:
         ends: Mapping[TopicPartition, Position],
         cuts: Mapping[TopicPartition, Position],
     ) -> dict[TopicPartition, Position]:
-        """`cuts`, moved to the next entry in topic-partitions that have one but of which the trigger would read none.
+        """Return `cuts`, moved to the next entry in topic-partitions of whose entries the trigger would read none.
 
-        Where no entry comes, a cut past its start is kept: the task that reads the range fails by itself then.
+        If no entry arrives, a cut past its start is kept: the task that reads the range then fails.
 
         Args:
             starts: where the trigger begins.
             ends: the last messages.
-            cuts: what the limits made of `ends`.
+            cuts: `ends` within the limits.
 
         Raises:
-            RequestTimeoutError: the limits let nothing through, and no entry comes within `operationTimeout`.
+            RequestTimeoutError: the limits allow nothing, and no entry arrives within `operationTimeout`.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         behind = [tp for tp in sorted(cuts) if starts[tp] < ends[tp]]
@@ -430,13 +430,13 @@ class ProgressGuard:
         ends: Mapping[TopicPartition, Position],
         cuts: Mapping[TopicPartition, Position],
     ) -> None:
-        """Count the triggers in a row that began and ended in one closed ledger."""
+        """Count the consecutive triggers that began and ended in one closed ledger."""
         within = {}
         for tp in behind:
             ledger = starts[tp].ledger
             if cuts[tp].ledger == ledger < ends[tp].ledger:
                 before, count = self._within.get(tp, (ledger, 0))
-                # One without a turn is as it was.
+                # Without a turn, the count is unchanged.
                 within[tp] = ledger, (count if before == ledger else 0) + (cuts[tp] > starts[tp])
         self._within = within
 
@@ -458,5 +458,5 @@ class ProgressGuard:
 
 
 def _first_wanted(start: Position) -> Position:
-    """The first entry after a position is there, or after that; one within a batch has part of its entry to be read."""
+    """Return the position at or after which the first entry after `start` is; that of a start within a batch itself."""
     return start if start.batch >= 0 or start == EARLIEST else start.next_entry

@@ -1,4 +1,4 @@
-"""Permits: how many messages a broker may send to a consumer, in entries of a size that is learnt."""
+"""Permits: the messages that a broker may send to a consumer, from the average size of entries."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final
 from spark_mq_source.pulsar.client.consumer import BaseConsumer
 
 FIRST_GRANT_MESSAGES: Final = 1_000
-"""Permits before the size of this topic's messages is known."""
+"""Permits while the message size of this topic is unknown."""
 
 BURST_BYTES: Final = 8 << 20
-"""How much is taken from a consumer's queue at once: the rest stays where the queue's bound counts it."""
+"""Maximum bytes taken from a consumer's queue at once: the rest stays within the queue's bound."""
 
 
 class Permits:
@@ -20,9 +20,9 @@ class Permits:
         queue_bytes: the size of the consumer's queue.
 
     Attributes:
-        outstanding: how many messages the broker may still send. An entry is sent whole, so it can be below zero.
-        messages: how many came, as the broker counts them.
-        entries: how many entries these were.
+        outstanding: number of messages that the broker may still send. Entries are sent whole, so it can be negative.
+        messages: number of received messages, as the broker counts them.
+        entries: number of received entries.
         nbytes: their size.
     """
 
@@ -32,20 +32,20 @@ class Permits:
         self.messages = self.entries = self.nbytes = 0
 
     def count(self, messages: int, *, entries: int, nbytes: int) -> None:
-        """Count what came."""
+        """Count received messages."""
         self.outstanding -= messages
         self.messages += messages
         self.entries += entries
         self.nbytes += nbytes
 
     def fitting(self, most: int) -> int:
-        """Return how many messages to let come, at most `most`: the queue twice over, so that it never runs dry."""
+        """Return how many messages to allow, up to `most`: those of two queues, so that the queue never runs empty."""
         if not self.messages:
             return min(most, FIRST_GRANT_MESSAGES)
         return min(most, max(1, 2 * self._queue_bytes * self.messages // max(self.nbytes, 1)))
 
     def repay(self, consumer: BaseConsumer, allowed: int) -> None:
-        """Grant what is missing of `allowed` messages if half of these are used.
+        """Grant the missing permits up to `allowed`, if half of these are used.
 
         Raises:
             ConnectionLostError: the connection has ended.

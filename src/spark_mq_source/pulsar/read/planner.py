@@ -1,4 +1,4 @@
-"""What a query reads: from topics and offsets as the user named them to bounded ranges, one a task."""
+"""Plans of a query: topics and offsets in the options become bounded ranges, one per task."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def plan_batch(options: PulsarOptions, predicates: Sequence[Predicate] = ()) -> list[PulsarRange]:
-    """Return the ranges of one batch read, fixed now: reading them twice gives the same rows.
+    """Plan the ranges of one batch read, fixed now: reading them twice gives the same rows.
 
-    Predicates on `topic` and `partition` drop whole partitions; those on `publish_time` move start and end to where
-    the broker finds that time, give or take `publishTimeSlack`. Others change nothing.
+    Predicates on `topic` and `partition` drop whole partitions; those on `publish_time` move start and end to the
+    broker's positions of these times, with a tolerance of `publishTimeSlack`. Others have no effect.
 
     Raises:
         OptionError: offsets that name unknown topic-partitions, or leave some out.
         TopicNotFoundError: a topic does not exist; it is not created.
-        DataLossError: data after the start is gone already, and `failOnDataLoss` is true.
+        DataLossError: messages after the start have been deleted, and `failOnDataLoss` is true.
         MQSourceError: the cluster cannot be reached in time, or refuses.
     """
     with PulsarClient(options) as client:
@@ -52,7 +52,7 @@ def plan_batch(options: PulsarOptions, predicates: Sequence[Predicate] = ()) -> 
 
 
 def check_dead_letter_topic(options: PulsarOptions) -> None:
-    """Find out before the first dead letter whether there is a topic for it; create the topic with `createTopic`.
+    """Check, before the first dead letter, that its topic exists; create it with `createTopic`.
 
     Raises:
         TopicNotFoundError: it does not exist.
@@ -103,7 +103,7 @@ class _Planner:
     def _publish_time_bounds(
         self, partitions: Sequence[TopicPartition]
     ) -> tuple[Mapping[TopicPartition, Position], Mapping[TopicPartition, Position]]:
-        """Where the publish times that the predicates allow begin and end; empty where they do not say."""
+        """Return the positions of the first publish times that the predicates allow, and of those after the last."""
         lower: list[int] = []
         upper: list[int] = []
         for p in self._predicates:
@@ -118,14 +118,14 @@ class _Planner:
                 upper.append(ms + 1)
             elif p.operator == "<":
                 upper.append(ms if is_whole else ms + 1)
-        # Times need not ascend, and where the broker keeps its own it looks among those, which are later.
+        # Times need not ascend, and a broker with its own, later, times searches those.
         slack = self._options.publish_time_slack_ms
         after = self._client.fetch_positions_at(dict.fromkeys(partitions, max(lower) - slack)) if lower else {}
         until = self._client.fetch_positions_at(dict.fromkeys(partitions, min(upper) + slack)) if upper else {}
         return after, until
 
     def _checked_start(self, tp: TopicPartition, start: Position, bounds: Bounds) -> Position:
-        # EARLIEST asks for what there is; a position asks for all that follows it.
+        # EARLIEST means the messages that exist; a position means all that follow it.
         if start >= bounds.first or start == EARLIEST:
             return max(start, bounds.first)
         msg = (
@@ -139,7 +139,7 @@ class _Planner:
 
 
 def check_named(options: PulsarOptions, partitions: Sequence[TopicPartition]) -> None:
-    """Refuse offsets and times for topic-partitions that are not read: most likely a name is misspelt.
+    """Refuse offsets and times for topic-partitions that are not read: most likely a misspelt name.
 
     Raises:
         OptionError: an option names such topic-partitions.
@@ -163,13 +163,13 @@ def check_not_past_the_end(
     starts: Mapping[TopicPartition, Position],
     bounds: Mapping[TopicPartition, Bounds],
 ) -> None:
-    """Refuse starts that the user named and that are past the end of the topic, but for the one right after it.
+    """Refuse starts by the user that are past the end of the topic, except the one right after it.
 
     Raises:
         DataLossError: there are such starts, and `failOnDataLoss` is true.
         MQSourceError: the cluster cannot be reached in time, or refuses.
     """
-    # What waits at the end may not be for delivery: markers, and messages of transactions that are open or aborted.
+    # The backlog at the end may not be for delivery: markers, and messages of open or aborted transactions.
     far = {tp: at for tp, at in starts.items() if at != LATEST and at > max(bounds[tp].first, bounds[tp].last)}
     for tp, stored in client.fetch_stored(far).items():
         if far[tp] > stored.next_entry:
@@ -180,10 +180,10 @@ def check_not_past_the_end(
 
 
 def topics_of(client: PulsarClient, options: PulsarOptions) -> Sequence[str]:
-    """Return the full names of the topics a query reads, now.
+    """Return the full names of the topics that a query reads now.
 
     Raises:
-        MQSourceError: `topicsPattern` has to be asked for, and the cluster cannot be reached in time, or refuses.
+        MQSourceError: with `topicsPattern`, the cluster cannot be reached in time, or refuses.
     """
     return options.topic_names if options.topics_pattern is None else client.fetch_topics(options.topics_pattern)
 
@@ -194,13 +194,13 @@ def resolve_positions(
     wanted_at: Callable[[str], Position | int | None],
     partitions: Sequence[TopicPartition],
 ) -> dict[TopicPartition, Position]:
-    """Return the position that the user asked for in each partition; times are looked up.
+    """Return the position of the options for each partition; look times up.
 
     Args:
         client: looks up times.
-        which: `starting` or `ending`, as the options begin.
-        wanted_at: a position or a publish time (ms) by topic-partition; None where the user named others only.
-        partitions: all that are read.
+        which: `starting` or `ending`, the prefix of the options.
+        wanted_at: a position or a publish time (ms) by topic-partition; None if the user named only others.
+        partitions: all partitions of the query.
 
     Raises:
         OptionError: a partition has no value.
@@ -218,13 +218,13 @@ def resolve_positions(
 
 
 def split_ranges(client: PulsarClient, options: PulsarOptions, ranges: list[PulsarRange]) -> list[PulsarRange]:
-    """Return at least `minPartitions` ranges where they can be cut, larger ones into more pieces.
+    """Split ranges into at least `minPartitions` if possible, larger ones into more pieces.
 
-    A cut is a position, which need not exist. Entries are counted within a ledger; how many a ledger has is known from
-    `adminUrl`, or where the range begins and ends in the same one.
+    A cut is a position, which need not exist. Entries are counted within a ledger; the size of a ledger is known from
+    `adminUrl`, or if the range begins and ends in the same one.
 
     Raises:
-        MQSourceError: the admin interface has to be asked, and cannot be reached in time, or refuses.
+        MQSourceError: the admin API is needed, and cannot be reached in time, or refuses.
     """
     wanted = options.min_partitions or 0
     if wanted <= len(ranges):
@@ -239,7 +239,7 @@ def split_ranges(client: PulsarClient, options: PulsarOptions, ranges: list[Puls
 
 
 def count_pieces(sizes: Sequence[int], wanted: int) -> list[int]:
-    """Return into how many pieces to cut ranges of these sizes: `wanted` in all or a few more, at least 1 each.
+    """Return the number of pieces for ranges of these sizes: `wanted` in all or a few more, at least 1 each.
 
     Example:
         >>> count_pieces([10, 90, 0], 10)
@@ -250,14 +250,14 @@ def count_pieces(sizes: Sequence[int], wanted: int) -> list[int]:
 
 
 def numbered(ranges: Sequence[PulsarRange]) -> list[PulsarRange]:
-    """Return the ranges with their numbers, which the names of their consumers end with."""
+    """Return the ranges with their numbers, which are in the names of their consumers."""
     return [replace(r, number=number) for number, r in enumerate(ranges)]
 
 
 def _stretches(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> list[tuple[int, int, int]]:
-    """Return the parts of a range whose entries are countable: (ledger, entry before the first, number of entries)."""
+    """Return the parts of a range with countable entries: (ledger, entry before the first, number of entries)."""
     start, end = r.start, r.end
-    # An entry in which the range begins has messages of it.
+    # If the range begins within an entry, that entry counts too.
     read = start.entry - (start.batch >= 0)
     if start.ledger == end.ledger:
         return [(start.ledger, read, end.entry - read)]

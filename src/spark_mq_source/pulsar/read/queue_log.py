@@ -1,7 +1,7 @@
-"""Entries as they came from the broker <-> Arrow columns of the write-ahead log -> rows.
+"""Entries as the broker sent them <-> Arrow columns of the write-ahead log -> rows.
 
-Nothing is decoded before it is written down: whoever reads the log, the first time or again, decodes it into whatever
-columns are asked for, by the same rules as entries of a range. The chunks of a message are written together.
+The log holds undecoded entries: each reader of the log decodes them into the columns it wants, by the same rules as
+entries of a range. The chunks of a message are written together.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ LOGGED: Final = pa.schema(
         ("body", pa.binary()),
     ]
 )
-"""What is written down of an entry.
+"""The fields of an entry in the log.
 
-`message_id` is "ledger:entry"; `ack_set` has 64-bit words, little-endian, and is empty where the entry is whole;
-`messages` says how many messages its rows may be at most, 0 for all chunks of a message but the last.
+`message_id` is "ledger:entry"; `ack_set` has 64-bit words, little-endian, and is empty if no message of the entry is
+acknowledged; `messages` is the maximum number of its rows, 0 for all chunks of a message but the last.
 """
 
 
 def log_batch(messages: Sequence[Message], counts: Sequence[int]) -> pa.RecordBatch:
-    """Return entries as the log has them; `counts` says how many messages each counts as."""
+    """Return entries in the form of the log; `counts` has the number of messages of each."""
     rows = len(messages)
-    # Column by column: what is done for each entry by itself takes longer than all of this.
+    # Column by column, because work for each entry would take longer than all of this.
     _, ledgers, entries, redelivered, ack_sets, bodies = zip(*messages, strict=True) if rows else ((),) * 6
     ids = [b"%d:%d" % entry for entry in zip(ledgers, entries, strict=True)]
     arrays = [
@@ -72,7 +72,7 @@ def _texts(type_: pa.DataType, values: Sequence[bytes | memoryview]) -> pa.Array
 
 @dataclass(slots=True)
 class _Group:
-    """The chunks of a message that have come, in order."""
+    """The received chunks of a message, in order."""
 
     head: EntryHead
     chunks: list[Message]
@@ -82,13 +82,12 @@ class _Group:
 class ChunkGroups:
     """Holds the chunks of messages until they are complete.
 
-    A message is the latest chunk 0 of a uuid and the chunks that follow it (`payload.chunks.ChunkAssembly`). What is
-    not complete when the consumer is closed is delivered again. A message whose producer is gone before its last chunk
-    stays in the subscription, and is delivered again and again, until somebody skips it or it expires; nothing waits
-    for it.
+    A message is the latest chunk 0 of a uuid and the chunks that follow it (`payload.chunks.ChunkAssembly`). Incomplete
+    messages are delivered again after the consumer is closed. If a producer ended before its last chunk, the message
+    stays in the subscription and is delivered again and again, until it is skipped or expires; nothing waits for it.
 
     Args:
-        max_bytes: how much they may take together; beyond it the oldest message is left out, to be delivered again.
+        max_bytes: maximum total size; beyond it the oldest message is dropped, to be delivered again.
     """
 
     def __init__(self, *, max_bytes: int) -> None:
@@ -99,11 +98,11 @@ class ChunkGroups:
         self._nbytes = 0
 
     def count(self, body: memoryview) -> int:
-        """How many messages an entry holds; 0 for a chunk of one, -1 for an entry whose checksum or head is wrong."""
+        """Return the number of messages of an entry; 0 for a chunk, -1 if its checksum or head is wrong."""
         return self._heads.count(body)
 
     def add(self, message: Message) -> Sequence[Message]:
-        """Return all chunks of a message that this chunk completes, in order; else nothing."""
+        """Return all chunks of a message that this chunk completes, in order; otherwise nothing."""
         head = self._heads.read(message.body)
         group = self._groups.get(head.uuid)
         if head.chunk_id == 0:
@@ -122,10 +121,10 @@ class ChunkGroups:
         return ()
 
     def add_known(self, message: Message) -> Sequence[tuple[int, int]]:
-        """A chunk of a message that was read before: the entries of its chunks that have come, when the last one has.
+        """Add a chunk of a message that was read before; after the last one, return the received entries of its chunks.
 
-        They are to be acknowledged together: once the first one is, a broker delivers neither the others, with Shared,
-        nor what is behind them (seen on 4.0.8).
+        They must be acknowledged together: once the first one is, a broker delivers neither the others, with Shared,
+        nor what follows them (seen on 4.0.8).
         """
         head = self._heads.read(message.body)
         entries = self._known.setdefault(head.uuid, [])
@@ -135,7 +134,7 @@ class ChunkGroups:
         return self._known.pop(head.uuid)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Drop all chunks."""
         self._known.clear()
         self._groups.clear()
         self._nbytes = 0
@@ -147,12 +146,12 @@ class ChunkGroups:
 
 
 class LogReader:
-    """Entries of the log -> rows.
+    """Decodes entries of the log into rows.
 
     Args:
         options: of the query.
-        topic_partition: where the entries come from.
-        schema: the columns asked for.
+        topic_partition: source of the entries.
+        schema: the columns wanted.
     """
 
     def __init__(self, options: PulsarOptions, topic_partition: TopicPartition, schema: pa.Schema) -> None:
@@ -169,7 +168,7 @@ class LogReader:
         )
 
     def batches(self, logged: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches that become full with these entries.
+        """Yield the batches that these entries complete.
 
         Raises:
             CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
@@ -196,7 +195,7 @@ class LogReader:
                     yield decoder.take_batch()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are left."""
+        """Yield the remaining rows."""
         if self._decoder.rows:
             yield self._decoder.take_batch()
 
@@ -208,7 +207,7 @@ def _numbers(batch: pa.RecordBatch, name: str, width: Literal["q", "i"]) -> memo
 
 
 def _bytes_of(batch: pa.RecordBatch, name: str) -> tuple[memoryview[int], memoryview[int]]:
-    """Return the bytes of a column, and where those of each row begin; none is copied."""
+    """Return the bytes of a column, and the offsets of its rows, without a copy."""
     column = batch.column(name)
     _, offsets, data = column.buffers()
     begin: int = column.offset

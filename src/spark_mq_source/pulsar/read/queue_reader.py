@@ -1,24 +1,24 @@
-"""One task of a queue: the messages of a subscription in a topic-partition -> Arrow batches (`net.queue_task`).
+"""One task of a queue: reads messages of a subscription in a topic-partition as Arrow batches (`net.queue_task`).
 
-The unit is the entry: a single message, a producer's batch, or all chunks of one message. Entries go into the log as
-they came and are acknowledged whole; rows are made of them when the log is read (`queue_log`).
+The unit is the entry: a single message, a producer's batch, or all chunks of one message. Entries are logged as
+received and acknowledged whole; they are decoded into rows when the log is read (`queue_log`).
 
-A broker sends as many messages as it has permits for (FLOW), in whole entries, and keeps what it has sent and what is
-not acknowledged for this consumer until the consumer is closed. Then others get it; no redelivery is counted. So a
-task never gives back by a command, but closes its consumer.
+A broker sends as many messages as it has permits for (FLOW), in whole entries. It reserves what it has sent and what is
+unacknowledged for this consumer until the consumer is closed; then other consumers get it, without a redelivery count.
+So a task never returns messages by a command, but closes its consumer.
 
-A lost connection, or a topic that is unloaded, ends a consumer. What was received and not written down is dropped then,
-because the broker sends it again, here or elsewhere. What was written down is acknowledged again by the next consumer,
-before anything else: until then the broker may hand it to others.
+A lost connection, or the unload of a topic, ends a consumer. Entries received but not logged are dropped then, because
+the broker sends them again, here or elsewhere. The next consumer first acknowledges the logged entries again: until
+then the broker may send them to others.
 
-With `readCompacted` the broker leaves entries out, which would wait in the subscription for ever: they are acknowledged
-with what is behind them, by a cumulative ACK. That is wrong unless this consumer was sent everything up to there in
-order and all of it was handed on. So a chunk, an entry that comes again, or another consumer's turn meanwhile
-(Failover) ends it: entries are then acknowledged one by one, until there is another consumer. Elsewhere one by one is
-as fast: with a thousand ids to a command they cost 1 % of the processor time of a drain, the broker's included.
+With `readCompacted` the broker leaves entries out, which would stay in the backlog for ever: a cumulative ACK of a
+later entry acknowledges them. This is correct only if this consumer received everything up to there in order and has
+taken all of it. After a chunk, a repeated entry, or another consumer's turn (Failover), entries are therefore
+acknowledged one by one, until there is another consumer. Other reads always acknowledge one by one, which is as fast:
+with a thousand ids per command it takes 1 % of the processor time of a drain, the broker's included.
 
-Of a topic that stores nothing the broker sends each entry once, to whoever has permits at that moment, and all have the
-id 0:0. So nothing of it came before, nothing is acknowledged, and what a task receives and does not take is lost.
+A broker sends each entry of a non-persistent topic once, to any consumer with permits at that moment, and all have the
+id 0:0. So no entry is a repeat, nothing is acknowledged, and what a task receives and does not take is lost.
 """
 
 from __future__ import annotations
@@ -69,24 +69,24 @@ from spark_mq_source.pulsar.read.recent import Entry, EntryRanges, Run, parse_en
 logger = logging.getLogger(__name__)
 
 SPARE_PERMITS: Final = 1 << 20
-"""Permits that a consumer has left when it is closed (see `_Inflow.close`; seen on 4.0.8): more than the broker uses up
-by what it reads at once, 100 entries, before it sees that the consumer is closed."""
+"""Number of permits to keep until a consumer is closed (see `_Inflow.close`; seen on 4.0.8): more than the broker uses
+in one read of 100 entries, before it notices that the consumer is closed."""
 
 LOG_BYTES: Final = 8 << 20
-"""How large the file of a slot may become: each costs some milliseconds, whatever it holds."""
+"""Maximum size of a slot's file: each file takes some milliseconds, whatever its size."""
 
 TRIGGER_SECONDS: Final = 30.0
-"""How long a task of a stream waits for the messages it was planned for, as long as some come."""
+"""Time for which a task of a stream waits for the planned messages, as long as some arrive."""
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long a message that was received waits before it is written down and acknowledged."""
+"""Maximum time between the receipt of a message and its logging and acknowledgement."""
 
 FAILOVER_SECONDS: Final = 2.5
-"""How long the first message of a Failover subscription may take: its broker waits after it has chosen a consumer,
+"""Time for the first message of a Failover subscription: its broker waits after it has chosen a consumer, for
 `activeConsumerFailoverDelayTimeMillis`, 1 s by default."""
 
 STAND_BY_SECONDS: Final = 10.0
-"""How long a consumer that the broker has not chosen waits: another attempt at the same task may be the one that is."""
+"""Time for which an inactive consumer waits: the active one may belong to another attempt at the same task."""
 
 _KINDS: Final = {
     SubscriptionType.EXCLUSIVE: commands.SubType.Exclusive,
@@ -98,14 +98,14 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class QueueSource:
-    """What one consumer reads: a topic-partition, or with STICKY ranges the keys of one of them.
+    """The source of one consumer: a topic-partition, or with STICKY ranges some keys of one.
 
     Attributes:
         topic: full name, without the partition.
         partition: -1 if the topic is not partitioned.
-        first_key: the range of key hashes; -1 for whatever the broker sends.
-        last_key: its end, included.
-        base: of a retry topic: the topic whose it is.
+        first_key: start of the range of key hashes; -1 for all that the broker sends.
+        last_key: its end, inclusive.
+        base: of a retry topic: the topic to which it belongs.
     """
 
     topic: str
@@ -116,17 +116,17 @@ class QueueSource:
 
     @property
     def name(self) -> str:
-        """What positions belong to."""
+        """The name to which positions belong."""
         return str(self.topic_partition)
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """What is read."""
+        """The topic-partition that is read."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def is_stored(self) -> bool:
-        """Whether the broker keeps messages until they are acknowledged."""
+        """True if the broker keeps messages until they are acknowledged."""
         return is_persistent(self.topic)
 
 
@@ -135,7 +135,7 @@ class PulsarQueueRange(QueueTask[QueueSource]):
     """The work of one task.
 
     Attributes:
-        max_entries: how many entries at most; None for no bound.
+        max_entries: maximum number of entries; None for no limit.
     """
 
     max_entries: int | None = None
@@ -147,24 +147,24 @@ class PulsarQueueRange(QueueTask[QueueSource]):
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """As in a plan."""
+        """The bounds as in a plan."""
         return {"max_rows": self.max_rows, "max_entries": self.max_entries}
 
     @property
     def is_repeatable(self) -> bool:
-        """Not where nothing is stored."""
+        """True unless the topic is non-persistent."""
         return self.source.is_stored
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """What is read."""
+        """The topic-partition that is read."""
         return self.source.topic_partition
 
 
 def subscription_of(options: PulsarOptions, source: QueueSource | None, role: str) -> Subscription:
-    """Return how a consumer of this query joins its subscription; `role` ends its name."""
+    """Return the subscription of a consumer of this query; `role` is the suffix of the consumer's name."""
     ranges = ((source.first_key, source.last_key),) if source is not None and source.first_key >= 0 else ()
-    # What was put off has been acknowledged, and nothing else holds it.
+    # Delayed messages have been acknowledged, and no other subscription holds them.
     is_retry = source is not None and source.base is not None
     is_latest = options.initial_position is InitialPosition.LATEST and not is_retry
     return Subscription(
@@ -176,7 +176,7 @@ def subscription_of(options: PulsarOptions, source: QueueSource | None, role: st
         priority_level=options.priority_level,
         key_ranges=ranges,
         read_compacted=options.read_compacted,
-        # It was there when the task was planned. One that stores nothing is there while somebody uses it.
+        # It existed when the task was planned. A non-persistent topic exists while a client uses it.
         creates_topic=source is not None and not source.is_stored,
     )
 
@@ -190,13 +190,13 @@ def read_queue(
     open_writer: OpenWriter,
     tries: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task, in batches of `schema`.
+    """Read the rows of one task, in batches of `schema`.
 
     Args:
         options: the query's.
-        task: what to read.
+        task: the work of the task.
         schema: the columns wanted, in order.
-        counters: count what came from the broker.
+        counters: updated with received entries and messages.
         open_writer: opens a writer to the dead letter or the retry topic.
         tries: the number of earlier attempts.
 
@@ -206,7 +206,7 @@ def read_queue(
         TooManyAttemptsError: a message was redelivered or put off more often than `maxRedeliverCount`, and
             `onMaxRedeliver` is `fail`.
         DataLossError: the write-ahead log was deleted.
-        MQSourceError: the broker refuses, or (but in a stream) cannot be reached for `operationTimeout`.
+        MQSourceError: the broker refuses, or (except in a stream) cannot be reached for `operationTimeout`.
     """
     COLUMNS.check_read(schema)
     counters = counters or Counters()
@@ -247,7 +247,7 @@ def _read_queue(
 def _drain(
     options: PulsarOptions, task: PulsarQueueRange, reader: LogReader, counters: Counters, letters: QueueLetters
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Messages straight from the broker, acknowledged (or left there, or put off) when Spark has taken their rows."""
+    """Yield messages directly from the broker; acknowledge (or keep, or delay) them once Spark has their rows."""
     is_given_back = options.ack_mode is AckMode.NACK
     is_peek = is_given_back and not options.retry_topic
     with _consuming(options, task, EntryRanges(), counters, max_rows=task.max_rows) as inflow:
@@ -284,11 +284,11 @@ def _consuming(
 
 
 class _Allowance:
-    """What a task may still take: whole messages and batches, the first one however large.
+    """The remaining limits of a task, in whole messages and batches; the first one is taken whatever its size.
 
     Attributes:
-        rows: how many messages; None for no bound.
-        entries: how many entries; None for no bound.
+        rows: number of messages; None for no limit.
+        entries: number of entries; None for no limit.
         is_used_up: whether nothing more is taken.
     """
 
@@ -299,14 +299,14 @@ class _Allowance:
         self._has_taken = False
 
     def ends_within(self, *, entries: int) -> bool:
-        """Return whether so many entries use it up."""
+        """Return whether this many entries use it up."""
         return self.entries is not None and entries >= self.entries
 
     def take(self, counts: Sequence[int], rows: int) -> int:
-        """Take of what was received as many entries as fit, and return how many.
+        """Take as many of the received entries as fit, and return how many.
 
         Args:
-            counts: how many messages each entry counts as: 0 for all chunks but the last of a message.
+            counts: number of messages of each entry: 0 for all chunks but the last of a message.
             rows: their sum.
         """
         stop = len(counts) if self._fit(rows, len(counts)) else self._fitting(counts)
@@ -325,8 +325,8 @@ class _Allowance:
         stop = taken = 0
         for number, count in enumerate(counts, 1):
             if not count:
-                continue  # a chunk, and more of its message follows
-            # An entry that begins below the bound is taken with all of its chunks.
+                continue  # a chunk with more of its message after it
+            # An entry that begins below the limit is taken with all of its chunks.
             if (self._has_taken or stop) and not self._fit(taken + count, stop + 1):
                 break
             stop, taken = number, taken + count
@@ -334,7 +334,7 @@ class _Allowance:
 
 
 class _Inflow:
-    """What the consumer of one task was sent; see `net.queue_task.Inflow`."""
+    """The received entries of the consumer of one task; see `net.queue_task.Inflow`."""
 
     def __init__(
         self,
@@ -356,21 +356,21 @@ class _Inflow:
         self._chunks = ChunkGroups(max_bytes=options.max_pending_chunk_bytes)
         self._allowance = _Allowance(max_rows, task.max_entries)
         self._doubtful: list[Entry] = []
-        """Entries that are corrupt as they came."""
+        """Entries that were received corrupt."""
         self._distrusted: set[Entry] = set()
-        """Those that were corrupt once."""
+        """Entries that have been corrupt once."""
         self._received: list[Message] = []
-        """Entries that were not handed on; the chunks of a message one after the other."""
+        """Entries that were not taken yet; the chunks of a message follow one another."""
         self._counts: list[int] = []
-        """How many messages each counts as: 0 for all chunks but the last."""
+        """Number of messages of each: 0 for all chunks but the last."""
         self._nbytes = 0
         self._since = 0.0
         self._here = EntryRanges()
-        """Entries that were received on this consumer, or handed on before."""
+        """Entries that were received on this consumer, or taken before."""
         self._held: list[Entry] = []
-        """Those of them that were handed on."""
+        """Those of them that were taken and not acknowledged yet."""
         self._is_gapless = options.read_compacted
-        """Whether everything before the last of those was handed on, too."""
+        """Whether everything before the last of those was taken, too."""
         self._last: Entry = (-1, -1)
         self._held_messages = 0
         self.rows = 0
@@ -405,7 +405,7 @@ class _Inflow:
             if not error.retryable:
                 raise
             self._resume(error)
-            # Nobody has listened meanwhile: that was no silence.
+            # The consumer was not read meanwhile, so that was no silence.
             return True
         if not messages and self._stands_by():
             return True
@@ -419,11 +419,11 @@ class _Inflow:
         return bool(messages)
 
     def _stands_by(self) -> bool:
-        """Return whether silence says nothing yet, because the broker has chosen another consumer."""
+        """Return whether silence proves nothing yet, because the broker has chosen another consumer."""
         return not self._consumer.is_active and time.monotonic() < self._stands_by_until
 
     def _read_again(self) -> None:
-        """Have the entries that are corrupt delivered once more: then they are what the broker has."""
+        """Request the corrupt entries once more: if they are corrupt again, so are the broker's."""
         ledger, entry = self._doubtful[0]
         self._distrusted.update(self._doubtful)
         self._doubtful = []
@@ -440,12 +440,12 @@ class _Inflow:
         )
 
     def take(self) -> pa.RecordBatch:
-        """What fits the limits; at least one message or batch, if none was taken before."""
+        """Return the entries within the limits; at least one message or batch, if none was taken before."""
         stop = self._allowance.take(self._counts, self.rows)
         messages, counts = self._received[:stop], self._counts[:stop]
         self._held += [(message.ledger_id, message.entry_id) for message in messages]
         self._held_messages += sum(counts)
-        # What does not fit is given back when the consumer is closed.
+        # The rest returns to the subscription when the consumer is closed.
         self._drop_received()
         return log_batch(messages, counts)
 
@@ -460,7 +460,7 @@ class _Inflow:
         self._send_acknowledgement(entries, is_everything=is_everything)
 
     def put_back(self) -> None:
-        # By closing the consumer: nothing that was received is taken any more.
+        # Done by closing the consumer: nothing received is taken any more.
         self._drop_received()
         self._allowance.is_used_up = True
 
@@ -471,14 +471,14 @@ class _Inflow:
 
     @property
     def acknowledged(self) -> str:
-        """The entries that were acknowledged here, as the log notes them: one attempt's behind another's."""
+        """The entries that were acknowledged here, in the form of the log, one attempt after the other."""
         return f"{self._acknowledged.text()};"
 
     def settle(self) -> list[Entry]:
-        """Close the consumer when the broker has answered for every ACK; those that it has not."""
+        """Close the consumer after the broker's answers to all ACKs; return the entries without an answer."""
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         while True:
-            # First, so that nothing more piles up here. ACKs that were sent before are answered before.
+            # First, so that no more arrives here. ACKs that were sent before are answered before.
             self.close()
             failure = self._answered(deadline)
             if failure is None or not failure.retryable or deadline.expired:
@@ -486,13 +486,13 @@ class _Inflow:
             self._resume(failure)
 
     def close(self) -> None:
-        """Close the consumer: what was not acknowledged goes back."""
+        """Close the consumer, which returns what was not acknowledged."""
         if not self._is_closed:
             self._is_closed = True
             self._note_taken()
             if self._is_stored and self._options.subscription_kind in SHARED_TYPES:
-                # Some chunks of a message may be here, or under way, and not the others. The broker keeps these for
-                # the consumer that is gone; and for good if that has no permits left, until the topic is loaded anew.
+                # Some chunks of a message may be here, or in transit, and the others not. The broker reserves those for
+                # the closed consumer; and for good if that has no permits left, until the topic is loaded again.
                 with suppress(MQSourceError):
                     self._consumer.grant(max(0, -self._permits.outstanding) + SPARE_PERMITS)
             self._consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
@@ -505,7 +505,7 @@ class _Inflow:
             return self._client.open_queue_consumer(self._task.topic_partition, self._subscription)
 
     def _resume(self, error: MQSourceError) -> None:
-        """Goes on with another consumer, which first acknowledges what the last one may not have."""
+        """Continue with another consumer, which first acknowledges what the last one may not have."""
         logger.info("%s: resuming: %s", self._task, error)
         self._counters.reconnects += 1
         if not self._is_closed:
@@ -532,19 +532,19 @@ class _Inflow:
         self._counters.entry_bytes += self._consumer.taken_bytes
 
     def _grant(self) -> None:
-        """Let the broker send what is wanted and may be here."""
+        """Grant permits for the messages wanted, within the limits."""
         if not self._allowance.is_used_up:
             try:
                 self._permits.repay(self._consumer, self._allowed())
             except MQSourceError as error:
-                # The next `receive` says the same, once what came before is taken.
+                # The next `receive` raises the same error, once all earlier messages are taken.
                 logger.debug("%s: no FLOW: %s", self._task, error)
 
     def _allowed(self) -> int:
-        """Return how many messages may be under way."""
+        """Return how many messages may be in transit."""
         most = self._options.max_in_flight
         if not self._is_stored:
-            # What comes while there are no permits is lost. What does not fit the queue waits on its way.
+            # Messages that arrive without permits are lost. What exceeds the queue waits in transit.
             return most if self._allowance.rows is None else min(most, self._allowance.rows - self.rows)
         allowed = min(self._wanted - self.rows, most - self.rows - self._held_messages)
         if self._allowance.entries is not None:
@@ -553,7 +553,7 @@ class _Inflow:
         return self._permits.fitting(allowed)
 
     def _add(self, messages: Sequence[Message]) -> list[Entry]:
-        """Queue what came; return the entries that were read before."""
+        """Queue received messages; return the entries that were read before."""
         entries = [(message.ledger_id, message.entry_id) for message in messages]
         runs = runs_of(entries) if self._is_stored else []
         are_new = self._are_new(runs)
@@ -573,7 +573,7 @@ class _Inflow:
             charged += count or 1
             nbytes += len(message.body)
             if not count:
-                # A chunk: it is handed on when its message is complete, behind others that came later.
+                # A chunk: it is taken when its message is complete, after later entries.
                 self._is_gapless = False
             if not are_new:
                 if entry in self._known:
@@ -601,7 +601,7 @@ class _Inflow:
         return repeated
 
     def _are_new(self, runs: Sequence[Run]) -> bool:
-        """Return whether no entry of these came before, nor twice among them: so it is almost always."""
+        """Return whether no entry of these was received before, or is among them twice: the usual case."""
         if any(self._known.meets(run) or self._here.meets(run) for run in runs):
             return False
         return all(one[0] != other[0] or one[2] < other[1] for one, other in pairwise(sorted(runs)))
@@ -615,7 +615,7 @@ class _Inflow:
             del self._unanswered[0]
 
     def _answered(self, deadline: Deadline) -> MQSourceError | None:
-        """Wait for the answers; note those entries that the broker has not answered for, and return why."""
+        """Wait for the answers; record the entries without a successful answer, and return the reason."""
         failure: MQSourceError | None = None
         for acknowledgement, entries in self._unanswered:
             try:
@@ -648,7 +648,7 @@ class _Collector(Collector[_Inflow]):
         self._task = task
         self._counters = counters
         self._known = EntryRanges([*task.duplicates, task.recent])
-        # With what other attempts at this task have written down before.
+        # With the entries logged by other attempts at this task.
         self._know(self._ids_of(log.slots))
         self._messages = 0
         self._slots_counted = 0
@@ -679,7 +679,7 @@ class _Collector(Collector[_Inflow]):
         return [f"{ledger}:{entry}" for ledger, entry in refused], inflow.acknowledged
 
     def _may_end_early(self, error: MQSourceError) -> bool:
-        # Who cannot get at the subscription because others have it should know.
+        # If other consumers block the subscription, the user should know.
         return self._options.run_id is None and error.retryable and not isinstance(error, ResourceBusyError)
 
     def _ids_of(self, slots: Sequence[Slot]) -> set[str]:
@@ -703,11 +703,11 @@ def _count_messages(batch: pa.RecordBatch) -> int:
 
 
 def _kept(options: PulsarOptions, batch: pa.RecordBatch, letters: QueueLetters) -> pa.RecordBatch:
-    """Return the batch without messages that were redelivered too often; they are dead letters then.
+    """Return the batch without messages that were redelivered too often, which become dead letters.
 
     Raises:
-        TooManyAttemptsError: there are such, and `onMaxRedeliver` is `fail`.
-        MQSourceError: the dead letter topic did not take them.
+        TooManyAttemptsError: there are such messages, and `onMaxRedeliver` is `fail`.
+        MQSourceError: the dead letter topic did not accept them.
     """
     limit = options.max_redeliver_count
     counts = batch.column("redelivery_count").to_pylist()
@@ -718,7 +718,7 @@ def _kept(options: PulsarOptions, batch: pa.RecordBatch, letters: QueueLetters) 
     for row, messages in enumerate(batch.column("messages").to_pylist()):
         group.append(row)
         if not messages:
-            continue  # a chunk, and more of its message follows
+            continue  # a chunk with more of its message after it
         times = max(counts[one] for one in group)
         if times <= limit:
             kept.extend(group)

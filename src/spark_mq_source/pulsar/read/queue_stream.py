@@ -1,4 +1,4 @@
-"""The driver's side of a queue: what waits in a subscription, and who reads how much of it (`net.queue_stream`)."""
+"""The driver's part of a queue: the backlog of a subscription, and its division among tasks (`net.queue_stream`)."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 _DRIVER: Final = "driver"
 
 _IDLE_TRIGGERS: Final = 2
-"""After so many triggers without data a query may end because its topics have."""
+"""Number of triggers without data after which a query can end with its topics."""
 
 
 def plan_queue(options: PulsarOptions) -> list[PulsarQueueRange]:
-    """The tasks of one batch read: a drain, or with `walDir` and `runId` what was planned when it was first read.
+    """Return the tasks of one batch read: a drain, or with `walDir` and `runId` those planned at the first read.
 
     Raises:
         TopicNotFoundError: a topic does not exist.
         OptionError: `walDir` cannot be used.
-        UnsupportedFeatureError: nothing can be made exclusively in `walDir`.
+        UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.
         MQSourceError: the cluster cannot be reached in time, or refuses.
     """
     try:
@@ -64,12 +64,12 @@ def _drain_tasks(options: PulsarOptions) -> list[PulsarQueueRange]:
 
 
 def _scaled(entries: int | None, messages: int) -> int | None:
-    """Return entries as a share of messages: how many messages an entry has is not known before it is read."""
+    """Return entries as a weight for shares of messages, because messages per entry are unknown before the read."""
     return None if entries is None else entries * messages
 
 
 def _sources_of(client: PulsarClient, options: PulsarOptions) -> list[QueueSource]:
-    """What there is to read, now; with `retryTopic` also what was put off.
+    """Return the sources to read now; with `retryTopic` also those of delayed messages.
 
     Raises:
         MQSourceError: a topic does not exist, or the cluster cannot be reached in time.
@@ -95,13 +95,13 @@ def _partitions_of(client: PulsarClient, options: PulsarOptions, topics: Sequenc
 
 def _topics_of(client: PulsarClient, options: PulsarOptions) -> list[str]:
     subscription = options.subscription or ""
-    # A pattern may match what this subscription itself has put aside.
+    # A pattern may match this subscription's own letters.
     letters = (dead_letter_topic_of("", subscription), retry_topic_of("", subscription))
     return [name for name in topics_of(client, options) if name in options.topic_names or not name.endswith(letters)]
 
 
 def _retry_partitions(client: PulsarClient, options: PulsarOptions, base: str) -> Sequence[TopicPartition]:
-    """Return the partitions of a topic's retry topic; none where nothing was put off yet."""
+    """Return the partitions of a topic's retry topic; none if no message was delayed yet."""
     if not options.retry_topic:
         return ()
     topic = retry_topic_of(split_partition(base)[0], options.subscription or "")
@@ -111,9 +111,9 @@ def _retry_partitions(client: PulsarClient, options: PulsarOptions, base: str) -
 
 
 def _check_letter_topics(client: PulsarClient, options: PulsarOptions) -> None:
-    """Find out before the first letter whether there is a topic for it; create the topic with `createTopic`.
+    """Check, before the first letter, that its topic exists; create it with `createTopic`.
 
-    A retry topic gets the subscription here: a broker keeps letters for subscriptions that it has, not for later ones.
+    Also subscribes to the retry topic: a broker keeps letters only for existing subscriptions.
 
     Raises:
         TopicNotFoundError: it does not exist.
@@ -132,7 +132,7 @@ def _check_letter_topics(client: PulsarClient, options: PulsarOptions) -> None:
                 opened = client.open_queue_consumers(partitions, how)
                 client.wait_for({tp: one.request_close() for tp, one in opened.items()}, "CLOSE_CONSUMER")
             except TopicNotFoundError:
-                # Others may put messages off later; they subscribe before.
+                # Other clients may delay messages later; they subscribe before.
                 if options.ack_mode is AckMode.NACK:
                     raise
 
@@ -151,12 +151,11 @@ def _tasks_per_source(options: PulsarOptions, sources: Sequence[QueueSource]) ->
 
 
 class _Backlogs:
-    """Asks how many entries a subscription has, and makes the subscription where there is none.
+    """Fetches the backlog of a subscription in entries, and creates the subscription if necessary.
 
-    The protocol answers consumers only (CONSUMER_STATS), so a consumer without permits joins, and leaves at once: it
-    would get keys of a Key_Shared subscription, and keep chunks from being delivered again, which the broker ties to a
-    consumer until all have left (seen on 4.0.8). With `adminUrl` that interface is asked, once the subscription is
-    there.
+    The broker answers CONSUMER_STATS only to a consumer, so one joins without permits and leaves at once: it would get
+    keys of a Key_Shared subscription, and prevent the redelivery of chunks, which the broker ties to a consumer until
+    all have left (seen on 4.0.8). With `adminUrl` the admin API is used, once the subscription exists.
     """
 
     def __init__(self, client: PulsarClient, options: PulsarOptions) -> None:
@@ -165,10 +164,10 @@ class _Backlogs:
         self._made: set[TopicPartition] = set()
 
     def fetch(self, sources: Sequence[QueueSource]) -> dict[QueueSource, int | None]:
-        """Return how many entries wait for each: those of a topic-partition for all ranges of its keys.
+        """Return the backlog of each source; for all key ranges of a topic-partition, its whole backlog.
 
-        None where nothing ever waits because nothing is stored. There, nobody joins to ask, either: the broker may
-        choose a consumer without permits for a message, which is lost then.
+        None for a non-persistent topic, which has no backlog. No consumer joins there either: the broker may choose a
+        consumer without permits for a message, which is lost then.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
@@ -189,7 +188,7 @@ class _Backlogs:
     def _joined(
         self, sources: Mapping[TopicPartition, QueueSource]
     ) -> Iterator[Mapping[TopicPartition, QueueConsumer]]:
-        """Yield a consumer of each for a moment."""
+        """Open a consumer of each for a short time."""
         consumers: dict[TopicPartition, QueueConsumer] = {}
         try:
             for is_retry in (False, True):
@@ -198,7 +197,7 @@ class _Backlogs:
                     continue
                 subscription = subscription_of(self._options, next(iter(some.values())), _DRIVER)
                 if subscription.kind is SubType.Failover:
-                    # Behind all who read: the broker would choose it before some of them, and deliver everything again.
+                    # After all readers: the broker would choose it before some of them, and deliver everything again.
                     subscription = replace(subscription, priority_level=INT32_MAX)
                 consumers |= self._client.open_queue_consumers(list(some), subscription)
             yield consumers
@@ -223,7 +222,7 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
 
     Raises:
         OptionError: `walDir` cannot be written to.
-        UnsupportedFeatureError: nothing can be made exclusively there.
+        UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.
     """
 
     counts_held = True
@@ -244,11 +243,11 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
         self._idle = 0
 
     def close(self) -> None:
-        """Close the connections; the subscription keeps what was not read."""
+        """Close the connections; the subscription keeps unread messages."""
         self._client.close()
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
-        """Where the next trigger ends, see `QueueStream`.
+        """Return the end of the next trigger, see `QueueStream`.
 
         Raises:
             EndOfStreamError: with `endAtTermination`: every topic-partition is terminated and read.
@@ -261,7 +260,8 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
         if self._options.end_at_termination and self._left is None and self._idle:
             bounds = self._client.fetch_bounds(list(_by_partition(self._sources())))
             are_ended = self._ends.are_ended({tp: one.last for tp, one in bounds.items()})
-            # Not at once: a trigger without data may follow, by which Spark completes what waits for a watermark.
+            # Not at once: a trigger without data may follow, in which Spark completes results that wait for a
+            # watermark.
             if are_ended and self._idle > _IDLE_TRIGGERS:
                 # Spark commits a trigger when the next one begins, and there is none.
                 self.commit(end)
@@ -270,7 +270,7 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
 
     def _begin(self) -> None:
         _check_letter_topics(self._client, self._options)
-        # The subscription is made here, if need be: what is published from now on is read.
+        # The subscription is created here, if necessary: messages published from now on are read.
         self._backlogs.fetch(self._sources())
 
     def _sources(self) -> Sequence[QueueSource]:

@@ -1,21 +1,22 @@
-"""One bounded range of one topic-partition, as Arrow batches: nothing twice, nothing lost.
+"""Reads one bounded range of one topic-partition as Arrow batches, without duplicates or loss.
 
 A range is `(start, end]` by the order of positions. The reader subscribes at the entry of `start` itself (a start is
-inclusive on the wire), drops what is not after it, and ends at the first entry at or past `end`, which need not exist.
-After a topic unload, a broker restart or a broken connection it subscribes again at the last position it emitted.
+inclusive on the wire), skips what is not after it, and ends at the first entry at or past `end`, which need not exist.
+After a topic unload, a broker restart or a lost connection it subscribes again at the last position it emitted.
 
-Nothing that was removed is passed over, because (all seen on broker 4.0.8)
+No deleted message is skipped unnoticed, because (all seen on broker 4.0.8)
 
-- a subscription at a start whose ledger was deleted has its cursor after that start, and ledgers are deleted oldest
-  first: what follows a start that exists is complete when the subscription is opened;
-- from then on, whatever removes messages (trimming, TTL, a backlog quota, truncation) first moves the cursor of every
-  subscription, a connected reader's included, past them; and this reader acknowledges nothing. The broker itself
+- the cursor of a subscription whose start is in a deleted ledger is after that start, and ledgers are deleted oldest
+  first: what follows an existing start is complete when the subscription is opened;
+- from then on, any deletion of messages (trimming, TTL, a backlog quota, truncation) first moves the cursors of all
+  subscriptions, also of connected readers, past them; and this reader acknowledges nothing. The broker itself
   acknowledges what it does not deliver (markers, aborted messages), but the cursor stops at the first entry delivered.
 
-So behind each gap, a change of ledger included, the broker is asked for the cursor. If it is not past the last entry
-received, then everything up to the gap's far side was sent or is not for delivery. If it is, the reader subscribes
-again at that entry, and the first rule tells whether anything is gone. The question leaves when the entry after the
-gap arrives, not when it is read: what is removed while it is queued here is no loss. Its answer is seldom waited for.
+So after each gap, also a change of ledger, the reader requests the cursor. If it is not past the last entry received,
+then everything up to the end of the gap was sent or is not for delivery. If it is, the reader subscribes again at that
+entry, and the first rule shows whether anything is gone. The request is sent when the entry after the gap arrives, not
+when it is read: messages that are deleted while they are queued here are not lost. The reader rarely waits for the
+answer.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 1.0
-"""Silence with permits outstanding after which the broker is asked whether anything is left."""
+"""Silence with permits outstanding after which the reader requests the broker's bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PulsarRange:
-    """The work of one task: the messages of one topic-partition after `start`, up to and with `end`.
+    """The work of one task: the messages of one topic-partition after `start`, up to and including `end`.
 
     Attributes:
-        number: of the task among those of its batch, by which its consumer is named.
+        number: number of the task in its batch, which is part of its consumer's name.
 
     Example:
         >>> from spark_mq_source.pulsar.offsets import Position
@@ -77,7 +78,7 @@ class PulsarRange:
 
 
 def past_the_end(topic_partition: TopicPartition, position: Position, stored: Position) -> str:
-    """The sentence about a position that is on no entry, because the topic has none after `stored` or between the two.
+    """Return the text for a position without an entry, because the topic has none after `stored` or between the two.
 
     Example:
         >>> from spark_mq_source.pulsar.offsets import Position
@@ -95,20 +96,20 @@ def past_the_end(topic_partition: TopicPartition, position: Position, stored: Po
 def read_range(
     options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read one range, over connections that nobody else uses meanwhile; the next task finds them open still.
+    """Read one range, over connections for this task alone; the next task may reuse them.
 
     Args:
         options: the query's options.
-        task: what to read.
+        task: the range.
         schema: the columns wanted, in order.
-        counters: count what came from the broker.
+        counters: updated with received entries and messages.
 
     Yields:
         Batches of `schema`, of at most about `maxBatchRows` rows and `maxBatchBytes` bytes.
 
     Raises:
-        DataLossError: messages of the range are gone from the broker, and `failOnDataLoss` is true.
-        CorruptMessageError: a message cannot be decoded, also when read once more.
+        DataLossError: messages of the range have been deleted, and `failOnDataLoss` is true.
+        CorruptMessageError: a message cannot be decoded, also when received again.
         MQSourceError: the broker cannot be reached, or sends nothing, for `operationTimeout`; or it refuses.
     """
     with PulsarClient(options, role=f"{task.number:04d}") as client:
@@ -137,11 +138,11 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         )
         self._finished = task.start >= task.end
         self._received = (-1, -1)
-        """Ledger and entry of what came last, or of what the consumer's first entry comes after."""
+        """Ledger and entry of the last message received, or of the one before the consumer's first entry."""
         self._look_back: Position | None = None
-        """Where to resume instead of `done`, to find the first chunk of a message that began before it."""
+        """Position at which to resume instead of `done`, to find the first chunk of an earlier message."""
         self._moved_at: Position | None = None
-        """The `done` at which the broker had moved the cursor once, and how far."""
+        """The `done` at which the broker had moved the cursor once, and the cursor."""
         self._moved_to = EARLIEST
 
     def _is_finished(self) -> bool:
@@ -162,34 +163,34 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         start = self._done
         pending = self._decoder.pending_chunk_start()
         if pending is not None:
-            # Inclusive on the wire: the first chunk itself is sent again.
+            # The start is inclusive on the wire: the first chunk itself is sent again.
             start = min(start, Position(*pending))
         if self._look_back is not None:
             start = min(start, self._look_back)
         consumer, cursor = self._open_at(start)
         if start != EARLIEST and cursor > start:
-            # TTL and truncation move every cursor, also one that was placed a moment before it is asked for, and may
-            # leave what they have passed: a subscription made since then is placed at what is really there.
+            # TTL and truncation move all cursors, also one that was just opened, and may keep the messages that they
+            # pass: a subscription opened now is placed at the messages that exist.
             consumer.leave()
             consumer, cursor = self._open_at(start)
         if start != EARLIEST and cursor > start:
             self._report_loss(start, cursor)
         elif start.entry > 0 and cursor < Position(start.ledger, start.entry - 1):
-            # One past the last entry of a ledger may be where a user wants to begin; farther is no place.
+            # One past the last entry of a ledger may be a user's start; a position after that is wrong.
             self._report(past_the_end(self._task.topic_partition, start, cursor))
         return consumer
 
     def _open_at(self, start: Position) -> tuple[Consumer, Position]:
-        """A consumer that begins with the entry of `start`, or with what is left behind it; and just before what."""
+        """Return a consumer from the entry of `start` on, or from what is left after it; and the position before it."""
         consumer = self._client.open_consumer(self._task.topic_partition, start)
         cursor = consumer.opened.first
         if start != EARLIEST and not consumer.session.places_cursors:
-            # Asked after it was opened: what is there now was there then.
+            # Requested after it was opened: what exists now existed then.
             cursor = max(cursor, self._client.fetch_bounds([consumer.topic_partition])[consumer.topic_partition].first)
         return consumer, cursor
 
     def _drain(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
-        """Yield everything one consumer brings, until the range is finished or the consumer ends (an error)."""
+        """Yield the rows of one consumer, until the range is finished or the consumer ends (an error)."""
         options, cursor = self._options, consumer.opened.first
         permits = Permits(options.receive_queue_bytes)
         self._received = cursor.ledger, cursor.entry
@@ -207,14 +208,14 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
                 self._finished = self._nothing_left(consumer, Position(*self._received), patience)
 
     def _decoded(self, consumer: Consumer, burst: Sequence[Message]) -> Generator[pa.RecordBatch, None, int]:
-        """Yield the batches that become full; return how many messages came, whatever is wanted of them."""
+        """Yield the batches that become full; return how many messages came, wanted or not."""
         decoder, options, start, end = self._decoder, self._options, self._task.start, self._task.end
         start_key, end_key = (start.ledger, start.entry), (end.ledger, end.entry)
         done_key = (self._done.ledger, self._done.entry)
-        # `done` names a whole entry but for a start within a batch.
+        # `done` is a whole entry except for a start within a batch.
         whole = self._done.batch < 0
         ledger, entry = self._received
-        # A message that failed once is now read again: whatever it is, it is what the broker has.
+        # A message that failed once was received again: the broker's copy is corrupt.
         decoder.on_corrupt = options.on_corrupt if self._is_distrusted() else "fail"
         messages = 0
         try:
@@ -260,16 +261,16 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         return messages
 
     def _note_done(self, key: tuple[int, int], whole: bool) -> None:
-        """Not for each entry: a Position takes longer to make than the rest of the loop does with a small one."""
+        """Record progress; not for each entry, since making a Position takes longer than the rest of the loop."""
         if whole:
             self._done = Position(*key)
 
     def _nothing_left(self, consumer: Consumer, received: Position, patience: Deadline) -> bool:
-        """Return whether the broker has nothing after `received`: then the end of the range is no entry it delivers."""
+        """Return whether the broker has nothing after `received`: then the end is an entry that it does not deliver."""
         bounds = self._client.wait(consumer.request_bounds(), f"the last message of {consumer.topic_partition}")
         self._check_cursor(consumer, received, bounds.first)
         if bounds.last <= received:
-            # An end that is not delivered is a marker, say, or was left out by compaction; but it was there.
+            # Such an end is, for example, a marker, or was removed by compaction; but it existed.
             tp, end = self._task.topic_partition, self._task.end
             stored = self._client.fetch_stored({tp: end})[tp]
             if stored < end and end.entry >= 0:
@@ -283,18 +284,18 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         return False
 
     def _check_gap(self, consumer: Consumer, received: Position, following: tuple[int, int]) -> None:
-        """Raise if the broker may have removed something between `received` and the next message."""
+        """Raise if the broker may have deleted messages between `received` and the next one."""
         answer = consumer.bounds_after_gap(*following)
         with waiting(self._counters):
             bounds = self._client.wait(answer, f"the cursor of {consumer.topic_partition}")
         self._check_cursor(consumer, received, bounds.first)
 
     def _check_cursor(self, consumer: Consumer, received: Position, cursor: Position) -> None:
-        """Raise if the cursor is past what was received: then a new subscription tells whether anything is gone.
+        """Raise if the cursor is past `received`: then a new subscription shows whether anything is gone.
 
-        Before the first message the broker may have acknowledged by itself what it does not deliver. A cursor that
-        moves again, with nothing received in between and no farther, moved for that reason; farther, it may have been
-        moved by TTL.
+        Before the first message the broker itself may have acknowledged what it does not deliver. If the cursor moves
+        again without a message in between, and to the same place, that is the reason; if it is farther, TTL may have
+        moved it.
         """
         if cursor <= received:
             return
@@ -307,10 +308,10 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             raise ServiceNotReadyError(msg)
 
     def _find_first_chunk(self, consumer: Consumer, is_wanted: bool) -> None:
-        """The last chunk of a message came without its first: begin earlier, ever farther back, until it is found.
+        """Restart earlier, by growing steps, to find the first chunk of a message whose last chunk has arrived.
 
-        The first chunk is before the range where a range begins inside a chunked message, which belongs to the range
-        that has its last chunk.
+        If a range begins inside a chunked message, the first chunk is before the range; the message belongs to the
+        range with its last chunk.
         """
         orphan, self._decoder.orphan = self._decoder.orphan, None
         if orphan is None or orphan.chunk_id < orphan.num_chunks - 1 or not is_wanted:

@@ -1,11 +1,11 @@
-"""The entries of a topic-partition that a query has acknowledged: a broker may deliver some of them again.
+"""The entries of a topic-partition that a query has acknowledged, some of which a broker may deliver again.
 
-A broker answers an ACK when its memory knows it, and writes that down later: at once where everything before is
-acknowledged as well, but at most once a second (`managedLedgerDefaultMarkDeleteRateLimit`), otherwise after up to a
-minute (`managedLedgerCursorPositionFlushSeconds`). One that is killed forgets what it had not written, and delivers
-those entries again, with a redelivery count of 0 (seen on 4.0.8). So may one that unloads the topic in order, of what
-it has answered a moment before (seen on 4.0.8: twice in 40 unloads at once after the answers, never in 90 that came
-0.1 s or more after them).
+A broker answers an ACK when it is in memory, and writes it to disk later: at once if everything before is acknowledged
+as well, but at most once a second (`managedLedgerDefaultMarkDeleteRateLimit`), otherwise after up to a minute
+(`managedLedgerCursorPositionFlushSeconds`). A killed broker forgets what it had not written, and delivers those entries
+again, with a redelivery count of 0 (seen on 4.0.8). So may a broker that unloads the topic in order, for ACKs that it
+has just answered (seen on 4.0.8: twice in 40 unloads immediately after the answers, never in 90 unloads 0.1 s or more
+after them).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from collections.abc import Iterable
 from typing import Final
 
 MAX_RANGES: Final = 50_000
-"""How many ranges of each topic-partition are remembered, of the last ledgers; with all entries read here a ledger has
-one. A broker itself keeps 10,000 (`managedLedgerMaxUnackedRangesToPersist`)."""
+"""Maximum number of ranges per topic-partition, of the last ledgers; if all entries are read here, a ledger has one. A
+broker itself keeps 10,000 (`managedLedgerMaxUnackedRangesToPersist`)."""
 
 Entry = tuple[int, int]
 """Ledger and entry."""
 
 
 Run = tuple[int, int, int]
-"""Ledger, and the first and last of entries that follow one another in it."""
+"""Ledger, and the first and last of consecutive entries in it."""
 
 
 def runs_of(entries: Iterable[Entry]) -> list[Run]:
-    """Return entries as runs of those that follow one another, in the order they have.
+    """Return entries as runs of consecutive ones, in their order.
 
     Example:
         >>> runs_of([(7, 0), (7, 1), (7, 5), (8, 6)])
@@ -48,7 +48,7 @@ def runs_of(entries: Iterable[Entry]) -> list[Run]:
 
 
 class _Ledger:
-    """Entries of one ledger, as ranges in order."""
+    """Entries of one ledger, as ordered ranges."""
 
     __slots__ = ("first", "last")
 
@@ -74,10 +74,10 @@ class _Ledger:
 
 
 class EntryRanges:
-    """A set of entries, small where they follow one another.
+    """A set of entries, compact if they are consecutive.
 
     Args:
-        texts: entries to begin with, as `text` and `texts` write them; also single ones, `ledger:entry`.
+        texts: initial entries, as `text` and `texts` write them; also single ones, `ledger:entry`.
 
     Example:
         >>> ranges = EntryRanges(["7:0-4", "7:9"])
@@ -104,12 +104,12 @@ class EntryRanges:
         self.add_runs(runs_of(entries))
 
     def add_runs(self, runs: Iterable[Run]) -> None:
-        """Add entries that follow one another."""
+        """Add runs of consecutive entries."""
         for ledger, first, last in runs:
             self._of(ledger).add(first, last)
 
     def meets(self, run: Run) -> bool:
-        """Return whether any entry of these is among them."""
+        """Return whether any entry of the run is in the set."""
         ledger = self._ledgers.get(run[0])
         return ledger is not None and ledger.meets(run[1], run[2])
 
@@ -122,7 +122,7 @@ class EntryRanges:
         ]
 
     def text(self) -> str:
-        """Return all of it in one text; of more than `MAX_RANGES` the last ones."""
+        """Return all ranges in one text; if there are more than `MAX_RANGES`, the last ones."""
         left, parts = MAX_RANGES, []
         for number, ledger in sorted(self._ledgers.items(), reverse=True):
             ranges = list(map(_range_text, ledger.first[-left:], ledger.last[-left:]))

@@ -1,4 +1,4 @@
-"""What a read with `valueFormat=auto` decodes: by the schema of its topics, and by those that its messages name."""
+"""Encodings of a read with `valueFormat=auto`: by the schemas of its topics, and by those that its messages name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_mq_source.values.options import RAW, key_encoding_of
 
 
 def registered_read(options: PulsarOptions) -> TypedRead:
-    """What is decoded by the latest schema of the topics, which must be alike.
+    """Return the encodings by the latest schema of the topics, which must be equal.
 
     Raises:
         OptionError: the schema cannot be decoded, or the topics differ in it.
@@ -49,10 +49,10 @@ def registered_read(options: PulsarOptions) -> TypedRead:
 
 
 def check_needs_no_schema(options: PulsarOptions, columns: pa.Schema) -> None:
-    """Check the columns of a read with `valueFormat=auto` whose topics have no schema, and so no decoded values.
+    """Check the columns of a read with `valueFormat=auto` whose topics have no schema, so that values are not decoded.
 
     Raises:
-        OptionError: the value is asked for as something else than bytes or text, or its fields as columns.
+        OptionError: the type of `value` is neither bytes nor text, or there are columns for its fields.
     """
     is_raw = VALUE not in columns.names or any(
         matches(columns.field(VALUE).type, type_) for type_ in COLUMNS.readable[VALUE]
@@ -80,7 +80,7 @@ def _read_of(options: PulsarOptions, encoding: Encoding | KeyValueEncoding | Non
 
 
 def _shape(read: TypedRead) -> tuple[object, ...]:
-    """What the columns and the place of the key depend on."""
+    """Return what determines the columns and the place of the key."""
     try:
         return read.is_inline, *((name, one and one.name, type_of(one)) for name, one in read.encodings.items())
     except ValueError as error:
@@ -88,7 +88,7 @@ def _shape(read: TypedRead) -> tuple[object, ...]:
 
 
 def fetch_version(options: PulsarOptions, topic: str, version: bytes) -> Encoding | KeyValueEncoding | None:
-    """Return how the messages of a topic with this schema version are encoded; None if there is no such version.
+    """Return the encoding of messages of a topic with this schema version; None if there is no such version.
 
     Raises:
         ValueError: they cannot be decoded.

@@ -1,8 +1,8 @@
-"""The driver's side of one streaming query: where its triggers begin and end, and what is pinned meanwhile.
+"""The driver's part of a streaming query: where its triggers begin and end, and how its messages are retained.
 
 One `PulsarStream` lives as long as the query. It keeps a consumer without permits on every topic-partition, so that a
-trigger costs a round trip and no connection. The positions themselves live in Spark's checkpoint, never here: after a
-restart everything is found again from them.
+trigger needs one round trip and no new connection. Positions are stored only in Spark's checkpoint; after a restart,
+the rest of the state follows from them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from spark_mq_source.pulsar.read.planner import (
 from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
 
 Offsets = Mapping[TopicPartition, Position]
-"""The last message read of each topic-partition."""
+"""The position of the last message read in each topic-partition."""
 
 ResultT = TypeVar("ResultT")
 
@@ -48,12 +48,12 @@ _KINDS = {
     SubscriptionType.EXCLUSIVE: commands.SubType.Exclusive,
     SubscriptionType.FAILOVER: commands.SubType.Failover,
 }
-"""The types of a subscription that keeps data for a query, which reads it otherwise."""
+"""The types of a subscription that retains messages for a query, which reads by position."""
 
 _EARLIEST, _LATEST = commands.InitialPosition.Earliest, commands.InitialPosition.Latest
 
 TURN_MS = 90_000
-"""How long a query stands by at least: a broker keeps the consumer of a connection that hangs for 60 s (4.0.8)."""
+"""Minimum wait for the active role: a broker keeps the consumer of a dead connection for 60 s (4.0.8)."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,15 +61,15 @@ logger = logging.getLogger(__name__)
 class PulsarStream:
     """Plans the triggers of one query.
 
-    Not for use by several threads at once. After any error the same call may be made again.
+    Not for use by several threads at once. After an error, the same call can be repeated.
 
-    Offsets go in and out as the JSON documents that Spark keeps in its checkpoint, see `offsets_to_json`.
+    Offsets are passed as the JSON documents of Spark's checkpoint, see `offsets_to_json`.
 
     Args:
         options: the query's options.
 
     Attributes:
-        newest: the last messages there were when `latest` was asked, without any limit; None before.
+        newest: the last messages at the latest call of `latest`, regardless of limits; None before.
     """
 
     def __init__(self, options: PulsarOptions) -> None:
@@ -78,8 +78,8 @@ class PulsarStream:
         self._client = PulsarClient(options)
         self._limiter = Limiter(self._client, options)
         self._guard = ProgressGuard(self._client, options)
-        # The subscription is exclusive: when anything fails, closing the connection is the one sure way to let go of
-        # every consumer that was opened.
+        # The subscription is exclusive: after an error, only closing the connection surely closes every consumer that
+        # was opened.
         self._pinning = PulsarClient(options)
         self._watchers: dict[TopicPartition, Consumer] = {}
         self._pins: dict[TopicPartition, Consumer] = {}
@@ -90,16 +90,17 @@ class PulsarStream:
             properties=dict(options.subscription_properties),
         )
         self._ends = EndWatch(self._client)
-        # What `latest` said last, and how often since then: said once more, everything up to there is read.
+        # The last result of `latest`, and how often it was repeated since: at a repetition, everything up to it is
+        # read.
         self._offered: dict[str, object] | None = None
         self._repeats = 0
-        # Where those end of which a watcher cannot tell the last message.
+        # The ends of topic-partitions whose last message a watcher cannot report.
         self._terminated: dict[TopicPartition, Position] = {}
         self._target: Offsets | None = None
         self._pace = TriggerPace(options.min_rows_per_trigger, options.max_trigger_delay_ms)
-        # Where a range begins whose start is in a ledger that is gone now: it was read, or its loss was told.
+        # New starts of ranges whose start is in a deleted ledger: it was read, or its loss was reported.
         self._successors: dict[tuple[TopicPartition, Position], Position] = {}
-        # Where the current trigger begins in topic-partitions of which nothing was read yet.
+        # The start of the current trigger in topic-partitions of which nothing was read yet.
         self._firsts: dict[TopicPartition, Position] = {}
         # The start of a query that has planned no trigger since it was started.
         self._unplanned: dict[str, object] | None = None
@@ -111,18 +112,18 @@ class PulsarStream:
             )
 
     def close(self) -> None:
-        """Close the connections; a durable subscription stays."""
+        """Close the connections; a durable subscription is kept."""
         self._client.close()
         self._limiter.close()
         self._pinning.close()
 
     def initial(self) -> dict[str, object]:
-        """Where a query starts that has no checkpoint.
+        """Return the start of a query without a checkpoint.
 
         Raises:
             OptionError: `startingOffsets` or `startingTimestamp` names what is not read, or leaves a partition out.
-            DataLossError: `startingOffsets` names a position that is gone, or past the end, and `failOnDataLoss` is
-                true.
+            DataLossError: `startingOffsets` names a position that was deleted, or is past the end, and `failOnDataLoss`
+                is true.
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
         partitions = self._client.fetch_partitions(topics_of(self._client, self._options))
@@ -135,25 +136,25 @@ class PulsarStream:
             first, last = bounds[tp].first, bounds[tp].last
             if EARLIEST < start < first:
                 self._report_gone(f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone")
-            # Where there is nothing, all that comes is wanted. The current ledger is no start: as long as it is empty,
-            # an unload replaces it, and that would look like loss (seen on 4.0.8).
+            # In an empty topic-partition all later messages are wanted. The current ledger is no start: while it is
+            # empty, an unload replaces it, which would look like loss (seen on 4.0.8).
             initial[tp] = min(max(start, first), last) if last > first else EARLIEST
-        # A durable subscription is brought there with the first trigger that is planned, not before: a query that was
-        # interrupted in its first batch asks this too, and the subscription alone knows where that batch began.
+        # A durable subscription is moved there with the first planned trigger, not before: a query that was interrupted
+        # in its first batch calls this too, and only the subscription shows where that batch began.
         self._unplanned = offsets_to_json(initial)
         return self._unplanned
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
-        """Where the next trigger ends. The first one of a new query brings the durable subscription to its start.
+        """Return the end of the next trigger. The first one of a new query moves the durable subscription to its start.
 
         Args:
-            start: where it begins; None where Spark does not say (before 4.2), and then nothing is limited.
-            limited: whether the limits of the options count.
+            start: where it begins; None if Spark does not pass it (before 4.2), and then no limits apply.
+            limited: whether the limits of the options apply.
 
         Raises:
-            DataLossError: a topic-partition has vanished, lost unread messages, or ends before the position that was
-                read last, and `failOnDataLoss` is true.
-            RequestTimeoutError: the limits let nothing through, and no message comes though the broker has more.
+            DataLossError: a topic-partition has vanished, lost unread messages, or ends before the last position read,
+                and `failOnDataLoss` is true.
+            RequestTimeoutError: the limits allow nothing, and no message arrives although the broker has more.
             EndOfStreamError: with `endAtTermination`: every topic-partition is terminated and read.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
@@ -167,13 +168,13 @@ class PulsarStream:
                 self._place_pins(begin)
             self._with_pins(lambda: self._open_pins(bounds))
         self._unplanned = None
-        # TTL may have moved a watcher to the end, so `first` does not tell whether there is something to read.
+        # TTL may have moved a watcher to the end, so `first` does not show whether there are messages to read.
         ends = {
             tp: max(begin.get(tp, EARLIEST), b.last) for tp, b in bounds.items() if tp in begin or b.last > EARLIEST
         }
         self.newest = offsets_to_json(ends)
         if self._target is not None:
-            # What came after the query began is for the next one: of new partitions too.
+            # Messages after the query's start are for the next one, also in new partitions.
             target = self._target
             ends = {
                 tp: max(begin.get(tp, EARLIEST), min(end, target.get(tp, EARLIEST)))
@@ -191,7 +192,8 @@ class PulsarStream:
             self._repeats = self._repeats + 1 if offered == self._offered == self.newest else 0
             self._offered = offered
             are_ended = self._repeats > 0 and self._ends.are_ended({tp: ends.get(tp, EARLIEST) for tp in bounds})
-            # Not at once: a trigger without data may follow, by which Spark completes what waits for a watermark.
+            # Not at once: a trigger without data may follow, in which Spark completes results that wait for a
+            # watermark.
             if are_ended and self._repeats > 1:
                 # Spark commits a trigger when the next one begins, and there is none.
                 self.commit(offered)
@@ -199,13 +201,13 @@ class PulsarStream:
         return offered
 
     def _is_delayed(self, starts: Offsets, ends: Offsets) -> bool:
-        """Return whether fewer messages wait than a trigger is to have."""
+        """Return whether fewer messages wait than the minimum of a trigger."""
         if not self._pace.counts or self._target is not None:
             return False
         return self._pace.delays(self._limiter.count_rows(starts, ends))
 
     def cap_at_current_end(self) -> None:
-        """From now on `latest` never passes what there is now (`Trigger.AvailableNow`).
+        """Limit `latest` to the messages that exist now (`Trigger.AvailableNow`).
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.
@@ -213,35 +215,35 @@ class PulsarStream:
         self._target = {tp: bounds.last for tp, bounds in self._watch(self._present()[0]).items()}
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[PulsarRange]:
-        """Return the tasks of one trigger; the same for the same positions, whenever it is asked.
+        """Return the tasks of one trigger; always the same for the same positions.
 
         Raises:
-            DataLossError: `start` is past `end`, or the first trigger is done again and its start is not known; and
-                `failOnDataLoss` is true. Or a topic-partition that has no end has vanished, or ends before its start.
-            MQSourceError: the cluster cannot be reached in time (only where the first trigger is done again, where a
-                topic-partition has no end, or where `minPartitions` has something to split).
+            DataLossError: `start` is past `end`, or the first trigger is repeated and its start is unknown; and
+                `failOnDataLoss` is true. Or a topic-partition without an end has vanished, or ends before its start.
+            MQSourceError: the cluster cannot be reached in time (only if the first trigger is repeated, a
+                topic-partition has no end, or `minPartitions` has something to split).
         """
         begin, finish = offsets_from_json(start), offsets_from_json(end)
         if start == self._unplanned:
             begin = self._repeated(begin, finish)
         starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
-        # Spark before 4.2 does not tell `latest` the start, so it is noticed here if a topic was made anew. An end
-        # before the start shows that, or that what is in between was aborted: what comes last is not the same then.
+        # Spark before 4.2 does not pass the start to `latest`, so a recreated topic is noticed here. An end before the
+        # start shows that, or that the messages in between were aborted: then the last message is a different one.
         dropped = {tp: at for tp, at in begin.items() if tp not in finish and at > EARLIEST}
         ahead = {tp: at for tp, at in starts.items() if at > finish[tp]}
         starts |= dict.fromkeys(ahead.keys() & self._check_there(dropped | ahead), EARLIEST)
-        # With a position instead of the word, the reader notices where a ledger has gone since.
+        # With a position instead of EARLIEST, the reader notices if a ledger was deleted since.
         starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
-        # The reader takes a start that is gone for loss; here it is known to be none, or was told already.
+        # The reader would report a deleted start as loss; here it is known to be none, or was reported already.
         starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
         ranges = [PulsarRange(tp, starts[tp], finish[tp]) for tp in sorted(finish)]
         return numbered(split_ranges(self._client, self._options, [r for r in ranges if r.start < r.end]))
 
     def commit(self, end: Mapping[str, object]) -> None:
-        """Spark has `end` for good: the durable subscription, if there is one, lets go of what is before it.
+        """Release the messages before `end`, which Spark has committed, from the durable subscription, if there is one.
 
-        The entry of `end` itself is kept: without it the next trigger could not tell whether its ledger had more, once
-        the ledger is gone. So the backlog of a query that has everything is one entry a topic-partition.
+        The entry of `end` itself is kept: without it the next trigger could not see whether its ledger had more, once
+        the ledger is deleted. So the backlog of a query that has read everything is one entry per topic-partition.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.
@@ -251,14 +253,14 @@ class PulsarStream:
             try:
                 self._move_pins(done)
             except TopicNotFoundError:
-                # What has vanished has no subscription either; the next trigger says what that means.
+                # What has vanished has no subscription either; the next trigger reports it.
                 there = set(self._partitions(done))
                 self._move_pins({tp: position for tp, position in done.items() if tp in there})
 
     # -- inside
 
     def _watch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Return first and last position of each partition now: one round trip where all consumers are open still."""
+        """Return the first and last position of each partition now: one round trip if all consumers are still open."""
 
         def ask() -> dict[TopicPartition, Bounds]:
             for gone in self._watchers.keys() - set(partitions):
@@ -274,7 +276,7 @@ class PulsarStream:
             try:
                 bounds = self._client.wait_for(asked, "the last message")
             except MQSourceError:
-                # Unloaded, or its connection is gone: whoever has no answer is opened again.
+                # Unloaded, or the connection is lost: consumers without an answer are reopened.
                 for tp, answer in asked.items():
                     if not answer.done() or answer.exception() is not None:
                         self._watchers.pop(tp).leave()
@@ -285,9 +287,9 @@ class PulsarStream:
         return retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
 
     def _open_pins(self, partitions: Iterable[TopicPartition], *, new_at_end: bool = False) -> None:
-        """Open the durable subscription where it is not open; one that is new begins at the first message."""
+        """Open the durable subscription if it is not open; a new one begins at the first message."""
         if any(pin.is_active is False for pin in self._pins.values()):
-            # Another consumer of a Failover subscription has taken over; this one waits behind it again.
+            # Another consumer of a Failover subscription is active now; this one waits for its turn again.
             self._drop_pins()
         missing = [tp for tp in partitions if tp not in self._pins]
         if missing:
@@ -302,7 +304,7 @@ class PulsarStream:
                 raise
 
     def _wait_for_turn(self, opened: Mapping[TopicPartition, Consumer]) -> None:
-        """Wait until the broker has chosen these consumers, where it chooses one of several.
+        """Wait until the broker has made these consumers active, with Failover.
 
         Raises:
             ResourceBusyError: another consumer stays active.
@@ -323,18 +325,18 @@ class PulsarStream:
                 f"more than {timeout_ms // 1000} s: start this query again when the other one has ended; where each "
                 f"of two is active in a part of the partitions, give the one that is to stand by a higher priorityLevel"
             )
-            busy.retryable = False  # it was waited for
+            busy.retryable = False  # it has already waited
             raise busy from None
 
     def _place_pins(self, starts: Offsets) -> None:
-        """Bring the durable subscription of a new query to the entries of its start.
+        """Move the durable subscription of a new query to the entries of its start.
 
-        By SEEK, which the broker answers when the new place is on disk. An acknowledgement is answered before, and one
-        whose topic was unloaded right after it was forgotten in 11 of 666 tries (broker 4.0.8); but where a query began
-        at the latest message, only this place tells it when the first batch is done again.
+        SEEK is answered when the new position is on disk. An acknowledgement is answered earlier, and was forgotten in
+        11 of 666 tries if the topic was unloaded right after it (broker 4.0.8); but if a query starts at the latest
+        message, only this position shows the start of its first batch when that is repeated.
 
-        Where nothing could be delivered the query begins at whatever comes first. A subscription of an earlier use may
-        be ahead of that: of the entries of a transaction that is open, say.
+        If nothing could be delivered, the query begins at the next message. An older subscription may be after that:
+        for example, after the entries of an open transaction.
         """
         begins = self._client.fetch_bounds([tp for tp, at in starts.items() if at == EARLIEST])
         firsts = {tp: bounds.first for tp, bounds in begins.items() if bounds.first != EARLIEST}
@@ -344,23 +346,24 @@ class PulsarStream:
             self._open_pins(starts)
             cursors = self._ask_pins(targets)
             elsewhere = [tp for tp, at in targets.items() if (cursors[tp] > at if tp in firsts else cursors[tp] != at)]
-            # The broker closes a consumer that seeks; its subscription stays.
+            # The broker closes a consumer at SEEK; its subscription stays.
             seeks = {tp: self._pins.pop(tp).request_seek(targets[tp].next_entry) for tp in elsewhere}
             self._pinning.wait_for(seeks, "SEEK")
             self._open_pins(elsewhere)
             for tp, cursor in self._ask_pins(elsewhere).items():
                 target = targets[tp]
-                # Right before a ledger's first entry is behind the last one of the ledger before it (seen on 4.0.8).
+                # A cursor right before a ledger's first entry is reported after the last one of the previous ledger
+                # (seen on 4.0.8).
                 is_there = cursor == target or (target.entry < 0 and cursor < target)
                 self._check_place(tp, cursor, target, is_there=is_there)
 
         self._with_pins(place)
 
     def _move_pins(self, positions: Offsets) -> None:
-        """Let go of what is before the entries of `positions`, and read back that the broker has done so.
+        """Release what is before the entries of `positions`, and check by the cursor that the broker has done so.
 
-        An acknowledgement is not on disk at once: after a crash of the broker the cursor can be back where it was, and
-        the next trigger's acknowledgement moves it again.
+        An acknowledgement is not on disk at once: after a crash of the broker the cursor can be back at its old
+        position, and the next trigger's acknowledgement moves it again.
         """
         targets = _pin_positions(positions)
 
@@ -368,8 +371,8 @@ class PulsarStream:
             self._open_pins(positions)
             behind = [tp for tp, cursor in self._ask_pins(targets).items() if cursor < targets[tp]]
             acks = {tp: self._pins[tp].request_ack(targets[tp]) for tp in behind}
-            # To a consumer that has just been unloaded an acknowledgement has no answer, but this question has:
-            # whoever answers it, after the acknowledgement, was there for both.
+            # An acknowledgement to a consumer that was just unloaded has no answer, but this request has: if it is
+            # answered after the acknowledgement, the consumer was open for both.
             self._ask_pins(behind)
             self._pinning.wait_for(acks, "ACK")
             for tp, cursor in self._ask_pins(targets).items():
@@ -382,12 +385,12 @@ class PulsarStream:
             logger.warning("%s: subscription %s stays at %s, not %s", tp, self._options.subscription, cursor, target)
 
     def _ask_pins(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Where the durable subscription is now."""
+        """Return the cursors of the durable subscription."""
         asked = {tp: self._pins[tp].request_bounds() for tp in partitions}
         return {tp: bounds.first for tp, bounds in self._pinning.wait_for(asked, "the cursor").items()}
 
     def _with_pins(self, ask: Callable[[], ResultT]) -> ResultT:
-        """Ask something of the durable subscription, until it works or `operationTimeout` is over."""
+        """Repeat a request to the durable subscription until it succeeds or `operationTimeout` is over."""
 
         def once() -> ResultT:
             try:
@@ -403,17 +406,17 @@ class PulsarStream:
         self._pinning.close()
 
     def _before_first(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Return just before the first entry of each; not the broker's cursor, which may be in an empty ledger."""
+        """Return the position before the first entry of each; the broker's cursor may be in an empty ledger."""
         found = self._client.fetch_first_entries(dict.fromkeys(partitions, EARLIEST))
         return {tp: Position(entry.ledger_id, entry.entry_id - 1) for tp, entry in found.items()}
 
     def _present(self) -> tuple[Sequence[TopicPartition], Mapping[str, TopicNotFoundError]]:
-        """Return the topic-partitions there are to read now, and the topics that are not there."""
+        """Return the topic-partitions to read now, and the missing topics."""
         names = topics_of(self._client, self._options)
         try:
             return self._client.fetch_partitions(names), {}
         except TopicNotFoundError:
-            pass  # all are asked for at once, and the first that is not there ends that
+            pass  # all are requested at once, and the first missing one ends that
         found: list[TopicPartition] = []
         missing: dict[str, TopicNotFoundError] = {}
         for name in names:
@@ -424,15 +427,15 @@ class PulsarStream:
         return found, missing
 
     def _partitions(self, known: Offsets) -> Sequence[TopicPartition]:
-        """What there is to read now.
+        """Return the topic-partitions to read now.
 
         Raises:
-            TopicNotFoundError: a topic is not there, is not known either, and `failOnDataLoss` is true.
+            TopicNotFoundError: a topic that was never read is missing, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         found, missing = self._present()
         before = {name for tp in known for name in (tp.topic, str(tp))}
-        # A topic that only matched a pattern is forgotten; of one that was read, `_checked` says what that means.
+        # A topic that only matched a pattern is forgotten; one that was read is handled by `_checked`.
         if self._options.fail_on_data_loss and self._options.topics_pattern is None:
             for name, error in missing.items():
                 if name not in before:
@@ -440,7 +443,7 @@ class PulsarStream:
         return found
 
     def _checked(self, start: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Position]:
-        """`start` without what has vanished, after a word about what is lost."""
+        """Return `start` without vanished topic-partitions, after reporting losses."""
         vanished = sorted(str(tp) for tp in start if tp not in bounds)
         if vanished:
             self._report_vanished(vanished)
@@ -448,7 +451,7 @@ class PulsarStream:
             if tp not in bounds or position == EARLIEST or (tp, position) in self._successors:
                 continue
             first = bounds[tp].first
-            # A watcher's cursor right at an entry may mean that its ledger was deleted, and no more.
+            # A watcher's cursor right at an entry may only mean that its ledger was deleted.
             if position < first or (position == first and position.entry >= 0):
                 self._check_trimmed(tp, position)
         begin = {tp: position for tp, position in start.items() if tp in bounds}
@@ -460,10 +463,10 @@ class PulsarStream:
         return begin
 
     def _check_there(self, positions: Offsets) -> set[TopicPartition]:
-        """Report the topic-partitions that have vanished or that end before these positions, and return them.
+        """Report and return the topic-partitions that have vanished or that end before these positions.
 
-        If Spark does not tell `latest` the start (before 4.2), it leaves out topic-partitions without a message that
-        can be delivered: all was read and removed since, which is no loss, or they begin with an open transaction.
+        If Spark does not pass the start to `latest` (before 4.2), `latest` omits topic-partitions without a deliverable
+        message: all was read and then deleted, which is no loss, or they begin with an open transaction.
         """
         if not positions:
             return set()
@@ -478,11 +481,11 @@ class PulsarStream:
         return vanished | short
 
     def _repeated(self, begin: Offsets, finish: Offsets) -> Offsets:
-        """Where the first trigger began that a query was interrupted in: only its end is in the checkpoint.
+        """Return the start of the first trigger, in which the query was interrupted: the checkpoint has only its end.
 
-        `latest` has moved since. The durable subscription has not: it was brought before the start's own entry, and
-        nothing was committed. Where it is before the first entry there is, the start was that or nothing (a topic
-        that was empty), which it does not tell: the entry is read.
+        `latest` has moved since. The durable subscription has not: it was moved before the start's own entry, and
+        nothing was committed. If it is before the first existing entry, the start was that entry or nothing (an empty
+        topic), which cannot be distinguished: the entry is read.
         """
         moving = [tp for tp in sorted(begin.keys() & finish.keys()) if finish[tp] > EARLIEST]
         moving = [tp for tp in moving if self._options.stream_starting_at(str(tp)) == LATEST]
@@ -497,10 +500,10 @@ class PulsarStream:
         return {**begin, **found}
 
     def _pinned_starts(self, finish: Offsets) -> dict[TopicPartition, Position]:
-        """Where the durable subscription says that a trigger with these ends began, for those where it does."""
+        """Return the start of a trigger with these ends according to the durable subscription, if it shows it."""
 
         def ask() -> dict[TopicPartition, Position]:
-            # One that is made only now knows nothing: at the end, it is seen to.
+            # A new one has no information: it is created at the end, which is detected below.
             self._open_pins(finish, new_at_end=True)
             return self._ask_pins(finish)
 
@@ -513,21 +516,21 @@ class PulsarStream:
         return {tp: starts.get(tp, EARLIEST) for tp in cursors if tp in starts or tp not in after}
 
     def _check_trimmed(self, tp: TopicPartition, position: Position) -> None:
-        # The watcher's cursor is moved by TTL too, which deletes nothing; a new consumer sees what is really there. Or
-        # a second one does, where the first was moved as well before it could be asked.
+        # TTL also moves the watcher's cursor, and deletes nothing; a new consumer sees what exists. Or a second one
+        # does, if the first was moved as well before its cursor was requested.
         for _ in range(2):
             first = self._client.fetch_bounds([tp])[tp].first
             if position >= first:
                 return
         following = self._limiter.following(tp, position)
-        # Deletion moves every cursor to the last entry deleted, a watcher's too (broker 4.0.8): one that was there
-        # before and is not past the position has seen nothing deleted but what was read.
+        # Deletion moves every cursor to the last deleted entry, a watcher's too (broker 4.0.8): if it was open before
+        # and is not past the position, only messages that were read have been deleted.
         watched = self._watch(list(self._watchers))[tp].first
         if watched > position and (following is None or first >= following):
             self._report_gone(
                 f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones"
             )
-        # Whether it was told as loss or is none: the range begins here, and no later trigger tells it again.
+        # Whether it was reported as loss or is none: the range begins here, and no later trigger reports it again.
         self._successors[tp, position] = first
 
     def _report_vanished(self, vanished: Sequence[str]) -> None:
@@ -547,7 +550,7 @@ class PulsarStream:
 
 
 def _pin_positions(positions: Offsets) -> dict[TopicPartition, Position]:
-    """Where the durable subscription has its cursor when the entries of these positions are kept."""
+    """Return the cursors of the durable subscription that retain the entries of these positions."""
     return {tp: Position(at.ledger, max(at.entry - 1, -1)) for tp, at in positions.items() if at != EARLIEST}
 
 
@@ -562,10 +565,10 @@ def offsets_to_json(offsets: Offsets) -> dict[str, object]:
 
 
 def offsets_from_json(document: Mapping[str, object]) -> Offsets:
-    """Return the inverse of `offsets_to_json`.
+    """Return the offsets of a document; the inverse of `offsets_to_json`.
 
     Raises:
-        OptionError: not written by this package, or by a release that writes another version.
+        OptionError: not written by this package, or by a release with another version.
     """
     try:
         return {TopicPartition.parse(name): position for name, position in decode_offsets(document).items()}

@@ -1,4 +1,4 @@
-"""Which encodings the columns of a write have, and the schema of them for the broker."""
+"""Encodings of the columns of a write, and their schema for the broker."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def write_of(options: PulsarOptions) -> TypedWrite | None:
-    """What the options say is encoded; None if key and value are sent as they are.
+    """Return the encodings of the options; None if key and value are sent unencoded.
 
     Raises:
-        ValueError: a definition is no text.
+        ValueError: a definition is not a string.
     """
     write = typed_write_of(options, registers=True)
     if write is None:
@@ -38,7 +38,7 @@ def write_of(options: PulsarOptions) -> TypedWrite | None:
 
 
 def check_raw_values(options: PulsarOptions, type_: pa.DataType) -> None:
-    """Refuse a column `value` that is sent as it is, but not what the option `schema` says.
+    """Refuse an unencoded column `value` that contradicts the option `schema`.
 
     Raises:
         OptionError: the message says why.

@@ -205,13 +205,13 @@ class _Producer:
     # Callbacks, in the thread of the connection's driver.
 
     def opened(self) -> None:
-        """The producer is open, for the first time or again."""
+        """Handle the opening of the producer, also a later one."""
         with self._arrived:
             if self.error is not None and self.error.retryable:
                 self.error = None
 
     def deliver(self, event: commands.SendReceipt | commands.SendError) -> None:
-        """The broker has stored or refused an entry."""
+        """Handle a stored or refused entry."""
         with self._arrived:
             if isinstance(event, commands.SendError):
                 self._refused(event)
@@ -220,7 +220,7 @@ class _Producer:
             self._arrived.notify_all()
 
     def fail(self, error: MQSourceError) -> None:
-        """The producer is closed, or its connection is lost."""
+        """Handle the end of the producer or its connection."""
         with self._arrived:
             self._fail(error)
             self._arrived.notify_all()
