@@ -34,7 +34,7 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
     count_lag = staticmethod(count_lag)
 
     def parse_tail_options(self, options: Mapping[str, str]) -> TubeMQOptions:
-        """Parse the options of a read of the newest messages, with those that are only in the broker's memory."""
+        """Parse the options of a read of the newest messages, including those only in the broker's memory."""
         return super().parse_tail_options({"lowlatency": "true", **options})
 
     def plan(self, options: TubeMQOptions, predicates: Sequence[Predicate]) -> Sequence[TubeMQRange]:

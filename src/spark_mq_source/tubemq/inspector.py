@@ -25,9 +25,9 @@ class TubeMQTail:
 
     Args:
         inspector: the inspector's client, options and end are used.
-        topic_partition: what is read.
+        topic_partition: the partition.
         place: the partition with its broker's address.
-        bounds: as they are now, of the store, which its partitions share.
+        bounds: current bounds of the store, which its partitions share.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class TubeMQTail:
         self._first, self._end = bounds
 
     def newest(self, messages: int) -> tuple[TubeMQRange, bool]:
-        """Return the range of so many of the store's newest messages."""
+        """Return the range of this many of the store's newest messages."""
         start = max(self._first, self._end - messages * INDEX_BYTES)
         return self._range(start, self._end), start == self._first
 
     def following(self) -> Iterator[TubeMQRange]:
-        """Yield the ranges after the end; a broker informs nobody of new messages, so it is asked once a second.
+        """Yield the ranges after the end, polled once a second, because a broker does not announce new messages.
 
         Raises:
             MQSourceError: the broker cannot be reached in time, or refuses.
@@ -183,7 +183,7 @@ class TubeMQInspector:
         return fetch_bounds(self._client, self._options, partitions)
 
     def _all_topics(self) -> Iterator[Mapping[str, object]]:
-        """Yield all topics as a master's web API lists them, because masters tell clients only of topics they name."""
+        """Yield all topics from a master's web API, because masters report only named topics to clients."""
         from spark_mq_source.net.http import fetch_json  # noqa: PLC0415 - only lists of all topics need it
 
         failures = []

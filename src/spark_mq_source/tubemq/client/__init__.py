@@ -1,1 +1,1 @@
-"""Connections to TubeMQ: sessions, who serves what, and who we are."""
+"""Connections to TubeMQ: sessions, masters, group members, authentication."""

@@ -18,8 +18,8 @@ class Signature:
     """One signature; valid for 20 s.
 
     Attributes:
-        timestamp_ms: when it was made.
-        nonce: a number that is drawn for it, from 0 to 2^31-1.
+        timestamp_ms: time of the signature.
+        nonce: a random number, from 0 to 2^31-1.
     """
 
     user: str
@@ -35,7 +35,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class UserAuthentication:
-    """A user's name and password.
+    """A user name and a password.
 
     Example:
         >>> UserAuthentication("alice", "secret").sign(timestamp_ms=1_795_232_000_000, nonce=7).token

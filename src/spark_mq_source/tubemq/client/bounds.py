@@ -17,14 +17,14 @@ from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
 
 MAX_AT_ONCE = 500
-"""Stores asked for their bounds before the first answer is waited for."""
+"""Number of stores whose bounds are requested at once."""
 
 Partitions = Mapping[TopicPartition, BrokerPartition]
-"""Partitions by what offsets call them, with the addresses of their brokers."""
+"""Partitions by their names in offsets, with the addresses of their brokers."""
 
 
 class Bounds(NamedTuple):
-    """Offsets [first, last) of a partition's store that a broker has."""
+    """Offsets [first, last) of the messages that a broker has of a partition's store."""
 
     first: int
     last: int
@@ -44,13 +44,13 @@ def partitions_of(found: Iterable[BrokerPartition]) -> dict[TopicPartition, Brok
 def fetch_bounds(
     client: TubeMQClient, options: TubeMQOptions, partitions: Partitions, *, priority: int | None = None
 ) -> dict[TopicPartition, Bounds]:
-    """Fetch the bounds of each partition; one partition of each store is asked, because they share an index.
+    """Fetch the bounds of each partition, one request per store, because partitions of a store share an index.
 
     Args:
         client: sends the requests.
         options: the query's.
         partitions: the partitions.
-        priority: which messages count, as a reader's qryPriorityId; None for the one in the options.
+        priority: qryPriorityId, which selects the messages to count; None for that of the options.
 
     Raises:
         MQSourceError: a broker cannot be reached in time, or refuses.
@@ -75,7 +75,7 @@ def _probe(
     found: dict[BrokerPartition, Bounds],
     priority: int,
 ) -> None:
-    """Register at 0, which the broker moves to its first offset, and unregister again."""
+    """Register at offset 0, which the broker changes to its first offset, and unregister again."""
     for number in range(MAX_GROUPS):
         group = reading_group(options, number)
         consumers = [

@@ -1,4 +1,4 @@
-"""The connections of one task or of the driver to a cluster, and what is asked over them."""
+"""The connections of one task or of the driver to a cluster, and the requests over them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from spark_mq_source.tubemq.protocol.commands import AuthorizedInfo
 T = TypeVar("T")
 
 IDLE_SECONDS: Final = 60.0
-"""The time after which an unused connection is closed when another one is opened."""
+"""Idle time after which a connection is closed when another one is opened."""
 
 FIRST_REST_SECONDS, MAX_REST_SECONDS = 1.0, 30.0
-"""The time for which a broker that failed is set aside: at first, and at most."""
+"""Time for which a failed broker is set aside: at first, and at most."""
 
 
 class BrokerHealth:
-    """Brokers that failed: each is set aside for a second, longer each time it fails again, and then tried again."""
+    """Brokers that failed: each is set aside for a second, and longer each time it fails again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class BrokerHealth:
         with self._lock:
             until, seconds = self._resting.get(broker, (0.0, 0.0))
             if now >= until:
-                # Many calls fail at once with a broker: they count as one.
+                # Many calls fail at once with a broker: they count as one failure.
                 seconds = min(max(FIRST_REST_SECONDS, 2 * seconds), MAX_REST_SECONDS)
                 self._resting[broker] = now + seconds, seconds
 
@@ -50,16 +50,16 @@ class BrokerHealth:
             self._resting.pop(broker, None)
 
     def is_set_aside(self, broker: Broker) -> bool:
-        """Return whether a broker failed, and it is not yet time to try it again."""
+        """Return whether a broker failed and should not be tried again yet."""
         return time.monotonic() < self._resting.get(broker, (0.0, 0.0))[0]
 
 
 class TubeMQClient:
-    """The connections to one cluster and what is asked over them; close it when done. Several threads may use it.
+    """The connections to one cluster, and the requests over them; close it when done. Thread-safe.
 
     Args:
         options: addresses, credentials, timeouts.
-        authorized: the driver's authorization by a master, so that a task need not ask for one.
+        authorized: the driver's authorization by a master, so that a task need not request one.
 
     Attributes:
         masters: the connections to the masters.
@@ -93,7 +93,7 @@ class TubeMQClient:
         self.close()
 
     def close(self) -> None:
-        """Close every connection; the servers forget what is registered 30 s later."""
+        """Close every connection; the servers drop registrations 30 s later."""
         self._closed = True
         with self._brokers_lock:
             while self._brokers:
@@ -106,21 +106,21 @@ class TubeMQClient:
         return self._authorization.given
 
     def authorization_for_brokers(self) -> AuthorizedInfo:
-        """Return the authorization for a message that is sent."""
+        """Return the authorization for sending a message."""
         return self._authorization.for_broker()
 
     def renew_authorization(self, refused: AuthorizedInfo | None) -> None:
         """Get a new visit token, unless a newer one than `refused` exists already.
 
         Raises:
-            MQSourceError: no master gave one.
+            MQSourceError: no master provided one.
         """
         self._authorization.renew(refused)
 
     # -- masters
 
     def fetch_topics(self, topics: Sequence[str], *, group: str, filters: Sequence[str] = ()) -> ClusterMeta:
-        """Fetch the locations of topics, as a short-lived member of a group that chooses its partitions itself.
+        """Fetch the locations of topics, as a short-lived member of a group whose members choose their own partitions.
 
         Raises:
             TopicNotFoundError: a topic is on no broker.
@@ -154,7 +154,7 @@ class TubeMQClient:
         on_connect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
         on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
     ) -> GroupMember:
-        """Join a group that the master balances; see `GroupMember`.
+        """Join a group whose partitions the master assigns; see `GroupMember`.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
@@ -164,7 +164,7 @@ class TubeMQClient:
         return member
 
     def join_v2(self, group: str, topics: Sequence[str], *, filters: Sequence[str] = ()) -> ClientBalancedMember:
-        """Join a group whose members choose their partitions themselves; see `ClientBalancedMember`.
+        """Join a group whose members choose their own partitions; see `ClientBalancedMember`.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
@@ -187,7 +187,7 @@ class TubeMQClient:
     # -- brokers
 
     def consumer(self, partition: BrokerPartition, *, client_id: str, group: str) -> PartitionConsumer:
-        """Make a consumer of a partition with a client id, on the one connection to its broker; register nothing yet.
+        """Create a consumer of a partition, on the one connection to its broker, without registering it.
 
         Raises:
             TransportError: no connection.
@@ -219,20 +219,20 @@ class TubeMQClient:
         """Wait for an answer.
 
         Raises:
-            MQSourceError: there is none, or a refusal; names the request as `what`.
+            MQSourceError: no answer in time, or a refusal; names the request as `what`.
         """
         return wait_for(answer, what, self._options.request_timeout_ms)
 
-    # -- how it is asked
+    # -- requests
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._options.operation_timeout_ms)
 
     def _renew_authorization(self) -> None:
-        self._asked_as_producer()  # the answer has a visit token
+        self._asked_as_producer()  # the answer contains a visit token
 
     def _asked_as_producer(self) -> ProducerMember:
-        """Register and unregister a producer without groups and topics, for the data that any client may get."""
+        """Register and unregister a producer without topics, for the data that any client may get."""
         producer = ProducerMember(self.masters, ())
         retrying(producer.register, deadline=self._deadline())
         producer.leave()

@@ -17,10 +17,10 @@ _EVERY_CODE: Final = range(1000)
 
 
 class _Link:
-    """The connection to one master, if there is one.
+    """The connection to one master, if any.
 
-    Several members send heartbeats at the same time, and not all to the same master while another one takes over: no
-    request may end a connection that another one uses, nor wait until it is opened.
+    Members send heartbeats at the same time, and during a failover not all to the same master: no request may close a
+    connection that another one uses, nor wait until it is opened.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Masters:
         return local_address(*self._addresses[0])
 
     def ask(self, request: MasterRequest, *, any_code: bool = False) -> Response:
-        """Send a request to the active master, once: to the last one used, or the first of the others that is active.
+        """Send a request once to the active master: the last one used, or the first of the others that is active.
 
         Args:
             request: the request; the credentials are added to it.
@@ -81,7 +81,7 @@ class Masters:
         link = self._links[address]
         with link.lock:
             if self._closed:
-                # A late heartbeat would open a connection that nobody closes.
+                # A late heartbeat would open a connection that is never closed.
                 raise LocalProtocolError("tubemq: this client was closed")
             session = link.session
             if session is None or session.closed:

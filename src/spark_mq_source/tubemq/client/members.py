@@ -1,4 +1,4 @@
-"""Members of groups and producers, as masters know them. Each sends heartbeats in a thread of its own."""
+"""Members of groups, and producers, registered at masters. Each sends heartbeats in its own thread."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ AnswerT = TypeVar("AnswerT", bound=commands.Answer | commands.AnswerV2)
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS: Final = 10.0
-"""The interval of heartbeats; masters forget clients that are silent for 30 s (master 2.4.0)."""
+"""Interval of heartbeats; masters drop clients that are silent for 30 s (master 2.4.0)."""
 
 GROUP_HEARTBEAT_SECONDS: Final = 1.0
-"""The interval of members that the master balances: their events come only with the answers."""
+"""Interval for members whose partitions the master assigns: their events arrive only with the answers."""
 
 _counter = itertools.count(1)
 
 
 def unique_client_id(name: str) -> str:
-    """Make an id that no client has had, in any process; like the Java client's, it begins with the group's name.
+    """Return an id that is unique across processes; like the Java client's, it begins with the group's name.
 
     Example:
         >>> unique_client_id("group") == unique_client_id("group"), unique_client_id("group").startswith("group_")
@@ -59,8 +59,8 @@ class ClusterMeta:
     """The brokers, and the topics on them.
 
     Attributes:
-        brokers: by id.
-        topics: one for each topic and broker.
+        brokers: brokers by id.
+        topics: one item for each topic and broker.
     """
 
     brokers: Mapping[int, Broker]
@@ -84,11 +84,11 @@ class ClusterMeta:
 
 
 class _Member:
-    """A client that a master knows, and that sends it heartbeats.
+    """A client that is registered at a master and sends heartbeats.
 
     Attributes:
         client_id: unique.
-        error: the master's refusal, after which it is no member any more.
+        error: the master's refusal, after which it is no longer a member.
     """
 
     def __init__(self, masters: Masters, name: str, seconds: float) -> None:
@@ -118,7 +118,7 @@ class _Member:
         raise NotImplementedError
 
     def beat(self) -> None:
-        """Send one heartbeat; register again if the master has forgotten this member.
+        """Send one heartbeat; register again if the master has dropped this member.
 
         Raises:
             MQSourceError: no answer, or a refusal.
@@ -144,7 +144,7 @@ class _Member:
         raise NotImplementedError
 
     def _ask(self, request: MasterRequest, kind: type[AnswerT], what: str) -> AnswerT:
-        """Return the answer to a request; register and ask once more if the master has forgotten this member.
+        """Return the answer to a request; if the master has dropped this member, register and send it once more.
 
         Raises:
             MQSourceError: no answer, or a refusal; names the request as `what`.
@@ -176,24 +176,24 @@ class _Member:
 
 
 class GroupMember(_Member):
-    """A member of a group whose partitions the master shares out (V1).
+    """A member of a group whose partitions the master assigns (V1).
 
-    The master says once what is to be taken or left, and waits for the answer: an answer that never comes stops the
-    whole group for ten rounds (seen on master 2.4.0). So a thread asks every second, another one has the partitions
-    taken and left, one event at a time, and what came of it is said at once.
+    The master sends a rebalance event once, and waits for the answer: without one, the whole group waits for ten rounds
+    (seen on master 2.4.0). So one thread sends a heartbeat every second, and another one takes and releases partitions,
+    one event at a time; the result is reported at once.
 
     Args:
-        masters: its connections; not closed with it.
-        group: whose member.
-        topics: all members' are the same.
-        filters: all members' are the same.
-        on_connect: takes partitions, and returns those that it has taken.
-        on_disconnect: leaves partitions, and returns those that it has left: whatever is to be committed is then. For
-            the others FAILED is answered here and there, and the master asks again.
+        masters: the client's connections, which stay open.
+        group: name of the group.
+        topics: the same for all members.
+        filters: the same for all members.
+        on_connect: takes partitions, and returns those taken.
+        on_disconnect: releases partitions after their last commit, and returns those released. If some are missing, the
+            event is answered with FAILED, and the master sends it again.
 
     Attributes:
-        assigned: set when the first event has been answered.
-        assignment: the partitions it has, as far as events have been answered.
+        assigned: set once the first event has been answered.
+        assignment: its partitions, by the answered events.
     """
 
     def __init__(
@@ -214,26 +214,26 @@ class GroupMember(_Member):
         self._on_disconnect = on_disconnect
         self.assignment: frozenset[BrokerPartition] = frozenset()
         self._gave_up = 0
-        """The number of partitions given up that were not reported to the master yet."""
+        """Number of given-up partitions not yet reported to the master."""
         self._todo: deque[commands.Event] = deque()
         self._done: deque[commands.Event] = deque()
         self._arrived = threading.Condition()
         self._worker = threading.Thread(target=self._answer_events, name=f"spark-mq-source {group} events", daemon=True)
 
     def give_up(self, partition: BrokerPartition) -> None:
-        """Report to the master that another client has a partition, so that it is assigned again."""
+        """Report that another client has a partition, so that the master assigns it again."""
         with self._arrived:
             self.assignment -= {partition}
             self._gave_up += 1
         self._wake.set()
 
     def start(self) -> None:
-        """See `_Member`; start to handle events, too."""
+        """See `_Member`; also start to handle events."""
         super().start()
         self._worker.start()
 
     def close(self) -> None:
-        """Finish the event that is being handled, stop the heartbeats, and unregister."""
+        """Finish the current event, stop the heartbeats, and unregister."""
         self._closing.set()
         with self._arrived:
             self._arrived.notify_all()
@@ -242,7 +242,7 @@ class GroupMember(_Member):
         super().close()
 
     def register(self) -> None:
-        """See `_Member`; report the partitions held from before."""
+        """See `_Member`; report the partitions held before."""
         assignment = self.assignment
         self._masters.ask(
             commands.RegisterConsumer(
@@ -322,7 +322,8 @@ class GroupMember(_Member):
                     self.assignment -= changed
             else:
                 changed = frozenset()
-            # What is reported next is what it has: otherwise nobody would read the rest until the group changes again.
+            # The next report lists all partitions held: otherwise the others would not be read until the group changes
+            # again.
             status = EventStatus.DONE if changed.issuperset(partitions) else EventStatus.FAILED
         except Exception:  # whatever it is: an event that is not answered stops the whole group
             logger.exception("group %s: event %s failed", self._group, event)
@@ -330,13 +331,13 @@ class GroupMember(_Member):
 
 
 class ClientBalancedMember(_Member):
-    """A member of a group whose members choose their partitions themselves (V2). Any number of them may be there.
+    """A member of a group whose members choose their own partitions (V2); their number is not limited.
 
     Args:
-        masters: its connections; not closed with it.
-        group: whose member.
-        topics: all members' are the same.
-        filters: all members' are the same.
+        masters: the client's connections, which stay open.
+        group: name of the group.
+        topics: the same for all members.
+        filters: the same for all members.
     """
 
     def __init__(
@@ -393,11 +394,11 @@ class ClientBalancedMember(_Member):
 
 
 class ProducerMember(_Member):
-    """A producer of topics, as the master knows it.
+    """A producer of topics, registered at a master.
 
     Args:
-        masters: its connections; not closed with it.
-        topics: more can be added.
+        masters: the client's connections, which stay open.
+        topics: topics to begin with.
 
     Attributes:
         meta: the writable locations of topics in the answer to the last heartbeat.
@@ -451,7 +452,8 @@ class ProducerMember(_Member):
             response = self._ask(request, commands.ProducerHeartbeatResponse, "heartbeat of a producer")
         except BrokerError as error:
             if error.code == NOT_READY and self.meta.topics:
-                # A master that has just taken over does not know the brokers yet; the known locations are still valid.
+                # A master that has just taken over does not know the brokers yet; the previous locations are still
+                # valid.
                 return
             raise
         self._take_config(response.appd_config)
@@ -466,10 +468,10 @@ class ProducerMember(_Member):
 
 
 def _refuses_for_good(error: MQSourceError) -> bool:
-    """Return whether a heartbeat need not be repeated: a refusal stays one, other errors may not.
+    """Return whether a heartbeat's error is permanent.
 
-    A master that has just begun to lead knows no topic until the brokers have reported them (seen on master 2.4.0), and
-    one that fails at a heartbeat (a Java exception, which has no code) may succeed at the next.
+    A master that has just taken over knows no topic until the brokers report them (seen on master 2.4.0), and one that
+    fails at a heartbeat (a Java exception, which has no code) may succeed at the next.
     """
     return (
         isinstance(error, BrokerError)

@@ -1,7 +1,7 @@
 """The groups in which tasks read: ``GROUP-read-0``, ``GROUP-read-1``, ..., so that readers do not compete.
 
-A partition has one reader a group, and one that ended without a word is kept for 30 s (broker 2.4.0). A task that
-reads, or asks for bounds, takes the first of these groups in which the partition is free.
+A partition has one reader per group, and a broker keeps a reader that vanished for 30 s (broker 2.4.0). A task that
+reads or requests bounds uses the first of these groups in which the partition is free.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_mq_source.tubemq.protocol.commands import RegisterPartitionResponse
 from spark_mq_source.tubemq.protocol.error_codes import CONSUME_GROUP_FORBIDDEN, PARTITION_OCCUPIED
 
 MAX_GROUPS: Final = 100
-"""Readers of one partition at once; each leaves a group's name on the broker."""
+"""Maximum number of readers of a partition at once; the broker keeps a group name for each."""
 
 
 def reading_group(options: TubeMQOptions, number: int) -> str:
@@ -27,7 +27,7 @@ def reading_group(options: TubeMQOptions, number: int) -> str:
 
 
 class Registered(NamedTuple):
-    """A partition that was taken, and what the broker said."""
+    """A registered partition, and the broker's answer."""
 
     consumer: PartitionConsumer
     response: RegisterPartitionResponse
@@ -39,7 +39,7 @@ def register_anywhere(
     """Register a partition at an offset, in the first of our groups in which it is free.
 
     Raises:
-        ResourceBusyError: it is taken in all of them.
+        ResourceBusyError: it has a reader in all of them.
         MQSourceError: no answer, or a refusal.
     """
     busy: MQSourceError | None = None
@@ -59,7 +59,7 @@ def register_anywhere(
 def with_names_to_authorize(error: BrokerError, options: TubeMQOptions) -> BrokerError:
     """Add the names that an administrator must authorize to an error, if the broker refused a reader's group.
 
-    Brokers 2.4.0 never refuse one: only masters check groups, and they get the name of the group itself.
+    Brokers 2.4.0 never refuse one: only masters check groups, by the name of the group itself.
     """
     if error.code != CONSUME_GROUP_FORBIDDEN:
         return error

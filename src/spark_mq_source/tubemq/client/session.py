@@ -57,7 +57,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 NO_TOKEN: Final = -2
-"""The visit token of a client that has none (Java client 2.4.0)."""
+"""The visit token of a client without one (Java client 2.4.0)."""
 
 SIGNATURE_SECONDS: Final = 5.0
 """The time for which a signature is reused; servers accept it for 20 s."""
@@ -100,7 +100,7 @@ class Authorization:
         """Get another authorization from a master, unless another thread has got one since `refused` was sent.
 
         Raises:
-            MQSourceError: no master gave one.
+            MQSourceError: no master provided one.
         """
         with self._renewing:
             shown = None if refused is None else refused.visit_authorized_token
@@ -119,7 +119,7 @@ class Authorization:
     def for_broker(self) -> AuthorizedInfo:
         """Return the credentials for a request to a broker: the visit token, and the master's token or our signature.
 
-        A master 2.4.0 gives no token of its own, and a broker that authenticates accepts any.
+        A master 2.4.0 provides no token of its own, and a broker that authenticates accepts any.
         """
         given = self.given
         visit, token = (
@@ -146,19 +146,19 @@ Receipt: TypeAlias = tuple[commands.SendMessage, Response | MQSourceError]
 
 
 class Receipts(Protocol):
-    """Receiver of a writer's receipts in the driver's thread; it must not block."""
+    """Callback for a writer's receipts, in the driver's thread; it must not block."""
 
     def deliver(self, receipts: Sequence[Receipt]) -> None:
-        """Take the outcomes of messages, in the order of the answers."""
+        """Handle the outcomes of messages, in the order of the answers."""
 
 
 class _Pack(NamedTuple):
-    """Messages that were sent in one go.
+    """Messages that were sent together.
 
     Attributes:
-        sends: those without an answer, by serial number. One object for all of them: one for each would be looked at by
-            the garbage collector time and again.
-        receipts: who is told of them.
+        sends: those without an answer, by serial number. One object for all, because the garbage collector would
+            traverse many small ones repeatedly.
+        receipts: callback for their outcomes.
     """
 
     sends: dict[int, commands.SendMessage]
@@ -166,19 +166,19 @@ class _Pack(NamedTuple):
 
 
 class Session:
-    """One connection. Calls are answered in the order in which they are sent (seen on server 2.4.0).
+    """One connection. Servers answer calls in the order of sending (seen on server 2.4.0).
 
     Args:
         options: timeouts and TLS.
         host: the server's host.
         port: the server's port.
         authorization: the credentials.
-        broker: at the other end; None for a master.
+        broker: the broker at the other end; None for a master.
 
     Attributes:
-        address: the server's, as errors name it.
-        last_used: when something was sent last, in monotonic seconds.
-        is_kept: whether it stays open while it is not used.
+        address: the server's address for errors.
+        last_used: time of the last send, in monotonic seconds.
+        is_kept: whether it stays open while idle.
 
     Raises:
         TransportError: no connection.
@@ -213,7 +213,7 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """True once nothing more can be sent or will arrive."""
+        """True if nothing more can be sent or will arrive."""
         return self._driver.closed
 
     @property
@@ -222,7 +222,7 @@ class Session:
         return not (self._waiting or self._consumers or self.is_kept)
 
     def close(self) -> None:
-        """Close the connection; pending calls fail, and the server keeps what is registered for 30 s."""
+        """Close the connection; pending calls fail, and the server keeps registrations for 30 s."""
         self._driver.close()
 
     def call(self, *requests: Request, accepted: Collection[int] = _ONLY_SUCCESS) -> list[Future[Response]]:
@@ -237,11 +237,11 @@ class Session:
         return [waiter.answer for waiter in waiters]
 
     def send_messages(self, sends: Sequence[commands.SendMessage], receipts: Receipts) -> None:
-        """Send messages in one go, as they are; `receipts` gets the outcome of each, once.
+        """Send messages together, unchanged; `receipts` gets the outcome of each, once.
 
         Args:
             sends: with credentials in them.
-            receipts: called by the driver's thread, or by this one if the connection has ended.
+            receipts: called in the driver's thread, or in this one if the connection has ended.
         """
         self.last_used = time.monotonic()
         calls = [(_next_serial_no(), send) for send in sends]
@@ -251,7 +251,7 @@ class Session:
         try:
             self._driver.send(Sends(calls))
         except MQSourceError as error:
-            # The driver's thread may have told of some already.
+            # The driver's thread may have reported some already.
             untold = [send for serial_no, send in calls if waiting.pop(serial_no, None) is not None]
             if untold:
                 receipts.deliver([(send, error) for send in untold])
@@ -324,7 +324,7 @@ class Session:
             waiter.answer.set_exception(error_for_code(response.err_code, response.err_msg, self.address))
 
     def _call_again(self, waiter: _Waiter) -> None:
-        """Repeat a call with a new visit token: a token is valid for 16 minutes, and a task may begin later."""
+        """Repeat a call with a new visit token: a token is valid for 16 minutes, and a task may start later."""
         try:
             self._authorization.renew(getattr(waiter.request, "auth_info", None))
         except MQSourceError as error:
@@ -335,7 +335,7 @@ class Session:
 
     @staticmethod
     def _in_background(call: Callable[[], None]) -> None:
-        # Asking a master may take long, and the driver's thread may not.
+        # A request to a master may take long, but the driver's thread must not block.
         def run() -> None:
             try:
                 call()
@@ -363,7 +363,7 @@ class Session:
 
 
 class _Waiter:
-    """A call that somebody waits for."""
+    """A pending call."""
 
     __slots__ = ("accepted", "answer", "renewed", "request")
 
@@ -375,14 +375,14 @@ class _Waiter:
 
 
 class PartitionConsumer:
-    """One client id on one partition, on its broker's connection. No call here waits; calls are pipelined.
+    """One client id on one partition, on its broker's connection. Calls do not wait; they are pipelined.
 
-    A client id belongs to one attempt at one task: a second register under the same id moves the first one's cursor
-    silently (seen on broker 2.4.0). While it is registered, the connection's heartbeats keep it.
+    A client id belongs to one attempt at one task: a second registration under the same id silently moves the cursor of
+    the first (seen on broker 2.4.0). While registered, it is kept by the connection's heartbeats.
 
     Attributes:
         partition: the partition.
-        lost: why it is not registered any more, if a heartbeat or the end of the connection has shown that.
+        lost: why it is no longer registered, if a heartbeat or the end of the connection has shown that.
     """
 
     def __init__(self, session: Session, partition: BrokerPartition, *, client_id: str, group: str) -> None:
@@ -397,7 +397,7 @@ class PartitionConsumer:
 
     @property
     def address(self) -> str:
-        """The broker, as errors name it."""
+        """The broker's address for errors."""
         return self.session.address
 
     def register(
@@ -408,9 +408,9 @@ class PartitionConsumer:
         filters: Sequence[str] = (),
         qry_priority_id: int | None = None,
     ) -> Future[commands.RegisterPartitionResponse]:
-        """Register the partition, see `commands.RegisterPartition`; the answer's `curr_offset` may be another one.
+        """Register the partition, see `commands.RegisterPartition`; `curr_offset` of the answer may differ.
 
-        Errors by code: 410 another client has it, 403 no such topic, 500 no such partition, 450 the group may not.
+        Errors by code: 410 another client has it, 403 no such topic, 500 no such partition, 450 group not authorized.
         """
         self.lost = None
         self.session._consumers[self._key] = self
@@ -433,24 +433,24 @@ class PartitionConsumer:
     def get_message(self) -> Future[commands.GetMessageResponse]:
         """Fetch messages; the answer's `err_code` is 200, 404 or 452.
 
-        Errors by code: 411 not registered (any more), 412 another client has taken it over.
+        Errors by code: 411 not registered, 412 another client has taken it over.
         """
         (answer,) = self.session.call(self._fetch, accepted=_READABLE)
         return answer  # type: ignore[return-value]
 
     def commit(self) -> Future[commands.CommitOffsetResponse]:
-        """Commit the last fetch. Error 401: the partition is not, or no longer, this client's."""
+        """Commit the last fetch. Error 401: the partition does not belong to this client."""
         (answer,) = self.session.call(self._commit)
         return answer  # type: ignore[return-value]
 
     def get_and_commit(self) -> tuple[Future[commands.GetMessageResponse], Future[commands.CommitOffsetResponse]]:
-        """Fetch and commit that fetch, in one go: the commit's `curr_offset` is the end of the fetch."""
+        """Fetch, and commit that fetch, together: the commit's `curr_offset` is the end of the fetch."""
         get, commit = _Waiter(self._fetch, _READABLE), _Waiter(self._commit, _ONLY_SUCCESS)
         self.session._send([get, commit])
         return get.answer, commit.answer  # type: ignore[return-value]
 
     def unregister(self, *, commit: bool = True) -> Future[commands.RegisterPartitionResponse]:
-        """Unregister the partition; the last fetch is committed, or rolled back."""
+        """Unregister the partition; commit or roll back the last fetch."""
         self.session._consumers.pop(self._key, None)
         (answer,) = self.session.call(
             commands.RegisterPartition(
@@ -473,10 +473,10 @@ def wait_for(answer: Future[T], what: str, timeout_ms: int) -> T:
     """Wait for an answer; `timeout_ms` is the connection's `requestTimeout`.
 
     Raises:
-        MQSourceError: there is none, or a refusal; names the request as `what`.
+        MQSourceError: no answer in time, or a refusal; names the request as `what`.
     """
     try:
-        # The connection gives a call up by itself, but not while it is not read from.
+        # The connection itself ends overdue calls, but not while it is not read.
         return answer.result(2 * timeout_ms / 1000)
     except FutureTimeoutError:
         raise RequestTimeoutError(f"no answer to {what} within requestTimeout ({timeout_ms} ms)") from None
@@ -489,7 +489,7 @@ def _next_serial_no() -> int:
 
 
 def local_address(host: str, port: int) -> str:
-    """Return this machine's IPv4 address for connections to `host:port`; send nothing."""
+    """Return this machine's IPv4 address for connections to `host:port`, without sending anything."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, port))

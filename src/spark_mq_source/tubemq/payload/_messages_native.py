@@ -1,11 +1,11 @@
 """The decoder's inner loop over the messages of a fetch, compiled: Cython's pure-Python mode, C types in annotations.
 
-The same interface, rows and errors as ``_messages_python``, whose documentation and rules hold here. What differs: the
-loop walks the answer once, without Python objects, and writes into buffers that Arrow then takes as they are.
+It has the interface, rows and errors of ``_messages_python``, whose documentation and rules apply. The difference: the
+loop walks the answer once, without Python objects, and writes into buffers that Arrow then uses without a copy.
 
-Safety: every length is compared with what is left before it is used; room for the worst case (a column cannot hold
-more than the answer it comes from) is reserved before the walk, so that the walk itself writes without asking. On any
-error the counters go back to where they were, and what was written beyond them is overwritten by the next answer.
+Safety: every length is compared with the remaining bytes before it is used; space for the worst case (a column cannot
+hold more than the answer it comes from) is reserved before the walk, so the walk itself writes without checks. After an
+error the counters are reset, and the next answer overwrites what was written beyond them.
 """
 
 import cython
@@ -49,9 +49,9 @@ _SENTENCES = cython.declare(
 )
 
 
-# Below this many bytes the walk is over sooner than another thread could have been given the interpreter.
+# Below this size the walk ends before another thread could use the interpreter.
 _NOGIL_BYTES = cython.declare(cython.Py_ssize_t, 65536)
-# So many attributes of a message are compared with each other; more go through a set.
+# Up to this many attributes of a message are compared with each other; more go through a set.
 _COMPARED_ATTRIBUTES = cython.declare(cython.Py_ssize_t, 16)
 
 _Message = cython.struct(
@@ -76,7 +76,7 @@ crc32_begin()
 @cython.nogil
 @cython.exceptval(check=False)
 def _number(digits: cython.p_uchar, size: cython.Py_ssize_t) -> cython.longlong:
-    """Return the number that a time's 12 digits are; -1 if there are others."""
+    """Return the number of a time's 12 digits; -1 if there are other characters."""
     at: cython.Py_ssize_t
     number: cython.longlong = 0
     if size != 12:
@@ -90,7 +90,7 @@ def _number(digits: cython.p_uchar, size: cython.Py_ssize_t) -> cython.longlong:
 
 @cython.cclass
 class MessageColumns(Columns):
-    """As `_messages_python.MessageColumns`."""
+    """See `_messages_python.MessageColumns`."""
 
     corrupt_messages = cython.declare(cython.Py_ssize_t, visibility="readonly")
     filters: object
@@ -103,11 +103,11 @@ class MessageColumns(Columns):
     attributes: cython.pointer(Column)
     wants_header: cython.bint
 
-    # The filters as C has them.
+    # The filters for C.
     num_filters: cython.Py_ssize_t
     filter_slices: cython.pointer(Slice)
 
-    # What the walk found wrong, and the message it was at.
+    # The error of a walk, and its message.
     on_corrupt: cython.int
     has_stop: cython.bint
     stop_id: cython.longlong
@@ -128,7 +128,7 @@ class MessageColumns(Columns):
         self.message_time = self.find("message_time")
         self.fetch_offset = self.find("fetch_offset")
         self.attributes = self.find("attributes")
-        # Kept, because the slices point into its texts.
+        # Kept, because the slices point into these texts.
         self.filters = list(filters)
         self.filter_slices = cython.cast(
             cython.pointer(Slice), malloc(max(1, len(self.filters)) * cython.sizeof(Slice))
@@ -151,7 +151,7 @@ class MessageColumns(Columns):
         free(self.filter_slices)
 
     def append(self, body, fetch_offset: cython.longlong, on_corrupt: cython.int = 0, stop_at=None):
-        """As `_messages_python.MessageColumns.append`."""
+        """See `_messages_python.MessageColumns.append`."""
         view: Py_buffer
         data: cython.p_uchar
         size: cython.Py_ssize_t
@@ -174,7 +174,7 @@ class MessageColumns(Columns):
                 self.reserve(self.value, size)
                 self.reserve(self.message_type, size)
                 if self.attributes != cython.NULL:
-                    # Each takes a byte and a comma, but the last.
+                    # Each attribute but the last takes at least a byte and a comma.
                     self.reserve_entries(self.attributes, size // 2 + 1, size)
             self.mark()
             self.number = -1
@@ -206,7 +206,7 @@ class MessageColumns(Columns):
 
     @cython.cfunc
     def _convert_times(self, first: cython.Py_ssize_t):
-        """From their digits to UTC: neighbours mostly have the same minute."""
+        """Convert digits to UTC times: neighbouring rows usually have the same minute."""
         row: cython.Py_ssize_t
         digits: cython.longlong = -1
         time_us: object = None
@@ -224,7 +224,7 @@ class MessageColumns(Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _walk(self, data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """0, or what is wrong with a message (see `_SENTENCES`), or with the answer itself, 100 less."""
+        """Return 0, or a message's error (see `_SENTENCES`), or an error of the answer itself, minus 100."""
         field: Field
         at: cython.Py_ssize_t = 0
         code: cython.Py_ssize_t
@@ -250,7 +250,7 @@ class MessageColumns(Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _take(self, data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Add one message where it is wanted: 0, or 1 where it is the one to stop at, or what is wrong with it."""
+        """Add one message if it is wanted; return 0, 1 if it is the one to stop at, or its error."""
         message: cython.pointer(_Message) = cython.address(self.message)
         code: cython.Py_ssize_t = _parse_message(data, size, message)
         attributes_bytes: cython.Py_ssize_t
@@ -282,7 +282,7 @@ class MessageColumns(Columns):
             if self.num_filters and not self._is_wanted(message):
                 self._forget_attributes()
                 return 0
-        # Nothing is put before all is known to be right; attributes are, and taken back.
+        # Columns are written after all checks, except attributes, which are removed again.
         if (
             self.value != cython.NULL
             and self.value.is_text
@@ -317,7 +317,7 @@ class MessageColumns(Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _put_unknown(self) -> cython.void:
-        """Return a row for a message that cannot be read; of which its id may be known."""
+        """Add a row for an unreadable message, with its id if known."""
         at: cython.Py_ssize_t
         column: cython.pointer(Column)
         for at in range(self.num_columns):
@@ -346,7 +346,7 @@ class MessageColumns(Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _parse_attributes(self, message: cython.pointer(_Message)) -> cython.Py_ssize_t:
-        """Find out type and time, and add the others where they are wanted; 0, or what is wrong."""
+        """Find type and time, and add the other attributes if wanted; return 0, or the error."""
         data: cython.p_uchar = message.attributes.data
         size: cython.Py_ssize_t = message.attributes.size
         at: cython.Py_ssize_t = 0
@@ -400,7 +400,7 @@ class MessageColumns(Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _forget_attributes(self) -> cython.void:
-        """Take back the attributes that no row has."""
+        """Remove attributes that belong to no row."""
         if self.attributes != cython.NULL:
             self.attributes.used = self.attributes.offsets[self.rows]
             self.attributes[1].used = self.attributes[1].offsets[self.attributes.used]
@@ -415,7 +415,7 @@ class MessageColumns(Columns):
         keys: cython.pointer(Column) = self.attributes + 1
         for at in range(first, self.attributes.used):
             start = keys.offsets[at]
-            # Empty keys may have no address, which C does not allow `memcmp`.
+            # Empty keys may have no address, which C forbids for `memcmp`.
             if keys.offsets[at + 1] - start == size and not (size and memcmp(keys.data + start, key, size)):
                 return True
         return False
@@ -423,7 +423,7 @@ class MessageColumns(Columns):
     @cython.cfunc
     @cython.exceptval(check=False)
     def _drop_repeated(self, first: cython.Py_ssize_t) -> cython.bint:
-        """Leave the first attribute of each key, of many; False where there is no memory for it."""
+        """Keep only the first attribute of each key; return False if memory is exhausted."""
         at: cython.Py_ssize_t
         keys: cython.pointer(Column) = self.attributes + 1
         items: cython.pointer(Column) = self.attributes + 2
@@ -455,14 +455,14 @@ def _is_text(column: cython.pointer(Column), row: cython.Py_ssize_t) -> cython.b
 def _parse_message(
     data: cython.p_uchar, size: cython.Py_ssize_t, message: cython.pointer(_Message)
 ) -> cython.Py_ssize_t:
-    """0, or why the TransferedMessage is corrupt; then it has what was read so far."""
+    """Return 0, or why the TransferedMessage is corrupt, with the fields read so far."""
     field: Field
     at: cython.Py_ssize_t = 0
     memset(message, 0, cython.sizeof(_Message))
     while at < size:
         at = read_field(data, at, size, cython.address(field))
         if at < 0:
-            # Nothing is known of a message that cannot be read to its end, in the twin either.
+            # A message that cannot be read to its end has no known fields, as in the twin.
             message.has_id = False
             return at
         if field.tag == 0x08:
@@ -486,7 +486,7 @@ def _parse_message(
 @cython.cfunc
 @cython.exceptval(-1)
 def _count_messages(data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return how many messages the answer has; what cannot be read is left to the walk, which says so."""
+    """Return the number of messages; errors are left to the walk."""
     field: Field
     at: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = 0
@@ -499,7 +499,7 @@ def _count_messages(data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py_
 
 
 def without_messages(body):
-    """As `_messages_python.without_messages`, without a copy of the messages."""
+    """See `_messages_python.without_messages`; the messages are not copied."""
     view: Py_buffer
     data: cython.p_uchar
     field: Field

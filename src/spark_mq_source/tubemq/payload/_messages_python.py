@@ -13,8 +13,8 @@ The rules, the same in both implementations:
 - A protobuf field of a known number but another wire type is skipped like an unknown one; the last of several counts.
   Wire types 3, 4, 6 and 7, field number 0, a varint of more than ten bytes and a length past the end are corrupt.
 - All four fields of a message are required; the attributes must fit into the payload, the checksum must match.
-- Between commas stands ``key=value``, divided at the first ``=``; without one the value is empty. Nothing between two
-  commas is nothing. Of several with one key the first counts.
+- ``key=value`` pairs are separated by commas, and split at the first ``=``; without one the value is empty. Empty pairs
+  are ignored. Of several with the same key, the first counts.
 - Text is checked to be UTF-8 only if a column is built of it. An impossible time is NULL.
 """
 
@@ -49,8 +49,8 @@ class MessageColumns(Columns):
     """The columns of the messages decoded so far. It reads no byte beyond its arguments.
 
     Attributes:
-        corrupt_messages: how many were skipped or became NULL, ever.
-        corrupt_rows: of the last answer, as NULL gives them: the row among its own, the error, and the message.
+        corrupt_messages: total number of messages skipped or returned as NULL.
+        corrupt_rows: of the last answer, with NULL: row index in the answer, error, and message.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class MessageColumns(Columns):
         Args:
             body: the answer to GET_MESSAGE.
             fetch_offset: its offset.
-            on_corrupt: FAIL raises; SKIP leaves the message out; NULL gives a row of which only topic, broker,
-                partition, fetch and, if it can be told, message id are known.
-            stop_at: id and checksum of the first message that is not wanted any more; if it is not found, all are.
+            on_corrupt: FAIL raises; SKIP leaves the message out; NULL gives a row with only topic, broker, partition,
+                fetch offset and, if readable, message id.
+            stop_at: id and checksum of the first unwanted message; if it is not found, all are wanted.
 
         Returns:
-            How many rows were added: after an error none.
+            The number of rows added; 0 after an error.
 
         Raises:
             CorruptMessageError: a message is corrupt, and `on_corrupt` is FAIL.

@@ -11,7 +11,7 @@ from spark_mq_source.core.protobuf import signed64
 from spark_mq_source.core.protobuf_fields import signed32, take_fields
 
 FAIL, SKIP, NULL = 0, 1, 2
-"""The effects of a corrupt message, see `MessageColumns.append`."""
+"""Treatments of a corrupt message, see `MessageColumns.append`."""
 
 MESSAGES_TAG: Final = 0x22
 """The tag of the messages in an answer to GET_MESSAGE."""
@@ -22,7 +22,7 @@ _MAX_TIMES: Final = 10_000
 
 
 class MessageTimes:
-    """Times of messages in UTC, in microseconds since 1970; of two local times with the same text the earlier one.
+    """UTC times of messages in microseconds since 1970; of two local times with the same text, the earlier one.
 
     Example:
         >>> MessageTimes("Asia/Shanghai")(197001010800), MessageTimes("UTC")(202602290340)
@@ -34,7 +34,7 @@ class MessageTimes:
         self._known: dict[int, int | None] = {}
 
     def __call__(self, digits: int) -> int | None:
-        """Return the time whose text, yyyyMMddHHmm in the zone, is this number; None if there is no such time."""
+        """Return the time of this number, yyyyMMddHHmm in the zone; None if there is no such time."""
         if digits not in self._known:
             if len(self._known) >= _MAX_TIMES:
                 self._known.clear()

@@ -51,22 +51,21 @@ def without_messages(body: bytes | memoryview) -> bytes:
 
 
 class MessageDecoder:
-    """Turns the messages of one topic-partition into RecordBatches.
+    """Decodes the messages of one topic-partition into RecordBatches.
 
     Not for use by several threads at once.
 
     Args:
-        schema: exactly the columns asked for, in that order; what `take_batch` returns has this very schema.
+        schema: the columns wanted, in this order; also the schema of `take_batch`.
         topic: the column ``topic``.
         broker_id: the column ``broker_id``.
         partition: the column ``partition``.
-        filters: the message types wanted; empty for all messages. A broker compares hashes of them only.
+        filters: the wanted message types; empty for all messages. A broker compares only their hashes.
         time_zone: the zone of message times.
-        on_corrupt: ``fail``; ``skip``: a corrupt message gives no row; ``null``: it gives one row, with what
-            is wrong in ``_error``, the message as the broker sent it in ``_corrupt``, and NULL in every other column
-            but topic, broker_id, partition, fetch_offset and, where it can be told, message_id (attributes are
-            empty). May be changed between answers.
-        implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
+        on_corrupt: ``fail``; ``skip``: a corrupt message gives no row; ``null``: it gives one row with the error in
+            ``_error``, the message as sent in ``_corrupt``, and NULL in every other column but topic, broker_id,
+            partition, fetch_offset and, if readable, message_id (attributes are empty). May be changed between answers.
+        implementation: ``native`` or ``python``; None for that of the environment variable, else the best available.
 
     Attributes:
         on_corrupt: as above.
@@ -134,13 +133,13 @@ class MessageDecoder:
         """Append the rows of one answer.
 
         Args:
-            body: the answer to GET_MESSAGE; only looked at during this call.
-            fetch_offset: where it began.
-            stop_at: id and checksum of the first message that is not wanted any more (see `first_message`); where it
-                is not there, all are.
+            body: the answer to GET_MESSAGE; used only during this call.
+            fetch_offset: its start offset.
+            stop_at: id and checksum of the first unwanted message (see `first_message`); if it is not there, all are
+                wanted.
 
         Returns:
-            How many rows were appended: after an error none.
+            The number of rows appended; 0 after an error.
 
         Raises:
             CorruptMessageError: a message is corrupt, and `on_corrupt` is ``fail``.
@@ -150,7 +149,7 @@ class MessageDecoder:
         columns, before, corrupt = self._columns, self._columns.rows, self._columns.corrupt_messages
         rows = columns.append(body, fetch_offset, _ON_CORRUPT[self.on_corrupt], stop_at)
         if self._sparse and self.on_corrupt == "null" and columns.corrupt_messages > corrupt:
-            # The compiled loop only counts them; its twin tells which and why.
+            # The compiled loop only counts them; the twin finds which and why.
             twin = self._twin()
             twin.append(body, fetch_offset, NULL, stop_at)
             for row, reason, message in twin.corrupt_rows:

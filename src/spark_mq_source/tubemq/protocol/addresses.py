@@ -1,4 +1,4 @@
-"""Brokers, partitions, topics and failures, as servers 2.4.0 write them into texts."""
+"""Texts of servers 2.4.0 for brokers, partitions, topics and failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STOCK_BROKER_PORT: Final = 8123
 class Broker(NamedTuple):
     """A broker, as masters write it: `id:host:port`.
 
-    Masters leave out the stock port: `1:127.0.0.1: ` is at 8123 (BrokerInfo.getSimpleInfo; seen on 2.4.0).
+    Masters omit the default port: `1:127.0.0.1: ` means 8123 (BrokerInfo.getSimpleInfo; seen on 2.4.0).
 
     Example:
         >>> broker = Broker.parse("1:127.0.0.1:8123")
@@ -88,8 +88,8 @@ class TopicMeta(NamedTuple):
     """One topic on one broker.
 
     Attributes:
-        stores: the number of its stores; all partitions of one store share an index.
-        partitions: of each store.
+        stores: number of its stores; all partitions of one store share an index.
+        partitions: number of partitions of each store.
         status: 1 if it can be read (seen on master 2.4.0); None if not reported.
 
     Example:
@@ -105,7 +105,7 @@ class TopicMeta(NamedTuple):
 
     @property
     def partition_ids(self) -> tuple[int, ...]:
-        """Its partitions: those of store n begin at n * 10000 (server 2.4.0)."""
+        """Its partition ids: those of store n begin at n * 10000 (server 2.4.0)."""
         return tuple(store * 10_000 + n for store in range(self.stores) for n in range(self.partitions))
 
 
@@ -126,7 +126,7 @@ def parse_topic_metas(texts: tuple[str, ...]) -> list[TopicMeta]:
 
 
 def parse_topic_infos(texts: tuple[str, ...]) -> list[TopicMeta]:
-    """Parse `topic_infos` of a producer's heartbeat: `topic#broker:partitions:stores,...#`, in another order.
+    """Parse `topic_infos` of a producer's heartbeat: `topic#broker:partitions:stores,...#`, in a different order.
 
     The text after the last `#` may be a size limit, which master 2.4.0 leaves out: `appd_config` has it.
 
@@ -144,7 +144,7 @@ def parse_topic_infos(texts: tuple[str, ...]) -> list[TopicMeta]:
 
 
 MAX_STORES_AND_PARTITIONS: Final = 100_000
-"""The most partitions on one broker; a larger number is a damaged answer, not a reason to plan tasks."""
+"""Maximum number of partitions on one broker; a larger number means a damaged answer."""
 
 
 def _parse_metas(texts: tuple[str, ...], numbers: int) -> list[tuple[str, list[int]]]:

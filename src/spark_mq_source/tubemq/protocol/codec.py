@@ -7,8 +7,8 @@
       answer   : RpcConnHeader{flag=1}  ResponseHeader{status=SUCCESS}             RspResponseBody{method, data}
       exception: RpcConnHeader{flag=1}  ResponseHeader{status=ERROR or FATAL}      RpcException{exception_name}
 
-Source: seed "Client RPC", section 2; the vectors of server 2.4.0. ERROR is a handler that threw, FATAL a call that
-could not be read or has no handler (both seen on 2.4.0).
+Source: seed "Client RPC", section 2; the vectors of server 2.4.0. ERROR means that a handler raised an exception, FATAL
+that a call could not be read or has no handler (both seen on 2.4.0).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def encode_request(serial_no: int, request: Request, *, timeout_ms: int) -> byte
     Args:
         serial_no: the number that the answer will have.
         request: the request.
-        timeout_ms: a server that has not handled it by then drops it silently; 0 would be dropped at once (both seen on
+        timeout_ms: a server that has not handled the request by then drops it silently, with 0 at once (both seen on
             server 2.4.0).
 
     Raises:
@@ -123,14 +123,14 @@ def _payload_of(request: Request, timeout_ms: int) -> bytes:
 
 
 _repeated_payload_of = lru_cache(maxsize=64)(_payload_of)
-"""A cache for requests that a reader repeats without a change."""
+"""A cache for requests that a reader repeats unchanged."""
 
 
 def decode_response(frame: Frame) -> tuple[Method | None, Response]:
     """Decode a server's frame; return the method that it answers (None for an exception) and the answer.
 
     Raises:
-        RemoteProtocolError: it cannot be parsed, or lacks what the protocol requires.
+        RemoteProtocolError: it cannot be parsed, or lacks a required field.
 
     Example:
         >>> from spark_mq_source.tubemq.protocol.commands import CloseProducerResponse
@@ -150,16 +150,16 @@ def decode_response(frame: Frame) -> tuple[Method | None, Response]:
     if kind is None:
         raise RemoteProtocolError(f"the server answers method {method}, which nobody called")
     if kind is GetMessageResponse:
-        # Its messages, thousands of them, stay in `body`: protobuf would copy them as an unknown field.
+        # Its messages, often thousands, stay in `body`: protobuf would copy them as an unknown field.
         return Method.GET_MESSAGE, _decode(GetMessageResponse, without_messages(data), body=data)
     return Method(method), _decode(kind, data)
 
 
 def decode_request(frame: Frame) -> tuple[Request, int]:
-    """Decode a client's frame into its request and `timeout_ms`: a server's side, for tests and tools.
+    """Decode a client's frame into its request and `timeout_ms`, as a server; for tests and tools.
 
     Raises:
-        RemoteProtocolError: it cannot be parsed, or lacks what the protocol requires.
+        RemoteProtocolError: it cannot be parsed, or lacks a required field.
     """
     _, at = _undelimited(frame.payload, 0)
     _, at = _undelimited(frame.payload, at)
@@ -171,7 +171,7 @@ def decode_request(frame: Frame) -> tuple[Request, int]:
 
 
 def encode_response(serial_no: int, response: Response) -> bytes:
-    """Encode the frame of an answer: a server's side, for tests and tools.
+    """Encode the frame of an answer, as a server; for tests and tools.
 
     Raises:
         LocalProtocolError: a field does not fit the protocol.
@@ -200,7 +200,7 @@ def _take_response_head(payload: memoryview) -> tuple[int, memoryview]:
 
 
 def _take_response_body(body: memoryview) -> tuple[int, memoryview]:
-    """Return method and data of an answer; in the usual form without copying the data."""
+    """Return method and data of an answer; the usual form without a copy of the data."""
     if len(body) > 3 and body[0] == _METHOD and body[1] < _MORE and body[2] == _DATA:
         data, at = _undelimited(body, 3)
         if at == len(body):

@@ -1,4 +1,4 @@
-"""The calls of TubeMQ's RPC that are in use, requests and answers, as frozen values that declare their fields' numbers.
+"""The calls of TubeMQ's RPC in use, requests and answers, as frozen values that declare the numbers of their fields.
 
 Numbers and types are those of TubeMQ's master and broker services (servers 2.4.0; seed "Client RPC"); each docstring
 begins with the service's name of the message. Unused fields are omitted, and skipped when read. Field names are those
@@ -21,7 +21,7 @@ SUCCESS: Final = 200
 
 
 class Method(IntEnum):
-    """`RequestBody.method`, the ones in use (server 2.4.0)."""
+    """`RequestBody.method`: those in use (server 2.4.0)."""
 
     REGISTER_PRODUCER = 1
     PRODUCER_HEARTBEAT = 2
@@ -88,12 +88,12 @@ class EventStatus(IntEnum):
     FAILED = -2
 
 
-# Beginnings of commands.
+# Common first fields of commands.
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The fields with which answers to producers and to members that the master balances begin."""
+    """First fields of the answers to producers and to members with assigned partitions."""
 
     success: Annotated[bool, 1]
     err_code: Annotated[Int32, 2]
@@ -102,7 +102,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerV2:
-    """The same for members that choose their partitions themselves."""
+    """First fields of the answers to members that choose their own partitions."""
 
     err_code: Annotated[Int32, 1]
     err_msg: Annotated[str, 2]
@@ -110,7 +110,7 @@ class AnswerV2:
 
 @dataclass(frozen=True, slots=True)
 class MemberRequest:
-    """The fields with which requests of a member of a group begin."""
+    """First fields of the requests of a group's member."""
 
     client_id: Annotated[str, 1]
     group_name: Annotated[str, 2]
@@ -140,10 +140,10 @@ class MasterCertificateInfo:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizedInfo:
-    """Authorization that a master gives a client, which requests to brokers contain.
+    """Authorization from a master, contained in requests to brokers.
 
     Attributes:
-        visit_authorized_token: proves a visit at the master; changes every 4 minutes, the last 6 are accepted.
+        visit_authorized_token: proves contact with the master; changes every 4 minutes, the last 6 are accepted.
         auth_authorized_token: proves that the master accepted the client.
     """
 
@@ -161,11 +161,11 @@ class ApprovedClientConfig:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Partitions that a member of a group is to take or to leave, and its answer.
+    """Partitions that a member of a group must take or release, and its answer.
 
     Attributes:
-        op_type: `EventType`; a number, because a master may know more.
-        status: `EventStatus`; masters leave it out.
+        op_type: `EventType`; an int, because a newer master may have more.
+        status: `EventStatus`; masters omit it.
         subscribe_info: see `BrokerPartition.subscribed`.
     """
 
@@ -177,10 +177,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ClientSubRepInfo:
-    """Partitions of a member that chooses them itself, reported to the master for its statistics.
+    """Partitions of a member that chooses its own, reported for the master's statistics.
 
     Attributes:
-        part_sub_info: `topic#broker:partition,broker:partition` each (seen on master 2.4.0).
+        part_sub_info: items `topic#broker:partition,broker:partition` (seen on master 2.4.0).
     """
 
     broker_config_id: Annotated[Int64, 1]
@@ -192,7 +192,7 @@ class ClientSubRepInfo:
 
 @dataclass(frozen=True, slots=True)
 class OpsTaskInfo:
-    """Flow control of a group, by the version that the client has."""
+    """Version of a group's flow control at the client."""
 
     group_flow_check_id: Annotated[Int64 | None, 1] = None
     def_flow_check_id: Annotated[Int64 | None, 2] = None
@@ -211,7 +211,7 @@ class RegisterProducer:
     """RegisterRequestP2M.
 
     Attributes:
-        broker_check_sum: of the brokers the client knows; -1 for none.
+        broker_check_sum: checksum of the brokers known to the client; -1 for none.
     """
 
     client_id: Annotated[str, 1]
@@ -225,7 +225,7 @@ class RegisterProducer:
 
 @dataclass(frozen=True, slots=True)
 class RegisterProducerResponse(Answer):
-    """RegisterResponseM2P: brokers, but no topics: those come with the first heartbeat (seen on master 2.4.0)."""
+    """RegisterResponseM2P: brokers without topics, which come with the first heartbeat (seen on master 2.4.0)."""
 
     broker_check_sum: Annotated[Int64, 4] = -1
     broker_infos: Annotated[tuple[str, ...], 5] = ()
@@ -251,7 +251,7 @@ class ProducerHeartbeatResponse(Answer):
 
     Attributes:
         topic_infos: see `parse_topic_infos`.
-        broker_infos: see `Broker`; none where the client's check sum is the master's.
+        broker_infos: see `Broker`; empty if the client's checksum equals the master's.
     """
 
     broker_check_sum: Annotated[Int64, 4] = -1
@@ -275,16 +275,16 @@ class CloseProducerResponse(Answer):
     """CloseResponseM2P."""
 
 
-# Consumers that the master balances (V1).
+# Consumers with partitions assigned by the master (V1).
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterConsumer(MemberRequest):
-    """RegisterRequestC2M: joins a group whose partitions the master shares out.
+    """RegisterRequestC2M: joins a group whose partitions the master assigns.
 
     Attributes:
-        topic_condition: `topic#filter,filter` each.
-        not_allocated: whether the member has no partitions from before.
+        topic_condition: items `topic#filter,filter`.
+        not_allocated: whether the member has no partitions yet.
     """
 
     host_name: Annotated[str, 3]
@@ -307,7 +307,7 @@ class RegisterConsumer(MemberRequest):
 
 @dataclass(frozen=True, slots=True)
 class RegisterConsumerResponse(Answer):
-    """RegisterResponseM2C: no partitions, they come as events.
+    """RegisterResponseM2C: without partitions, which come as events.
 
     Attributes:
         not_allocated: whether the group waits for its first partitions.
@@ -328,8 +328,8 @@ class ConsumerHeartbeat(MemberRequest):
     """HeartRequestC2M.
 
     Attributes:
-        subscribe_info: every partition the member has, where `report_subscribe_info`.
-        event: the one that was answered, with its status.
+        subscribe_info: all partitions of the member, with `report_subscribe_info`.
+        event: the answered event, with its status.
     """
 
     report_subscribe_info: Annotated[bool, 4]
@@ -346,7 +346,7 @@ class ConsumerHeartbeatResponse(Answer):
     """HeartResponseM2C.
 
     Attributes:
-        event: what is to be done; said once and never again (seen on master 2.4.0).
+        event: the next rebalance event; sent only once (seen on master 2.4.0).
     """
 
     event: Annotated[Event | None, 4] = None
@@ -363,7 +363,7 @@ class ConsumerHeartbeatResponse(Answer):
 
 @dataclass(frozen=True, slots=True)
 class CloseConsumer(MemberRequest):
-    """CloseRequestC2M, of both kinds of consumers; one that is unknown is closed without an error (master 2.4.0)."""
+    """CloseRequestC2M, of both kinds of consumers; an unknown one is no error (master 2.4.0)."""
 
     auth_info: Annotated[MasterCertificateInfo | None, 3] = None
 
@@ -373,7 +373,7 @@ class CloseConsumerResponse(Answer):
     """CloseResponseM2C."""
 
 
-# Consumers that choose their partitions themselves (V2).
+# Consumers that choose their own partitions (V2).
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,9 +381,9 @@ class RegisterConsumerV2(MemberRequest):
     """RegisterRequestC2MV2.
 
     Attributes:
-        source_count: members that the group has in all; -1 for any number.
-        node_id: which of them this is, from 0; -1 where `source_count` is.
-        topic_condition: `topic#filter,filter` each.
+        source_count: total number of members in the group; -1 for any number.
+        node_id: index of this member, from 0; -1 if `source_count` is.
+        topic_condition: items `topic#filter,filter`.
     """
 
     host_name: Annotated[str, 3]
@@ -418,7 +418,7 @@ class ConsumerHeartbeatV2(MemberRequest):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeatV2Response(AnswerV2):
-    """HeartResponseM2CV2; the lists are there where the client's ids are not the master's."""
+    """HeartResponseM2CV2; it has the lists if the client's ids differ from the master's."""
 
     broker_config_id: Annotated[Int64 | None, 3] = None
     broker_config_list: Annotated[tuple[str, ...], 4] = ()
@@ -430,7 +430,7 @@ class ConsumerHeartbeatV2Response(AnswerV2):
 
 @dataclass(frozen=True, slots=True)
 class GetPartMeta(MemberRequest):
-    """GetPartMetaRequestC2M; -2 for ids that are not known (seen on master 2.4.0)."""
+    """GetPartMetaRequestC2M; unknown ids are -2 (seen on master 2.4.0)."""
 
     broker_config_id: Annotated[Int64, 3] = -2
     topic_meta_info_id: Annotated[Int64, 4] = -2
@@ -457,17 +457,17 @@ class GetPartMetaResponse(AnswerV2):
 
 @dataclass(frozen=True, slots=True)
 class RegisterPartition:
-    """RegisterRequestC2B: takes or leaves a partition.
+    """RegisterRequestC2B: registers or unregisters a partition.
 
-    A second register by the same `client_id` is taken, and moves the cursor of the first without a word.
+    A second registration by the same `client_id` succeeds, and silently moves the cursor of the first.
 
     Attributes:
         op_type: `RegisterType`.
         read_status: `ReadStatus`.
-        filter_cond_str: the message types wanted; more come where their hashes are equal.
-        curr_offset: where to begin, a byte position in the index: rounded down to 28, and to what there is; ignored
-            where negative.
-        qry_priority_id: what is read: flushed data with 1, memory too with 301, filtered with 303.
+        filter_cond_str: the wanted message types; the broker compares hashes, so others may be sent too.
+        curr_offset: start, a byte position in the index, rounded down to a multiple of 28 and limited to existing data;
+            ignored if negative.
+        qry_priority_id: data to read: flushed with 1, also in memory with 301, filtered with 303.
     """
 
     op_type: Annotated[Int32, 1]
@@ -489,8 +489,8 @@ class RegisterPartitionResponse(Answer):
     """RegisterResponseB2C.
 
     Attributes:
-        curr_offset: where it begins, to be compared with what was asked for; -1 with an error.
-        max_offset: where data ends; with memory's, unless `qry_priority_id` was 1.
+        curr_offset: actual start, to be compared with the request; -1 with an error.
+        max_offset: end of the data; includes memory, unless `qry_priority_id` was 1.
     """
 
     curr_offset: Annotated[Int64, 4] = -1
@@ -499,7 +499,7 @@ class RegisterPartitionResponse(Answer):
 
 @dataclass(frozen=True, slots=True)
 class BrokerHeartbeat(MemberRequest):
-    """HeartBeatRequestC2B: keeps partitions; a `qry_priority_id` that is left out is reset.
+    """HeartBeatRequestC2B: keeps partitions registered; an omitted `qry_priority_id` is reset.
 
     Attributes:
         partition_info: see `BrokerPartition`.
@@ -529,8 +529,8 @@ class GetMessage:
     """GetMessageRequestC2B.
 
     Attributes:
-        last_pack_consumed: whether what was fetched before is committed by this.
-        manual_commit_offset: whether the cursor moves on and nothing is committed by fetching.
+        last_pack_consumed: whether this commits the previous fetch.
+        manual_commit_offset: whether a fetch moves the cursor without a commit.
     """
 
     client_id: Annotated[str, 1]
@@ -545,15 +545,15 @@ class GetMessage:
 class GetMessageResponse(NamedTuple):
     """GetMessageResponseB2C.
 
-    404 is the end of what can be read now, and may be before the end of data: what is not flushed yet. 200 without a
-    message is normal. Only a position that has reached the end is the end.
+    404 means that nothing more can be read now, possibly before the end of the data, which may not be flushed yet. 200
+    without a message is normal. Only a position at the end means the end.
 
     Attributes:
-        curr_offset: where this answer began; -1 with an error.
-        min_limit_time: ms to wait, to be obeyed with 452 only: 404 has a meaningless one (seen on broker 2.4.0).
-        curr_data_dlt: bytes of data behind.
-        max_offset: where data ends; -1 with an error.
-        body: the answer itself, whose `messages` (field 4) are `TransferedMessage` each; for messages.py.
+        curr_offset: start of this answer; -1 with an error.
+        min_limit_time: ms to wait; valid only with 452, meaningless with 404 (seen on broker 2.4.0).
+        curr_data_dlt: bytes of data left.
+        max_offset: end of the data; -1 with an error.
+        body: the answer itself, whose `messages` (field 4) are `TransferedMessage`; for messages.py.
     """
 
     success: Annotated[bool, 1]
@@ -570,10 +570,10 @@ class GetMessageResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitOffset:
-    """CommitOffsetRequestC2B: has no offset, it commits what was fetched.
+    """CommitOffsetRequestC2B: without an offset; it commits the last fetch.
 
     Attributes:
-        last_pack_consumed: False rolls it back.
+        last_pack_consumed: False rolls the fetch back.
     """
 
     client_id: Annotated[str, 1]
@@ -588,7 +588,7 @@ class CommitOffsetResponse(Answer):
     """CommitOffsetResponseB2C.
 
     Attributes:
-        curr_offset: the position from here on; -1 with an error.
+        curr_offset: the new position; -1 with an error.
     """
 
     curr_offset: Annotated[Int64, 4] = -1
@@ -599,11 +599,11 @@ class SendMessage(NamedTuple):
     """SendMessageRequestP2B.
 
     Attributes:
-        data: the body; after the attributes where `flag` is 1 (see messages.py).
+        data: the body; after the attributes if `flag` is 1 (see messages.py).
         check_sum: CRC-32 of data & 0x7FFFFFFF.
         sent_addr: our IPv4 address as a number.
-        msg_type: what readers can filter by; stands in the attributes too.
-        msg_time: the same, as yyyyMMddHHmm.
+        msg_type: type for readers' filters; also in the attributes.
+        msg_time: yyyyMMddHHmm; also in the attributes.
     """
 
     client_id: Annotated[str, 1]
@@ -623,7 +623,7 @@ class SendMessageResponse(NamedTuple):
 
     Attributes:
         message_id: not unique.
-        append_offset: where it is in the store's index.
+        append_offset: its offset in the store's index.
     """
 
     success: Annotated[bool, 1]
@@ -640,9 +640,9 @@ class RpcException:
     """The answer to a call that was not handled.
 
     Attributes:
-        status: ERROR: the handler threw; FATAL: the call could not be read, or has no handler.
-        exception_name: a Java class.
-        stack_trace: its message.
+        status: ERROR: the handler raised an exception; FATAL: the call could not be read, or has no handler.
+        exception_name: name of a Java class.
+        stack_trace: message of the exception.
     """
 
     status: int

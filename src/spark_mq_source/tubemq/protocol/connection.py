@@ -1,13 +1,13 @@
 """The state machine of one connection to a TubeMQ master or broker: bytes and times in, events and bytes out.
 
-Everything that is true of the connection as a whole is decided here: which calls are not answered yet and for how long,
-which partitions are registered on it, and the heartbeats that keep them. There is no handshake::
+This module decides all that concerns a whole connection: which calls are pending and for how long, which partitions are
+registered on it, and the heartbeats that keep them. There is no handshake::
 
     OPEN --EOF, silence, error, close()--> CLOSED
 
-A server drops a call without a word that it comes to too late, that has no timeout, or whose frame it does not like
-(seen on server 2.4.0): so every call has a timer. Time goes in ticks, a quarter of `request_timeout_ms` each, because
-who sends does not know the time: a call is given up between four and five of them.
+A server silently drops a call that it reaches too late, that has no timeout, or whose frame is invalid (seen on server
+2.4.0): so every call has a timer. Time is measured in ticks, a quarter of `request_timeout_ms` each, because a sender
+does not know the time: a call fails after four to five of them.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ logger = logging.getLogger(__name__)
 _new_tuple = tuple.__new__
 
 TICKS_TO_ANSWER: Final = 4
-"""Whole ticks that a call may wait."""
+"""Number of whole ticks that a call may wait."""
 
 MAX_SERIAL_NO: Final = (1 << 31) - 1
-"""Serial numbers of calls are 1 to this; those of the connection's own heartbeats are negative."""
+"""Serial numbers of calls are 1 to this; the connection's own heartbeats have negative ones."""
 
 
 class Call(NamedTuple):
-    """A request and the number that its answer will have, unique among those that wait."""
+    """A request and the number of its answer, unique among pending calls."""
 
     serial_no: int
     request: Request
 
 
 class Sends(NamedTuple):
-    """Messages that go out together, by serial number."""
+    """Messages that are sent together, by serial number."""
 
     calls: Sequence[tuple[int, SendMessage]]
 
@@ -71,17 +71,17 @@ class Answer(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """A call that was not answered in time, on a connection that is alive: the server has dropped it."""
+    """A call without an answer in time, on a connection that works: the server has dropped it."""
 
     serial_no: int
     request: Request
 
 
 class PartitionLost(NamedTuple):
-    """A heartbeat found that the broker does not, or no longer, know a partition as this client's.
+    """A heartbeat has found that a partition is no longer registered for this client.
 
     Attributes:
-        code: HB_NO_NODE where nobody has it, DUPLICATE_PARTITION where another client has.
+        code: HB_NO_NODE if no client has it, DUPLICATE_PARTITION if another client has.
     """
 
     client_id: str
@@ -91,7 +91,7 @@ class PartitionLost(NamedTuple):
 
 
 class NotAuthorized(NamedTuple):
-    """A heartbeat was refused because of what it showed of who we are: most likely it has become too old."""
+    """A heartbeat was refused because of its credentials, which are probably too old."""
 
     shown: AuthorizedInfo | None
 
@@ -108,7 +108,7 @@ class ConnectionState(Enum):
 
 
 class _Reader(NamedTuple):
-    """Owner of registered partitions; one heartbeat is for all of them."""
+    """The owner of registered partitions; one heartbeat covers all of them."""
 
     client_id: str
     group_name: str
@@ -116,7 +116,7 @@ class _Reader(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """A call without an answer, and the tick in which it was sent."""
+    """A pending call, and the tick in which it was sent."""
 
     request: Request
     tick: int
@@ -126,8 +126,8 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
     """One connection.
 
     Args:
-        broker: at the other end; None for a master.
-        request_timeout_ms: how long a call may wait for its answer.
+        broker: the broker at the other end; None for a master.
+        request_timeout_ms: maximum wait for the answer to a call.
         heartbeat_ms: the interval at which registered partitions are confirmed; a broker forgets them after 30 s.
         authorized: returns the credentials of heartbeats to the broker.
         max_payload_bytes: the largest answer accepted.
@@ -177,10 +177,10 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
         self._registered: dict[_Reader, dict[str, BrokerPartition]] = {}
         self._last_own_serial_no = 0
 
-    # What goes out.
+    # Output.
 
     def send(self, command: Call | Sends) -> None:
-        """Queue a call, or all of several messages.
+        """Queue a call, or several messages together.
 
         Raises:
             LocalProtocolError: the connection is closed, the serial number is in use or invalid, or the request does
@@ -205,7 +205,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
             if type(request) is RegisterPartition and request.op_type == RegisterType.UNREGISTER:
                 self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)
 
-    # What comes in, and time.
+    # Input, and time.
 
     def received(self, n: int, now: float) -> None:
         """See `SansIOConnection`."""
@@ -220,7 +220,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
         return min(self._next_tick, self._next_heartbeat)
 
     def _handle_timer(self, now: float) -> None:
-        """Give up calls that have waited too long (but not while reading is paused), and send heartbeats."""
+        """Fail overdue calls (but not while reading is paused), and send heartbeats."""
         if now >= self._next_heartbeat:
             self._next_heartbeat = now + self._heartbeat_seconds
             self._send_heartbeats()
@@ -230,7 +230,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
                 self._tick += 1
                 self._give_up()
 
-    # Inside.
+    # Internals.
 
     def _take_frames(self, data: memoryview) -> int:
         events = self._events
@@ -255,10 +255,10 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
                 self._take(frame.serial_no, request, response)
 
     def _answered(self, serial_no: int) -> Request | None:
-        """Return the request with this serial number, if it still waits for its answer."""
+        """Return the request with this serial number, if it is pending."""
         call = self._waiting.pop(serial_no, None)
         if call is None:
-            # It was given up, or a heartbeat that was.
+            # The call, or a heartbeat, had already timed out.
             logger.debug("an answer to call %d, which is not pending, was dropped", serial_no)
             return None
         return call[0]
@@ -276,14 +276,14 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
             if request.op_type == RegisterType.REGISTER:
                 self._take_registered(request, response)
         elif isinstance(response, GetMessageResponse) and response.err_code in {HB_NO_NODE, DUPLICATE_PARTITION}:
-            # Who asked is told by this answer; a heartbeat has nothing to add.
+            # The caller gets this answer; a heartbeat has nothing to add.
             self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)  # type: ignore[union-attr]
         self._events.append(Answer(serial_no, request, response))
 
     def _take_registered(self, request: RegisterPartition, response: Response) -> None:
         if self._broker is None or not isinstance(response, RegisterPartitionResponse) or response.err_code != SUCCESS:
             return
-        # One that registers anew with another priority would else be confirmed with both in turn.
+        # Otherwise a partition registered again with another priority would alternate between both in heartbeats.
         self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)
         partition = BrokerPartition(self._broker, request.topic_name, request.partition_id)
         reader = _Reader(request.client_id, request.group_name, request.qry_priority_id)
@@ -338,5 +338,5 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
                 self._events.append(Unanswered(serial_no, call.request))
 
     def _unanswered(self) -> str:
-        """Return a text for an error: the calls that the end of the connection leaves unanswered."""
+        """Return the calls that the end of the connection leaves unanswered, as text for an error."""
         return self._left_open(call.request for call in self._waiting.values()) + self._unfinished()

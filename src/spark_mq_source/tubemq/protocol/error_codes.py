@@ -1,7 +1,7 @@
-"""The servers' error codes and Java exceptions -> error classes, each with a remedy.
+"""Maps the servers' error codes and Java exceptions to error classes, each with a remedy.
 
-The codes are `TErrCodeConstants` of server 2.4.0, those that a server sends; what they mean was seen on it. Whether
-trying again can help is the class's `retryable`.
+The codes are those of `TErrCodeConstants` of server 2.4.0 that a server sends; their meanings were observed on it. The
+class's `retryable` says whether a retry can help.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ CONSUME_GROUP_FORBIDDEN: Final = 450
 SERVER_CONSUME_SPEED_LIMIT: Final = 452
 
 MAX_WORDS_CHARACTERS: Final = 500
-"""The length at which messages of servers, which may contain whole stack traces, are cut."""
+"""Maximum length of a server's message, which may contain a whole stack trace."""
 
 
 class StandbyError(ServiceNotReadyError):
-    """The master is not the one that serves: ask the next one."""
+    """The master is on standby: try the next one."""
 
 
 class _Code(NamedTuple):
@@ -104,7 +104,7 @@ _CODES: Final = {
 }
 
 _NO_SERVICE: Final = re.compile(r"No service (\d+) found on the server")
-"""The words of a `java.lang.Exception` (servers 2.4.0, `NettyRpcServer`)."""
+"""The text of a `java.lang.Exception` (servers 2.4.0, `NettyRpcServer`)."""
 
 _RPC: Final = "org.apache.inlong.tubemq.corerpc.exception."
 _EXCEPTIONS: Final = {
@@ -153,8 +153,9 @@ def error_for_exception(exception_name: str, words: str, context: str) -> Broker
     name = exception_name.rpartition(".")[2]
     kind, remedy = _EXCEPTIONS.get(exception_name, (BrokerError, "see the server's log"))
     if missing := _NO_SERVICE.search(words):
-        # A broker listens before it has published its services (2 to read, 3 to write). Its address is the master's
-        # answer, so it is a broker; the address of a master (1) is the user's, and may be that of another server.
+        # A broker listens before it has published its services (2 to read, 3 to write). Its address is from the
+        # master's answer, so it is a broker; the address of a master (1) is from the user, and may be that of another
+        # server.
         is_starting = missing[1] != "1"
         kind = ServiceNotReadyError if is_starting else BrokerError
         remedy = f"the broker is starting; {_AGAIN}" if is_starting else "this is not a master, or it is starting"

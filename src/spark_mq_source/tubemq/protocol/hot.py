@@ -15,7 +15,7 @@ _PROTOBUF: Final = ProtobufCodec()
 _MORE: Final = 0x80
 # RpcConnHeader{flag=0} and RequestHeader{service_type=WRITE, protocol_ver=3}.
 _WRITE_HEAD: Final = bytes.fromhex("02080004 08031003")
-# RpcConnHeader{flag=1} and ResponseHeader{SUCCESS, protocol_ver=3}: how a server 2.4.0 begins what it has handled.
+# RpcConnHeader{flag=1} and ResponseHeader{SUCCESS, protocol_ver=3}: the start of a server 2.4.0's normal answer.
 USUAL_HEAD: Final = bytes.fromhex("02080104 08001803")
 # RspResponseBody{SEND_MESSAGE, data=SendMessageResponseB2P{success=True, err_code=200, ...}}, each after its size,
 # which is one byte if the answer is shorter than 128 bytes.
@@ -25,7 +25,7 @@ _pack_head, _unpack_head, _HEAD_BYTES = ONE_BLOCK.pack, ONE_BLOCK.unpack_from, O
 
 
 def encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
-    """Encode the frame of a message: the bytes that the codec would give, in a quarter of its time.
+    """Encode the frame of a message: the same bytes as the codec's, in a quarter of the time.
 
     Raises:
         LocalProtocolError: a field does not fit the protocol, or the message is too large.
@@ -66,7 +66,7 @@ def encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
 def _before_data(
     client_id: str, topic_name: str, partition_id: int, data_bytes: int, bytes_after: int, timeout_ms: int
 ) -> bytes:
-    """Return all of the payload before the data: the same for all messages of a size to a partition."""
+    """Return the payload before the data, which is the same for all messages of a size to a partition."""
     request = b"".join(
         (
             b"\x0a",
@@ -87,7 +87,7 @@ def _before_data(
 def _encode_send_tail(
     sent_addr: int, msg_type: str | None, msg_time: str | None, auth_info: AuthorizedInfo | None
 ) -> bytes:
-    # One is kept, and known by its identity: to hash the token's parts would take longer than all the rest.
+    # One is cached, and compared by identity: hashing the token's parts would take longer than all the rest.
     last = _LAST_TAIL[0]
     if last[0] is auth_info and last[1] == sent_addr and last[2] == msg_type and last[3] == msg_time:
         return last[4]
@@ -107,25 +107,25 @@ _LAST_TAIL: Final[list[_Tail]] = [(None, 0, None, None, b"\x38\x00")]
 
 
 STORED: Final = SendMessageResponse(True, SUCCESS)
-"""The answer for a message that was stored, as far as `is_stored` looks."""
+"""The answer for a stored message, as far as `is_stored` looks."""
 
 
 def is_stored(payload: bytes) -> bool:
-    """Return whether an answer begins as server 2.4.0 answers a stored message; others may mean the same."""
+    """Return whether an answer begins like server 2.4.0's for a stored message; others may mean the same."""
     return payload[:8] == USUAL_HEAD and payload[9:12] == _SEND and payload[13:18] == _STORED
 
 
 def take_stored(data: memoryview, offset: int) -> tuple[list[int], int]:
-    """Take the answers from `offset` on for which `is_stored` is true, up to the first for which it is not.
+    """Take the answers from `offset` on for which `is_stored` is true, up to the first other one.
 
-    There is one for every row that is written: taking each as a frame takes three times as long.
+    Each written row has one: taking each as a frame takes three times as long.
 
     Args:
         data: the received bytes.
-        offset: where a frame begins.
+        offset: start of a frame.
 
     Returns:
-        Their serial numbers, and where the next frame begins.
+        Their serial numbers, and the start of the next frame.
 
     Example:
         >>> from spark_mq_source.tubemq.protocol.codec import encode_response

@@ -9,8 +9,9 @@
     block       = size *octet      ; size is an i32
     payload     = conn_header header body          ; the blocks' contents, one after the other (codec.py)
 
-All integers are big-endian. A block is where the Java side's buffer ended and means nothing: 8192 bytes are written,
-any size is read (seed "Client RPC", section 1, which says 8196 by mistake; server 2.4.0 sends 8192 and takes any).
+All integers are big-endian. Block boundaries are those of the Java side's buffers and mean nothing: 8192 bytes are
+written, any size is read (seed "Client RPC", section 1, which says 8196 by mistake; server 2.4.0 sends 8192, accepts
+any).
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
 BEGIN_TOKEN: Final = b"\xff\x7f\xf4\xfe"
 
 BLOCK_BYTES: Final = 8192
-"""The size of every block that is written but the last."""
+"""Size of every written block but the last."""
 
 MAX_BLOCKS: Final = 3584
-"""The most blocks that a server accepts: (20 + 8) MiB in blocks of 8192 (server 2.4.0)."""
+"""Maximum number of blocks that a server accepts: (20 + 8) MiB in blocks of 8192 (server 2.4.0)."""
 
 MAX_PAYLOAD_BYTES: Final = MAX_BLOCKS * BLOCK_BYTES
-"""The largest payload; an answer has about 0.5 MiB, or one message of at most 20 MiB."""
+"""Maximum payload; an answer has about 0.5 MiB, or one message of at most 20 MiB."""
 
 HEAD: Final = Struct(">4sii")
 SIZE: Final = Struct(">i")
@@ -75,9 +76,10 @@ def encode_frame(serial_no: int, payload: bytes) -> bytes:
 
 
 class SeenBlocks:
-    """Progress in an incomplete frame: the blocks that were already looked at; all offsets are from its begin.
+    """Progress in an incomplete frame: the blocks already checked; offsets are relative to its start.
 
-    A fetch of half a MiB has 64 blocks and arrives in several pieces: without this all were looked at for each of them.
+    A fetch of half a MiB has 64 blocks and arrives in several pieces: without this, each piece would require all
+    checks.
     """
 
     __slots__ = ("at", "bounds", "total")
@@ -104,8 +106,8 @@ def take_frame(
         seen: the progress in this frame from earlier calls; updated here.
 
     Raises:
-        RemoteProtocolError: it does not begin with the token, or the sizes are impossible, found before the bytes
-            arrive.
+        RemoteProtocolError: it does not begin with the token, or the sizes are impossible, found before the announced
+            bytes arrive.
 
     Example:
         >>> frame = take_frame(memoryview(encode_frame(7, b"payload") + b"next"), 0)
@@ -114,7 +116,7 @@ def take_frame(
     """
     received = len(data)
     if received >= offset + ONE_BLOCK.size:
-        # The rule, but for fetched messages.
+        # The usual case, except for fetched messages.
         token, serial_no, blocks, size = _unpack_one_block(data, offset)
         if blocks == 1 and token == BEGIN_TOKEN and 0 <= size <= max_payload_bytes:
             begin = offset + 16
