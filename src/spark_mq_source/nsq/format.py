@@ -41,11 +41,11 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
         return NsqOptions.from_spark(given, READ)
 
     def parse_list_options(self, options: Mapping[str, str]) -> NsqOptions:
-        """Parse options that need not name a topic or a channel."""
+        """Parse options in which topic and channel are optional."""
         return super().parse_list_options({"channel": "every", **options})
 
     def parse_tail_options(self, options: Mapping[str, str]) -> NsqOptions:
-        """Parse the options of a read without end, on an ephemeral channel of its own, which finishes its messages."""
+        """Parse the options of a read without end, on its own ephemeral channel, which finishes its messages."""
         channel = f"spark-mq-tail-{uuid.uuid4().hex[:8]}{EPHEMERAL}"
         unused = {"waldir", "runid", "maxrows", "idletimeout"}
         given = {name: text for name, text in options.items() if name not in unused}
@@ -56,7 +56,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
         """Plan a read of the nsqd that have the channel, or with `createChannel` of all.
 
         Raises:
-            TopicNotFoundError: no nsqd has the topic, or the channel; or one does not report whether it has.
+            TopicNotFoundError: no nsqd has the topic, or the channel; or one does not report its channels.
         """
         tasks = self.plan(options, ())
         return tasks if options.create_channel else keep_existing(options, tasks)
@@ -110,7 +110,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
 
 
 def _check_attempt(options: NsqOptions, task: NsqRange, tries: int) -> None:
-    """Refuse to repeat a drain: messages are finished when Spark has their rows, which a failed task loses."""
+    """Refuse to repeat a drain: messages are finished once Spark has their rows, which a failed task loses."""
     if task.folder or options.ack_mode is AckMode.REQUEUE or not tries:
         return
     raise DataLossError(

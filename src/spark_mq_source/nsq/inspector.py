@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class NsqTail:
-    """The messages that one nsqd gets from now on; see `core.ports.Tail`.
+    """The messages that one nsqd receives from now on; see `core.ports.Tail`.
 
     Args:
-        task: the read of its own channel.
+        task: the read of the tail's own channel.
     """
 
     def __init__(self, task: NsqRange) -> None:
@@ -30,15 +30,15 @@ class NsqTail:
         del messages
 
     def following(self) -> Iterator[NsqRange]:
-        """Yield one range, which has no end: the nsqd sends each message as it is published."""
+        """Yield one range without an end: the nsqd sends each message as it is published."""
         yield self._task
 
 
 def keep_existing(options: NsqOptions, tasks: Sequence[NsqRange]) -> list[NsqRange]:
-    """Return the tasks whose nsqd have the channel, which the others would create.
+    """Return the tasks whose nsqd have the channel; the others would create it.
 
     Raises:
-        TopicNotFoundError: no nsqd has it, or one does not report whether it has.
+        TopicNotFoundError: no nsqd has it, or one does not report its channels.
     """
     client = NsqClient(options)
     topic, channel = options.topic or "", options.channel or ""
@@ -82,7 +82,7 @@ class NsqInspector:
         """Do nothing: no connection stays open between calls."""
 
     def topics(self) -> Iterator[Mapping[str, object]]:
-        """Yield the topic, its number of nsqd, and the channels known to nsqlookupd; without a topic all topics.
+        """Yield the topic, its number of nsqd, and the channels known to nsqlookupd; without a topic, all topics.
 
         Raises:
             MQSourceError: no nsqlookupd answers; or for all topics, no nsqd does.
@@ -122,10 +122,10 @@ class NsqInspector:
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
-        """Yield what `offsets` yields: the messages waiting in a channel are the lag of its consumers.
+        """Yield the same as `offsets`: the messages waiting in a channel are the lag of its consumers.
 
         Raises:
-            OptionError: a checkpoint is given, which contains no lag.
+            OptionError: a checkpoint is given, which shows no lag.
             MQSourceError: no nsqlookupd answers.
         """
         if checkpoint is not None:
@@ -146,7 +146,7 @@ class NsqInspector:
 
         Raises:
             TopicNotFoundError: no nsqd has the topic.
-            OptionError: the topic has no channel on an nsqd: the tail would take the messages waiting in it.
+            OptionError: the topic has no channel on an nsqd, so the tail would take the messages waiting in the topic.
             MQSourceError: no nsqlookupd answers.
         """
         found = {nsqd: self._client.fetch_channels(nsqd, self._topic) for nsqd in self._nsqds()}

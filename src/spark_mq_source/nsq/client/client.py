@@ -1,8 +1,8 @@
-"""Discovery of nsqd, their waiting messages and their limits: the HTTP interfaces of nsqlookupd and nsqd.
+"""Discovery of nsqd, their backlogs and their limits: the HTTP interfaces of nsqlookupd and nsqd.
 
-nsqlookupd provides the nsqd to read from and write to. Several nsqlookupd are asked at once and their answers are
-merged, because they do not share their data. nsqd's own HTTP interface improves plans if it is reachable, but nothing
-requires it. Source of the answers: recorded from nsqd and nsqlookupd 1.3.0.
+nsqlookupd lists the nsqd to read from and write to. All nsqlookupd are queried at once and their answers merged,
+because they do not share their data. nsqd's own HTTP interface improves plans if it is reachable, but is not required.
+Source of the answers: recorded from nsqd and nsqlookupd 1.3.0.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ DEFAULT_MAX_DEFER_MS: Final = 3_600_000
 """nsqd's defaults of `-max-msg-size`, `-max-body-size` and `-max-req-timeout` (nsqd 1.3.0)."""
 
 _OPTIONAL_SECONDS: Final = 1.0
-"""The timeout of a request whose answer is optional."""
+"""Timeout of a request whose answer is optional."""
 _UNREACHABLE_SECONDS: Final = 60.0
-"""The time for which an HTTP interface that did not answer gets no further optional requests."""
+"""Time for which an HTTP interface that did not answer gets no further optional requests."""
 _NANOSECONDS_A_MS: Final = 1_000_000
 
 _NO_SUCH_TOPIC: Final = "TOPIC_NOT_FOUND"
-"""In the body of nsqlookupd's 404 to a lookup (nsqlookupd 1.3.0)."""
+"""Text in the body of nsqlookupd's 404 to a lookup (nsqlookupd 1.3.0)."""
 
 _Interface = tuple[str, TlsSettings]
-"""The URL of an HTTP interface, and how it is reached: others may reach it with other certificates."""
+"""The URL of an HTTP interface, and the TLS settings: with other certificates it may be reachable."""
 
 _unreachable_until: dict[_Interface, float] = {}
 """The end of the pause, in monotonic seconds; shared by the process, because each task has a new client."""
@@ -86,9 +86,9 @@ class ChannelStats:
     Attributes:
         exists: whether the nsqd has the channel; if not, the numbers are the topic's.
         depth: messages that wait.
-        in_flight: messages that a consumer has and did not finish yet.
-        deferred: messages that wait for their time.
-        is_paused: whether the channel or the topic delivers nothing.
+        in_flight: messages delivered to consumers and not finished.
+        deferred: messages whose delivery is deferred.
+        is_paused: whether the channel or the topic is paused.
     """
 
     exists: bool
@@ -104,7 +104,7 @@ class Limits:
 
     Attributes:
         max_message_bytes: `-max-msg-size`.
-        max_body_bytes: `-max-body-size`: of an MPUB.
+        max_body_bytes: `-max-body-size`, of an MPUB.
     """
 
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
@@ -112,7 +112,7 @@ class Limits:
 
 
 class NsqClient:
-    """Finds nsqd and opens connections to them, as the options say.
+    """Finds nsqd and opens connections to them, according to the options.
 
     Example:
         ::
@@ -182,7 +182,7 @@ class NsqClient:
 
     def fetch_stats(self, nsqd: Nsqd, topic: str, channel: str) -> ChannelStats | None:
         """Return the statistics of a channel; None if the HTTP interface does not answer."""
-        # All channels: nsqd 1.3.0 leaves out the topic itself where it has not the one asked for.
+        # All channels: if the channel is missing, nsqd 1.3.0 omits the topic too.
         wanted = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
         answer = self._ask_nsqd(nsqd, f"/stats?{urlencode(wanted)}")
         if not isinstance(answer, dict):
@@ -198,7 +198,7 @@ class NsqClient:
         counted = of_topic if found is None else found
         return ChannelStats(
             exists=found is not None,
-            # What is in the topic goes to every channel, as soon as it is not paused.
+            # Messages of the topic go to every channel, as soon as the topic is not paused.
             depth=_number(counted.get("depth")) + (_number(of_topic.get("depth")) if found is not None else 0),
             in_flight=_number(counted.get("in_flight_count")),
             deferred=_number(counted.get("deferred_count")),
@@ -219,7 +219,7 @@ class NsqClient:
         return _unreachable_reasons.get((nsqd.http_url or "", self._tls), "")
 
     def fetch_limits(self, nsqd: Nsqd) -> Limits:
-        """Return the limits of an nsqd: from the options, else as the nsqd reports them, else nsqd's defaults."""
+        """Return the limits of an nsqd: from the options, else reported by nsqd, else nsqd's defaults."""
         options = self._options
         message_bytes, body_bytes = options.max_message_bytes, options.max_body_bytes
         if message_bytes is None:
@@ -229,11 +229,11 @@ class NsqClient:
         return Limits(message_bytes, body_bytes)
 
     def fetch_max_defer_ms(self, nsqd: Nsqd) -> int:
-        """Return the longest time for which a message can be deferred: as the nsqd reports it, else nsqd's default."""
+        """Return the longest deferral of a message, reported by nsqd, else nsqd's default."""
         nanoseconds = _number(self._ask_nsqd(nsqd, "/config/max_req_timeout"), DEFAULT_MAX_DEFER_MS * _NANOSECONDS_A_MS)
         return nanoseconds // _NANOSECONDS_A_MS
 
-    # -- which nsqd
+    # -- addresses
 
     def _given(self) -> Iterable[tuple[str, Nsqd]]:
         https = self._options.nsqd_http_addresses
@@ -243,7 +243,7 @@ class NsqClient:
             if https:
                 yield name, Nsqd(name, *reached, https[index])
             else:
-                # The port beside it, as nsqd's own defaults are (4150 and 4151); `_ask_nsqd` makes sure.
+                # The next port, as with nsqd's defaults (4150 and 4151); `_ask_nsqd` verifies it.
                 yield name, Nsqd(name, *reached, f"http://{_address(reached[0], reached[1] + 1)}")
 
     def _nsqd_of(self, producer: Mapping[str, object], url: str) -> Nsqd:
@@ -257,18 +257,18 @@ class NsqClient:
         whole = self._mapped.get(_address(host, port))
         return parse_address(whole or self._mapped.get(host, _bare(host)), port)
 
-    # -- asking
+    # -- requests
 
     def _ask_lookupds(self, path: str) -> Sequence[tuple[str, Mapping[str, object]]]:
-        """Return the answers of all nsqlookupd that gave one; an empty sequence means that there is no such topic."""
+        """Return the answers of all nsqlookupd that gave one; an empty sequence if none knows the topic."""
         urls = self._options.nsqlookupd_http_addresses
         if not urls:
             return ()
         now = time.monotonic()
-        # One that is down is not waited for each time, unless there is no other.
+        # One that is down is skipped, unless there is no other.
         fresh = [url for url in urls if _unreachable_until.get((url, self._tls), 0.0) <= now]
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
-        # Nor is one that is new longer than so, unless it is the only one.
+        # A new one also has a short timeout, unless it is the only one.
         seconds = deadline.remaining_seconds() if len(urls) == 1 else min(deadline.remaining_seconds(), 2.0)
         answered, failures = self._ask_all(fresh, path, seconds)
         if not answered and (failures or not fresh) and not deadline.expired:
@@ -286,14 +286,14 @@ class NsqClient:
         if not urls:
             return [], []
         options = self._options
-        # As clients in Go do (go-nsq 1.1.0), which NSQ's own lookup daemon does not look at.
+        # As Go clients do (go-nsq 1.1.0); nsqlookupd itself ignores it.
         headers = {"Authorization": f"Bearer {options.auth_secret}"} if options.lookupd_authorization else {}
 
         def ask(url: str) -> Mapping[str, object] | MQSourceError | None:
             try:
                 answer = self._fetch(url + path, timeout_seconds, headers)
             except TopicNotFoundError as error:
-                # Any other 404 is another program's, such as that of an nsqd (nsqlookupd 1.3.0: {"message": ...}).
+                # Any other 404 is from another program, such as an nsqd (nsqlookupd 1.3.0: {"message": ...}).
                 if _NO_SUCH_TOPIC in (error.broker_message or ""):
                     return None
                 msg = (
@@ -320,7 +320,7 @@ class NsqClient:
         return [(url, answer) for url, answer in answers if not isinstance(answer, MQSourceError)], failures
 
     def _ask_nsqd(self, nsqd: Nsqd, path: str) -> object:
-        """Return an answer of nsqd's HTTP interface; None if it gives none."""
+        """Return an answer of nsqd's HTTP interface; None without one."""
         url = nsqd.http_url
         if url is None or _unreachable_until.get((url, self._tls), 0.0) > time.monotonic():
             return None
@@ -339,7 +339,7 @@ class NsqClient:
             return None
 
     def _is_of(self, url: str, nsqd: Nsqd) -> bool:
-        """Return whether an HTTP interface that was guessed is this nsqd's."""
+        """Return whether a guessed HTTP interface belongs to this nsqd."""
         info = self._fetch(url + "/info", _OPTIONAL_SECONDS, {}, retries=False)
         announced = parse_address(nsqd.name, 0)[1]
         return isinstance(info, dict) and info.get("data", info).get("tcp_port") in {announced, nsqd.port}

@@ -4,10 +4,11 @@ To read::
 
     session = Session(options, host, port)              # connected, negotiated, authorized
     session.identified                                  # max_rdy_count, msg_timeout_ms, max_msg_timeout_ms, version
-    consumer = session.subscribe(topic, channel)        # waits for OK; one a session
-    consumer.ready(2500)                                # RDY: the most messages in flight; may be called again
-    runs = consumer.receive(max_bytes=..., timeout_seconds=...)   # list[commands.Messages]: raw frames; [] when idle
-    consumer.touch(ids); consumer.requeue(ids, delay_ms=0); consumer.fin(ids)     # ids: 16 bytes each, in one bytes
+    consumer = session.subscribe(topic, channel)        # waits for OK; one per session
+    consumer.ready(2500)                                # RDY: maximum number of messages in flight; can be repeated
+    runs = consumer.receive(max_bytes=..., timeout_seconds=...)   # list[commands.Messages]: raw frames; [] after a
+    timeout consumer.touch(ids); consumer.requeue(ids, delay_ms=0); consumer.fin(ids)     # ids: 16 bytes each,
+    concatenated
     unfinished = consumer.close(timeout_seconds)        # CLS barrier: RDY 0, CLS, late messages are requeued by REQ 0
     session.close()
 
@@ -63,14 +64,14 @@ logger = logging.getLogger(__name__)
 
 
 class Consumer:
-    """The subscription of a session, and the queue of what it was sent.
+    """The subscription of a session, with its queue of received messages.
 
     The driver's thread fills the queue; one other thread takes from it.
 
     Attributes:
-        session: the connection it is on.
-        topic: what it reads.
-        channel: as which channel.
+        session: its connection.
+        topic: its topic.
+        channel: its channel.
     """
 
     def __init__(self, session: Session, topic: str, channel: str, queue_bytes: int) -> None:
@@ -87,7 +88,7 @@ class Consumer:
         )
 
     def ready(self, count: int) -> None:
-        """Let nsqd have up to `count` messages in flight to us (RDY), or as many as it allows at most.
+        """Allow up to `count` messages in flight (RDY), or nsqd's maximum if that is lower.
 
         Raises:
             ConnectionLostError: the connection has ended.
@@ -98,10 +99,10 @@ class Consumer:
                 self.session.send(commands.Rdy(self._count))
 
     def receive(self, *, max_bytes: int, timeout_seconds: float) -> list[commands.Messages]:
-        """Return runs of messages as they came, at least one and at most about `max_bytes`; none after a timeout.
+        """Return runs of messages as received, at least one and about `max_bytes`; none after a timeout.
 
         Raises:
-            MQSourceError: the connection has ended, once everything that came before is taken.
+            MQSourceError: the connection has ended, and everything received before is taken.
         """
         try:
             return self._inbox.take(max_bytes=max_bytes, timeout_seconds=timeout_seconds)
@@ -109,11 +110,11 @@ class Consumer:
             raise error.within(f"nsq topic {self.topic}, channel {self.channel}") from error
 
     def queued_ids(self) -> bytes:
-        """Return the ids of the messages that were received and not taken yet, 16 bytes each."""
+        """Return the ids of the messages received and not taken yet, 16 bytes each."""
         return b"".join(map(message_ids, self._inbox.waiting()))
 
     def fin(self, ids: commands.ByteString) -> None:
-        """Finish messages, 16 bytes of id each. `close` returns those that nsqd refused to finish.
+        """Finish messages, by ids of 16 bytes each. `close` returns those that nsqd refused to finish.
 
         Raises:
             ConnectionLostError: the connection has ended.
@@ -122,7 +123,7 @@ class Consumer:
             self.session.send(commands.Fin(ids))
 
     def requeue(self, ids: commands.ByteString, *, delay_ms: int = 0) -> None:
-        """Put messages back into the channel, to be delivered after `delay_ms`.
+        """Requeue messages, to be delivered after `delay_ms`.
 
         Raises:
             ConnectionLostError: the connection has ended.
@@ -140,16 +141,16 @@ class Consumer:
             self.session.send(commands.Touch(ids))
 
     def close(self, *, timeout_seconds: float) -> bytes:
-        """Stop consuming, and wait until nsqd has handled everything that was sent before, and send no more messages.
+        """Stop consuming; wait until nsqd has handled all earlier commands and sends no more messages.
 
-        Messages that were received and not taken, and those that still arrive, are put back (REQ 0).
+        Messages that were received and not taken, and those that still arrive, are requeued (REQ 0).
 
         Returns:
             The ids of the messages whose FIN nsqd refused, 16 bytes each: they are delivered again.
 
         Raises:
-            RequestTimeoutError: no answer in time; the session is closed then.
-            ConnectionLostError: the connection has ended: the outcome of the FINs is unknown.
+            RequestTimeoutError: no answer in time; the session is then closed.
+            ConnectionLostError: the connection has ended, so the outcome of the FINs is unknown.
         """
         left = b"".join(map(message_ids, self._inbox.close()))
         self.session.send(commands.Rdy(0))
@@ -165,10 +166,10 @@ class Consumer:
             ) from None
         return b"".join(self._unfinished)
 
-    # What the session tells, in the driver's thread.
+    # Callbacks of the session, in the driver's thread.
 
     def deliver(self, run: commands.Messages) -> None:
-        """Queue messages that arrived."""
+        """Queue received messages."""
         if not self._inbox.put((run,), len(run.data)):
             self._tell(commands.Req(message_ids(run)))
 
@@ -179,14 +180,14 @@ class Consumer:
             self._unfinished.append(failed.message_id)
 
     def fail(self, error: MQSourceError) -> None:
-        """End the queue with an error; what is queued can still be taken."""
+        """End the queue with an error; queued messages can still be taken."""
         self._inbox.fail(error)
 
     def _tell(self, command: commands.Command) -> None:
         try:
             self.session.send(command)
         except MQSourceError as error:
-            # The driver says the same to everybody in a moment.
+            # The driver will report the same error to all.
             logger.debug("%s: %s not sent: %s", self.session.address, type(command).__name__, error)
 
 
@@ -194,7 +195,7 @@ class Session:
     """One connection to an nsqd, negotiated and authorized. Any thread may publish; one consumes.
 
     Args:
-        options: of the query.
+        options: options of the query.
         host: the host to connect to.
         port: its TCP port.
 
@@ -271,7 +272,7 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """True once nothing more can be sent or will arrive."""
+        """True if nothing more can be sent or will arrive."""
         return self._driver.closed
 
     def close(self) -> None:
@@ -287,7 +288,7 @@ class Session:
         self._driver.send(*messages)
 
     def subscribe(self, topic: str, channel: str) -> Consumer:
-        """Subscribe to a channel, which nsqd creates if necessary. No message comes before `Consumer.ready`.
+        """Subscribe to a channel, which nsqd creates if necessary. No message arrives before `Consumer.ready`.
 
         Raises:
             RequestTimeoutError: no answer within `operationTimeout`.
@@ -308,9 +309,9 @@ class Session:
         return consumer
 
     def publish(self, command: commands.Pub | commands.Mpub | commands.Dpub) -> Future[None]:
-        """Publish messages; the future is done when nsqd has taken them, or holds the error.
+        """Publish messages; the future is done when nsqd has accepted them, or holds the error.
 
-        Whether messages whose future has a retryable error were taken is unknown.
+        After a retryable error, it is unknown whether nsqd has accepted the messages.
         """
         return self.request(command)
 
@@ -322,7 +323,7 @@ class Session:
             try:
                 self._driver.send(command)
             except MQSourceError as error:
-                # A socket that has just broken may still hold nsqd's reason: the driver's thread reads it, and says so.
+                # A socket that has just failed may still hold nsqd's reason: the driver's thread reads and reports it.
                 if self._driver.closed or not isinstance(error, TransportError):
                     self._waiting.remove(answer)
                     answer.set_exception(self._of_an_earlier_one(error))
@@ -364,7 +365,7 @@ class Session:
             self._consumer.fail(error)
         with self._sending:
             waiting, self._waiting = self._waiting, deque()
-        # What nsqd refused is the command that waited longest.
+        # nsqd's refusal is for the oldest pending command.
         for answer in waiting:
             answer.set_exception(error)
             error = self._of_an_earlier_one(error)

@@ -1,10 +1,10 @@
 """The encoder's inner loop, compiled: Cython's pure-Python mode, C types in annotations.
 
-The same interface and bytes as ``_encode_python``, whose documentation and rules hold here. What differs: the loop
-reads Arrow's buffers as they are and writes straight into the body, without Python objects.
+It has the interface and bytes of ``_encode_python``, whose documentation and rules apply. The difference: the loop
+reads Arrow's buffers directly and writes into the body, without Python objects.
 
-Safety: Arrow's offsets and indices are believed, as its own kernels do; the body's size is worked out before it is
-written.
+Safety: Arrow's offsets and indices are trusted, as in Arrow's own kernels; the size of the body is computed before it
+is written.
 """
 
 import cython
@@ -24,10 +24,10 @@ from spark_mq_source.nsq.payload.layout import bind_value
 
 @cython.cclass
 class RowSource:
-    """As `_encode_python.RowSource`."""
+    """See `_encode_python.RowSource`."""
 
     rows = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    # What the pointers point into.
+    # The owner of the memory behind the pointers.
     array: object
     cells: Cells
 
@@ -37,7 +37,7 @@ class RowSource:
         bind_cells(cython.address(self.cells), self.array)
 
     def value(self, row: cython.Py_ssize_t):
-        """As `_encode_python.RowSource.value`."""
+        """See `_encode_python.RowSource.value`."""
         start: cython.Py_ssize_t
         end: cython.Py_ssize_t
         if not 0 <= row < self.rows:
@@ -49,7 +49,7 @@ class RowSource:
 
 
 def find_unwritable(source: RowSource, max_message_bytes: cython.Py_ssize_t):
-    """As `_encode_python.find_unwritable`."""
+    """See `_encode_python.find_unwritable`."""
     row: cython.Py_ssize_t
     size: cython.Py_ssize_t
     for row in range(source.rows):
@@ -68,7 +68,7 @@ def build_body(
     max_bytes: cython.Py_ssize_t,
     max_rows: cython.Py_ssize_t,
 ):
-    """As `_encode_python.build_body`."""
+    """See `_encode_python.build_body`."""
     view: cython.Py_buffer
     rows: cython.p_int = cython.NULL
     size: cython.Py_ssize_t = 4

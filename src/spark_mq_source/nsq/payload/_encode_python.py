@@ -4,8 +4,8 @@ The body of an MPUB (V2 specification, MPUB)::
 
     u32 count  ( u32 size  size octets ) x count
 
-The rule for a row, the same in both implementations: its ``value`` is the message, text as UTF-8. A row whose value
-is NULL or empty, or larger than nsqd takes, can be no message (nsqd 1.3.0: ``MPUB invalid message(1) body size 0``).
+The rule for a row, the same in both implementations: its ``value`` is the message, text as UTF-8. A row whose value is
+NULL or empty, or larger than nsqd accepts, is unwritable (nsqd 1.3.0: ``MPUB invalid message(1) body size 0``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RowSource:
     """The rows of a batch.
 
     Attributes:
-        rows: how many.
+        rows: number of rows.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -37,7 +37,7 @@ class RowSource:
 
 
 def find_unwritable(source: RowSource, max_message_bytes: int) -> int:
-    """Return the first row that can be no message, -1 if all can."""
+    """Return the first unwritable row, -1 if there is none."""
     sizes = (len(source.value(row) or b"") for row in range(source.rows))
     return next((row for row, size in enumerate(sizes) if not 0 < size <= max_message_bytes), -1)
 
@@ -45,15 +45,15 @@ def find_unwritable(source: RowSource, max_message_bytes: int) -> int:
 def build_body(
     source: RowSource, order: array[int] | None, at: int, end: int, *, max_bytes: int, max_rows: int
 ) -> tuple[bytes, int]:
-    """Return the body of an MPUB of as many rows as fit, in order, and the place in the order after them.
+    """Return the body of an MPUB of as many rows as fit, in order, and the index in `order` after them.
 
     Args:
-        source: the rows, of which `find_unwritable` found none.
-        order: the numbers of the rows to write; None for all of them as they stand.
-        at: the place in the order to begin at.
-        end: the place in the order to stop at.
-        max_bytes: of the body; if the first row does not fit, the body is empty, and `at` comes back.
-        max_rows: the most rows of a body.
+        source: the rows, all writable (see `find_unwritable`).
+        order: the indices of the rows to write; None for all, in order.
+        at: index in `order` at which to begin.
+        end: index in `order` at which to stop.
+        max_bytes: maximum size; if the first row does not fit, the body is empty, and `at` is returned.
+        max_rows: maximum number of rows.
     """
     body = bytearray()
     count = 0

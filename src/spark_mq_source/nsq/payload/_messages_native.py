@@ -1,11 +1,11 @@
 """The message decoder's inner loops, compiled: Cython's pure-Python mode, C types in annotations.
 
-The same interface, rows and errors as ``_messages_python``, whose documentation and rules hold here. What differs: the
-loop walks the frames once, without Python objects, and writes into buffers that Arrow then takes as they are.
+It has the interface, rows and errors of ``_messages_python``, whose documentation and rules apply. The difference: the
+loop walks the frames once, without Python objects, and writes into buffers that Arrow then uses without a copy.
 
-Safety: every size is compared with what is left before it is used, and room for a whole run (a column cannot hold more
-than the run it comes from) is reserved before the walk. On any error the counters stay where they were, and what was
-written beyond them is overwritten by the next run.
+Safety: every size is compared with the remaining bytes before it is used, and space for a whole run (a column cannot
+hold more than the run it comes from) is reserved before the walk. After an error the counters are unchanged, and the
+next run overwrites what was written beyond them.
 """
 
 import cython
@@ -36,12 +36,12 @@ _HIGH_BITS = cython.declare(cython.ulonglong, 0x8080808080808080)
 @cython.nogil
 @cython.exceptval(check=False)
 def _microseconds(data: cython.p_uchar) -> cython.longlong:
-    """Of the nanoseconds that stand there, cut towards the past."""
+    """Return the microseconds of a big-endian time in nanoseconds, rounded down."""
     nanoseconds: cython.longlong = cython.cast(
         cython.longlong,
         (cython.cast(cython.ulonglong, read_u32(data)) << 32) | cython.cast(cython.ulonglong, read_u32(data + 4)),
     )
-    microseconds: cython.longlong = nanoseconds // 1000  # C's division, which cuts towards zero
+    microseconds: cython.longlong = nanoseconds // 1000  # C's division, which rounds towards zero
     if nanoseconds < 0 and microseconds * 1000 != nanoseconds:
         microseconds -= 1
     return microseconds
@@ -58,7 +58,7 @@ def _is_ascii(message_id: cython.p_uchar) -> cython.bint:
 
 
 def scan_messages(data, offset: cython.Py_ssize_t, max_frame_bytes: cython.Py_ssize_t):
-    """As `_messages_python.scan_messages`."""
+    """See `_messages_python.scan_messages`."""
     view: cython.Py_buffer
     start: cython.p_uchar
     end: cython.Py_ssize_t
@@ -83,7 +83,7 @@ def scan_messages(data, offset: cython.Py_ssize_t, max_frame_bytes: cython.Py_ss
 def _count(
     data: cython.p_uchar, end: cython.Py_ssize_t, wrong_at: cython.pointer(cython.Py_ssize_t)
 ) -> cython.Py_ssize_t:
-    """Return how many messages a run has; -1 where it is none."""
+    """Return the number of messages of a run; -1 if it is invalid."""
     at: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t
     count: cython.Py_ssize_t = 0
@@ -100,7 +100,7 @@ def _count(
 
 
 def message_ids(data):
-    """As `_messages_python.message_ids`."""
+    """See `_messages_python.message_ids`."""
     view: cython.Py_buffer
     start: cython.p_uchar
     out: cython.p_uchar
@@ -127,7 +127,7 @@ def message_ids(data):
 
 
 def encode_id_commands(name: bytes, ids, tail: bytes = b""):
-    """As `_messages_python.encode_id_commands`."""
+    """See `_messages_python.encode_id_commands`."""
     view: cython.Py_buffer
     start: cython.p_uchar
     out: cython.p_uchar
@@ -159,7 +159,7 @@ def encode_id_commands(name: bytes, ids, tail: bytes = b""):
 
 @cython.cclass
 class MessageColumns(Columns):
-    """As `_messages_python.MessageColumns`."""
+    """See `_messages_python.MessageColumns`."""
 
     value: cython.pointer(Column)
     message_id: cython.pointer(Column)
@@ -178,7 +178,7 @@ class MessageColumns(Columns):
         self.id_is_text = self.message_id != cython.NULL and self.message_id.is_text
 
     def append(self, data):
-        """As `_messages_python.MessageColumns.append`."""
+        """See `_messages_python.MessageColumns.append`."""
         view: cython.Py_buffer
         start: cython.p_uchar
         count: cython.Py_ssize_t
@@ -198,7 +198,7 @@ class MessageColumns(Columns):
                 is_text = self._walk(start, view.len)
             try:
                 if not is_text or not self._is_utf8():
-                    # Its twin finds the message, and raises.
+                    # The check of the twin finds the message, and raises.
                     check_text(data, self.value_is_text, self.id_is_text)
             except BaseException:
                 self.roll_back()
@@ -211,7 +211,7 @@ class MessageColumns(Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _walk(self, data: cython.p_uchar, end: cython.Py_ssize_t) -> cython.bint:
-        """Write the rows of a run whose sizes `_count` has checked; False where a column of text is none, surely."""
+        """Write the rows of a run that `_count` has checked; return False if a text column is certainly invalid."""
         at: cython.Py_ssize_t = 0
         size: cython.Py_ssize_t
         row: cython.Py_ssize_t = self.rows
@@ -219,7 +219,8 @@ class MessageColumns(Columns):
         while at < end:
             size = read_u32(data + at) - _MIN_SIZE
             if self.value != cython.NULL:
-                # All values together are checked later; this one's first byte must not belong to a sequence before it.
+                # All values together are checked later; this one's first byte must not continue a sequence of the
+                # previous one.
                 if self.value_is_text and size and data[at + _MESSAGE_HEAD] & 0xC0 == 0x80:
                     is_text = False
                 put(self.value, row, data + at + _MESSAGE_HEAD, size)
@@ -237,7 +238,7 @@ class MessageColumns(Columns):
 
     @cython.cfunc
     def _is_utf8(self) -> cython.bint:
-        """Return whether the values since `mark` are, all together."""
+        """Return whether all values since `mark` together are UTF-8."""
         if self.value_is_text and self.value.used > self.value.marked_used:
             try:
                 PyUnicode_DecodeUTF8(

@@ -1,6 +1,6 @@
 """The specification of the message decoder's inner loops, which run if no compiled ones are installed.
 
-A run is whole frames of messages, one after the other, as nsqd sent them (see `wire`)::
+A run consists of complete message frames, as nsqd sent them (see `wire`)::
 
     ( u32 size  u32 2  i64 timestamp  u16 attempts  16 octets message_id  body ) x count
 
@@ -8,7 +8,7 @@ The rules for its columns, the same in both implementations:
 
 - ``value`` is the body; as text it must be UTF-8. NSQ has no NULL.
 - ``message_id`` is the 16 octets, in nsqd 1.3.0 hexadecimal digits; as text they must be ASCII.
-- ``timestamp`` is cut to microseconds, towards the past. ``attempts`` counts this delivery.
+- ``timestamp`` is rounded down to microseconds. ``attempts`` counts this delivery.
 - ``topic``, ``channel`` and ``nsqd`` are the same in every row.
 """
 
@@ -22,15 +22,15 @@ from spark_mq_source.nsq.protocol.wire import HEAD_BYTES, MESSAGE, MESSAGE_HEAD_
 
 
 def scan_messages(data: memoryview, offset: int, max_frame_bytes: int) -> tuple[int, int]:
-    """Return how many whole frames of messages follow each other from `offset` on, and where they end.
+    """Return the number of complete message frames from `offset` on, and their end.
 
-    The first other frame ends them: one that is not whole, of another type, or impossible; `wire.take_frame` tells
-    which.
+    They end at the first other frame: one that is incomplete, of another type, or impossible; `wire.take_frame`
+    distinguishes these.
 
     Args:
-        data: the bytes received.
-        offset: where a frame begins.
-        max_frame_bytes: the largest `size`.
+        data: the received bytes.
+        offset: start of a frame.
+        max_frame_bytes: maximum `size`.
     """
     count = 0
     while offset + HEAD_BYTES <= len(data):
@@ -48,21 +48,21 @@ def message_ids(data: memoryview) -> bytes:
     """Return the ids of a run's messages, 16 bytes each.
 
     Raises:
-        CorruptMessageError: it is not a run of whole messages.
+        CorruptMessageError: it is not a run of complete messages.
     """
     return b"".join(row.message_id for row in rows_of(data))
 
 
 def encode_id_commands(name: bytes, ids: bytes | bytearray | memoryview, tail: bytes = b"") -> bytes:
-    r"""Return one command for each id, in one piece.
+    r"""Return one command for each id, concatenated.
 
     Args:
-        name: such as ``b"FIN"``.
-        ids: 16 bytes each.
-        tail: the bytes after an id, with the space before them.
+        name: name of the command, such as ``b"FIN"``.
+        ids: ids of 16 bytes each.
+        tail: bytes after each id, including the space before them.
 
     Raises:
-        ValueError: `ids` are not whole.
+        ValueError: an id is incomplete.
 
     Example:
         >>> encode_id_commands(b"REQ", b"0123456789abcdef", b" 0")
@@ -81,10 +81,10 @@ class MessageColumns(Columns):
         super().__init__(schema, {"topic": topic, "channel": channel, "nsqd": nsqd})
 
     def append(self, data: memoryview) -> None:
-        """Decode a run; all of it or, on an error, nothing.
+        """Decode a run completely or, after an error, not at all.
 
         Raises:
-            CorruptMessageError: text that is not UTF-8, with the message's id; or not a run of whole messages.
+            CorruptMessageError: text that is not UTF-8, with the message's id; or not a run of complete messages.
             UnsupportedFeatureError: the values would pass the 2 GiB of one Arrow batch.
         """
         rows = [row._asdict() for row in rows_of(data)]

@@ -1,4 +1,4 @@
-"""Parts that both implementations of the loops share: the check of text, the errors, and the column that is written."""
+"""Parts that both implementations of the loops share: the check of text, the errors, and the written column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NANOSECONDS_A_US: Final = 1000
 
 
 class Row(NamedTuple):
-    """One message of a run; `timestamp` in microseconds, cut towards the past."""
+    """One message of a run; `timestamp` in microseconds, rounded down."""
 
     timestamp: int
     attempts: int
@@ -29,7 +29,7 @@ def rows_of(run: memoryview) -> Iterator[Row]:
     """Yield the messages of a run.
 
     Raises:
-        CorruptMessageError: it is not a run of whole messages.
+        CorruptMessageError: it is not a run of complete messages.
     """
     at = 0
     while at < len(run):
@@ -61,7 +61,7 @@ def check_text(run: memoryview, value_is_text: bool, id_is_text: bool) -> None:
 
 
 def not_a_run(at: int) -> CorruptMessageError:
-    """Return the error for bytes that are not whole messages."""
+    """Return the error for bytes that are not complete messages."""
     return CorruptMessageError(f"no whole message begins at byte {at} of what was received as messages")
 
 

@@ -1,10 +1,10 @@
 """NSQ messages to Arrow RecordBatches, and rows to the bodies of MPUB.
 
-The loops over bytes and rows are in two implementations: compiled (``_messages_native``, ``_encode_native``) and, where
-no compiled one is installed, written for the interpreter (``_messages_python`` and ``_encode_python``, which also state
-the rules). Both give the same rows, bytes and errors.
+The loops over bytes and rows have two implementations: compiled (``_messages_native``, ``_encode_native``), and in
+Python (``_messages_python``, ``_encode_python``), which specify the rules and run if no compiled loop is installed.
+Both give the same rows, bytes and errors.
 
-``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` in the environment asks for one; `implementation` tells which one runs.
+The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; `implementation` tells which runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _decoding: Final = Implementation(_messages_python)
 _encoding: Final = Implementation(_encode_python)
 
 RowSource: TypeAlias = _encode_python.RowSource
-"""The rows that `open_rows` returns."""
+"""The rows of `open_rows`."""
 
 
 def implementation() -> str:
@@ -47,7 +47,7 @@ def scan_messages(data: memoryview, offset: int, max_frame_bytes: int) -> tuple[
 
 
 def message_ids(run: Messages) -> bytes:
-    """Return the ids of a run's messages, 16 bytes each, as `commands.Fin` takes them."""
+    """Return the ids of a run's messages, 16 bytes each, for `commands.Fin`."""
     ids: bytes = _decoding.module.message_ids(run.data)
     return ids
 
@@ -56,7 +56,7 @@ def encode_id_commands(name: bytes, ids: ByteString, tail: bytes = b"") -> bytes
     """See `_messages_python.encode_id_commands`.
 
     Raises:
-        ValueError: `ids` are not whole.
+        ValueError: an id is incomplete.
     """
     commands: bytes = _decoding.module.encode_id_commands(name, ids, tail)
     return commands
@@ -66,11 +66,11 @@ class MessageDecoder:
     r"""Collects messages as columns, until they are taken as a batch.
 
     Args:
-        schema: the columns to build, as Spark gave them.
-        topic: of every row.
-        channel: of every row.
-        nsqd: of every row: the address that it came from.
-        implementation: ``native`` or ``python``; None for what runs in this process.
+        schema: the columns wanted, in this order.
+        topic: the column ``topic``.
+        channel: the column ``channel``.
+        nsqd: the column ``nsqd``: the address of the nsqd.
+        implementation: ``native`` or ``python``; None for that of this process.
 
     Raises:
         OptionError: columns or types that cannot be built.
@@ -100,20 +100,20 @@ class MessageDecoder:
 
     @property
     def rows(self) -> int:
-        """The number of messages that wait to be taken."""
+        """Number of messages not taken yet."""
         return int(self._columns.rows)
 
     @property
     def nbytes(self) -> int:
-        """Their size, about, in bytes."""
+        """Their approximate size in bytes."""
         return int(self._columns.nbytes)
 
     def append(self, run: Messages) -> bytes:
-        """Decode a run, all of it or, on an error, nothing, and return its ids (see `message_ids`).
+        """Decode a run completely or, after an error, not at all, and return its ids (see `message_ids`).
 
         Raises:
             CorruptMessageError: text that is not UTF-8, with the message's id.
-            UnsupportedFeatureError: the values would pass what one Arrow batch can hold.
+            UnsupportedFeatureError: the values would exceed the limit of an Arrow batch.
         """
         try:
             self._columns.append(run.data)
@@ -132,8 +132,8 @@ def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first
     """Return the rows of a batch, ready to be encoded.
 
     Args:
-        batch: of ``value``, and ``topic`` and ``defer`` where they are there.
-        implementation: ``native`` or ``python``; None for what runs in this process.
+        batch: the column ``value``, and if present ``topic`` and ``defer``.
+        implementation: ``native`` or ``python``; None for that of this process.
         first_row: the number of the first row among those of the task, for errors.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Commands to bytes, and frames to answers."""
+"""Encodes commands, and decodes frames into answers."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Source: TCP protocol specification V2, Commands; the answers as recorded from nsqd 1.3.0.
 
-Where nsqd takes a command for one message, ours are for many: `Fin`, `Req` and `Touch` hold message ids one after the
-other, 16 bytes each, and become that many commands in one piece (`messages.encode_id_commands`).
+nsqd's commands `FIN`, `REQ` and `TOUCH` are for one message; `Fin`, `Req` and `Touch` have concatenated message ids of
+16 bytes each, and become one command for each (`messages.encode_id_commands`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 ByteString = bytes | bytearray | memoryview
 
 DEFAULT_MAX_RDY_COUNT: Final = 2500
-"""nsqd's `-max-rdy-count` where it does not say its own: an nsqd without feature negotiation."""
+"""Default of nsqd's `-max-rdy-count`, for an nsqd without feature negotiation."""
 
 
 _MAX_NAME: Final = 64
@@ -26,8 +26,8 @@ def parse_name(text: str) -> str:
     """Check the name of a topic or a channel, and return it.
 
     The rules are nsqd's own (V2 specification, Notes; lengths of 1 to 64 with the suffix, seen on nsqd 1.3.0). They are
-    kept here because a command ends at a newline and its words at spaces: nsqd 1.3.0 took ``PUB bad topic!`` for a
-    publish to ``bad``.
+    checked here because a command ends at a newline and its words at spaces: nsqd 1.3.0 accepted ``PUB bad topic!`` as
+    a publish to ``bad``.
 
     Raises:
         ValueError: not a name; the message gives the reason.
@@ -43,23 +43,23 @@ def parse_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """IDENTIFY: who we are and what we would like. None leaves a setting to nsqd.
+    """IDENTIFY: the client's name and requested settings. None means nsqd's default.
 
     Attributes:
-        client_id: shown in statistics.
-        hostname: shown in statistics.
-        user_agent: shown in statistics.
+        client_id: for statistics.
+        hostname: for statistics.
+        user_agent: for statistics.
         heartbeat_interval_ms: 1000 up to nsqd's limit; without heartbeats nsqd 1.3.0 refuses SUB.
-        output_buffer_bytes: what nsqd collects before it sends; 64 up to its limit.
-        output_buffer_timeout_ms: and for how long; 1 up to its limit.
-        msg_timeout_ms: after which a message that was not finished is delivered again.
+        output_buffer_bytes: bytes that nsqd buffers before it sends them; 64 up to its limit.
+        output_buffer_timeout_ms: maximum time for which it buffers; 1 up to its limit.
+        msg_timeout_ms: time after which an unfinished message is delivered again.
         tls_v1: whether to upgrade to TLS.
         snappy: whether to compress by snappy.
         deflate: whether to compress by deflate; not both.
-        deflate_level: 1 up to nsqd's limit, to which it lowers what is more.
-        sample_rate: percentage of messages delivered; the others are gone for the channel; 0 means all.
-        topology_region: where we are; in nsqd 1.3.0, not in the specification.
-        topology_zone: the same, closer.
+        deflate_level: 1 up to nsqd's limit, to which nsqd lowers it.
+        sample_rate: percentage of messages delivered, 0 for all; the others are lost for the channel.
+        topology_region: region of the client; in nsqd 1.3.0, not in the specification.
+        topology_zone: zone of the client in its region.
     """
 
     client_id: str
@@ -80,14 +80,14 @@ class Identify:
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """AUTH: the secret; before SUB and the publishing commands where `Identified.auth_required`."""
+    """AUTH: the secret; before SUB and the publishing commands, with `Identified.auth_required`."""
 
     secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Sub:
-    """SUB: once a connection; answered by `Ok`."""
+    """SUB: once per connection; answered by `Ok`."""
 
     topic: str
     channel: str
@@ -95,21 +95,21 @@ class Sub:
 
 @dataclass(frozen=True, slots=True)
 class Rdy:
-    """RDY: how many messages may be in flight at once; it is a ceiling, not a credit (seen on nsqd 1.3.0)."""
+    """RDY: maximum number of messages in flight; a ceiling, not a credit (seen on nsqd 1.3.0)."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fin:
-    """FIN of each message; only the connection that it was delivered on may, and only failure is answered."""
+    """FIN of each message, on the connection that received it; only a failure is answered."""
 
     message_ids: ByteString
 
 
 @dataclass(frozen=True, slots=True)
 class Req:
-    """REQ of each message: back into the queue, after `delay_ms` (nsqd 1.3.0 cuts it to its `-max-req-timeout`)."""
+    """REQ of each message: requeues it, after `delay_ms` (which nsqd 1.3.0 limits to `-max-req-timeout`)."""
 
     message_ids: ByteString
     delay_ms: int = 0
@@ -117,19 +117,19 @@ class Req:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """TOUCH of each message: its timeout begins anew."""
+    """TOUCH of each message: restarts its timeout."""
 
     message_ids: ByteString
 
 
 @dataclass(frozen=True, slots=True)
 class Cls:
-    """CLS: no more messages; answered by `CloseWait` once everything sent before it was done."""
+    """CLS: stops deliveries; answered by `CloseWait` after all earlier commands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nop:
-    """NOP: a sign of life."""
+    """NOP: the answer to a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Mpub:
 
     Attributes:
         topic: the topic.
-        body: the number of messages and each with its size, see `wire`.
+        body: the number of messages, and each message with its size, see `wire`.
     """
 
     topic: str
@@ -155,7 +155,7 @@ class Mpub:
 
 @dataclass(frozen=True, slots=True)
 class Dpub:
-    """DPUB: one message, delivered `defer_ms` from now (0 up to nsqd's `-max-req-timeout`); answered by `Ok`."""
+    """DPUB: one message, delivered after `defer_ms` (0 up to nsqd's `-max-req-timeout`); answered by `Ok`."""
 
     topic: str
     defer_ms: int
@@ -172,17 +172,17 @@ class Ok:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A question for a sign of life; two without an answer end the connection (V2 specification)."""
+    """A heartbeat; after two without an answer nsqd closes the connection (V2 specification)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseWait:
-    """CLOSE_WAIT, the answer to CLS: what was sent before it has been done, and its failures have been told."""
+    """CLOSE_WAIT, the answer to CLS: all earlier commands are done, and their failures were reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """The answer to IDENTIFY: what the connection has.
+    """The answer to IDENTIFY: the settings of the connection.
 
     Attributes: the names are nsqd's own, with units.
     """
@@ -206,7 +206,7 @@ class Identified:
 
 @dataclass(frozen=True, slots=True)
 class Authorized:
-    """The answer to AUTH: who the authorization server says we are."""
+    """The answer to AUTH: the client's identity by the authorization server."""
 
     identity: str
     identity_url: str
@@ -215,12 +215,12 @@ class Authorized:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """E_FIN_FAILED, E_REQ_FAILED or E_TOUCH_FAILED: the message was not ours any more; the connection goes on.
+    """E_FIN_FAILED, E_REQ_FAILED or E_TOUCH_FAILED: the message was no longer ours; the connection stays open.
 
     Attributes:
         command: ``FIN``, ``REQ`` or ``TOUCH``.
-        message_id: whose; empty where nsqd's words do not have it.
-        words: nsqd's own.
+        message_id: the message's id; empty if nsqd's text does not contain it.
+        words: nsqd's text.
     """
 
     command: str
@@ -234,7 +234,7 @@ class Refused:
 
     Attributes:
         code: such as ``E_BAD_TOPIC``.
-        words: what nsqd says besides.
+        words: the rest of nsqd's text.
     """
 
     code: str
@@ -243,11 +243,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages as they came, whole frames one after the other.
+    """Messages as received: complete frames, concatenated.
 
     Attributes:
         data: the frames; a view of the receive buffer that keeps it alive.
-        count: how many.
+        count: number of messages.
     """
 
     data: memoryview = field(repr=False)

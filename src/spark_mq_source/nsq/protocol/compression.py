@@ -1,11 +1,11 @@
-"""The compressed streams that a connection can be upgraded to: every byte both ways, from the upgrade on.
+"""The compressed streams to which a connection can be upgraded, in both directions.
 
-Deflate is bare (RFC 1951, without zlib's header); after each piece both sides flush, so that nothing waits for more.
+Deflate has no header (RFC 1951, without zlib's); both sides flush after each piece, so that no data waits for more.
 Snappy is its framing format: chunks of at most 64 KiB, each with a checksum. Source: V2 specification, IDENTIFY;
 recorded from nsqd 1.3.0; snappy framing format description (2013-10-25).
 
-What is decompressed is bounded by what goes in: the caller gives no more than `MAX_INPUT_BYTES` at a time, which
-deflate can blow up a thousandfold at most, and snappy by less.
+The size of the input bounds that of the output: the caller passes at most `MAX_INPUT_BYTES` at a time, which deflate
+can expand a thousandfold at most, and snappy less.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_mq_source.core.compression import package_of
 from spark_mq_source.core.errors import RemoteProtocolError
 
 MAX_INPUT_BYTES: Final = 32 << 10
-"""The most bytes that a connection receives before it decompresses them: to 33 MB at worst."""
+"""Maximum number of bytes that a connection receives before it decompresses them: to 33 MB at worst."""
 
 _MAX_OUTPUT_BYTES: Final = 1 << 20
 
@@ -36,7 +36,7 @@ class Stream(Protocol):
         """Compress data so that the peer can read all of it."""
 
     def decompress(self, data: bytes | memoryview) -> Iterator[bytes | memoryview]:
-        """Yield the data that is complete, in pieces. Raises RemoteProtocolError if the stream is damaged."""
+        """Yield the complete data, in pieces. Raises RemoteProtocolError if the stream is damaged."""
 
 
 class DeflateStream:
@@ -63,7 +63,7 @@ class DeflateStream:
         """See `Stream`.
 
         Raises:
-            RemoteProtocolError: the stream is damaged, or has ended and goes on.
+            RemoteProtocolError: the stream is damaged, or continues after its end.
         """
         while True:
             try:
@@ -114,7 +114,7 @@ class SnappyStream:
         del self._received[:end]
         try:
             piece = bytes(self._snappy.decompress(chunks))
-        except Exception as error:  # of a class of the package, which is optional
+        except Exception as error:  # the optional package has its own error class
             raise RemoteProtocolError(f"the snappy stream is damaged ({error})") from error
         self._identifier = _IDENTIFIER
         if piece:

@@ -1,8 +1,8 @@
 """The state machine of one connection to an nsqd: bytes and times in, events and bytes out.
 
-Everything that is true of the connection as a whole is decided here: what is negotiated and in which order the stream
-is upgraded, heartbeats, which commands fit the state, and what must not be sent because nsqd would drop the connection
-for it. Who waits for an answer is not.
+This module decides all that concerns a whole connection: the negotiation and the order of the upgrades, heartbeats,
+which commands are valid in a state, and what must not be sent because nsqd would close the connection. It does not
+match answers with callers.
 
 ::
 
@@ -10,8 +10,8 @@ for it. Who waits for an answer is not.
                             [UPGRADING (snappy or deflate) --OK-->] [AUTHENTICATING --answer-->] CONNECTED
     any --EOF, silence, an error that is not about one message, close()--> CLOSED
 
-Each upgrade has an OK of its own, inside the upgraded stream; AUTH comes after all of them (V2 specification, IDENTIFY
-and AUTH; recorded from nsqd 1.3.0). TLS itself is the shell's: it upgrades the stream while the state is STARTING_TLS.
+Each upgrade has its own OK, inside the upgraded stream; AUTH comes after all of them (V2 specification, IDENTIFY and
+AUTH; recorded from nsqd 1.3.0). The shell does TLS itself: it upgrades the stream in the state STARTING_TLS.
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ from spark_mq_source.nsq.protocol.wire import (
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 128 << 20
-"""The largest message taken where the user names no limit: a bound of memory; nsqd's own default is 1 MiB."""
+"""The largest message accepted if the user sets no limit: a memory limit; nsqd's own default is 1 MiB."""
 
 _MAX_ANSWER_BYTES: Final = 64 << 10
-"""Answers and errors are taken up to this size, however small messages may be."""
+"""Maximum size of answers and errors, however small messages may be."""
 
 _SILENT_INTERVALS: Final = 3
-"""The number of missing heartbeats after which nsqd counts as dead; nsqd itself drops a client after two."""
+"""Number of missing heartbeats after which nsqd is dead; nsqd itself drops a client after two."""
 
 Event: TypeAlias = Identified | Messages | Ok | CloseWait | Failed
-"""The events of `NsqConnection.events_received`; `Identified` comes once, when the connection can be used."""
+"""The events of `NsqConnection.events_received`; `Identified` comes once, when the connection is usable."""
 
 
 class ConnectionState(Enum):
@@ -142,7 +142,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
         self._identify = identify
         self._auth_secret = auth_secret
         self._max_message_bytes = max_message_bytes
-        # As `size` counts them, without itself.
+        # As `size` counts, without itself.
         self._max_message_size = max_message_bytes + MESSAGE_HEAD_BYTES - SIZE_BYTES
         self._max_frame_size = max(self._max_message_size, _MAX_ANSWER_BYTES)
         self._interval_seconds = identify.heartbeat_interval_ms / 1000
@@ -151,7 +151,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
         self._unsent += MAGIC + encode(identify)
         self._subscribed = False
 
-    # What goes out.
+    # Output.
 
     def send(self, command: Command) -> None:
         """Queue a command.
@@ -201,13 +201,13 @@ class NsqConnection(SansIOConnection[Command, Event]):
             raise RemoteProtocolError(msg)
         self.state = ConnectionState.UPGRADING
 
-    # What comes in.
+    # Input.
 
     def writable(self, hint_bytes: int) -> memoryview:
-        """Free space to receive into, never empty; see `received`. `hint_bytes` at least, unless compressed."""
+        """Return free space to receive into, never empty; see `received`. `hint_bytes` at least, unless compressed."""
         if self._stream is not None:
             return self._compressed
-        # No more than as much again as is here: a size that was only announced is not believed.
+        # At most double the buffer: an announced size is not trusted.
         return self._buffer.writable(max(hint_bytes, min(self._missing, len(self._buffer))))
 
     def _take_bytes(self, n: int) -> None:
@@ -220,7 +220,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
         if self.state is not ConnectionState.CONNECTED:
             hint, retryable = "is this the TCP port of an nsqd (4150 unless configured)?", True
             if self._identify.tls_v1 and self.state is not ConnectionState.IDENTIFYING:
-                # In TLS 1.3 the peer judges our certificate after the handshake has ended for us.
+                # In TLS 1.3 the peer checks our certificate after our side of the handshake has ended.
                 hint, retryable = "does nsqd want a client certificate (clientCert), or another one?", False
             self._lose(f"the peer closed the connection while {self.state.value}; {hint}", retryable=retryable)
         self._lose(f"nsqd closed the connection{self._unfinished()}")
@@ -231,10 +231,10 @@ class NsqConnection(SansIOConnection[Command, Event]):
         return self._silent_since + self._interval_seconds * (1 if self._paused else _SILENT_INTERVALS)
 
     def _handle_timer(self, now: float) -> None:
-        """Detect a dead nsqd by three missing heartbeats. While reading is paused, answer heartbeats unseen.
+        """Detect a dead nsqd by three missing heartbeats. While reading is paused, send NOPs without them.
 
-        That keeps nsqd from closing the connection as long as it can send: it closes one that has read nothing for a
-        heartbeat interval (nsqd 1.3.0). To hold it back for longer, send RDY 0 and continue to read.
+        So nsqd keeps the connection open as long as it can send: it closes one whose client has read nothing for a
+        heartbeat interval (nsqd 1.3.0). To pause for longer, send RDY 0 and continue to read.
         """
         if not self._paused:
             self._lose(f"nsqd was silent for {now - self._silent_since:.0f} s, without heartbeats")
@@ -242,7 +242,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
             self._unsent += encode(Nop())
         self._silent_since = now
 
-    # Inside.
+    # Internals.
 
     def _decompress(self, stream: Stream, data: bytes | memoryview) -> None:
         for piece in stream.decompress(data):
@@ -253,12 +253,12 @@ class NsqConnection(SansIOConnection[Command, Event]):
         stream = self._stream
         super()._parse()
         if self._stream is not stream and self._stream is not None:
-            # What came behind the answer is compressed already.
+            # The bytes after the answer are compressed already.
             rest = bytes(self._buffer.take(len(self._buffer)) or b"")
             self._decompress(self._stream, rest)
 
     def _take_frames(self, data: memoryview) -> int:
-        """Take the complete frames; stop where the stream itself changes."""
+        """Take the complete frames; stop if the stream itself changes."""
         offset = 0
         stream = self._stream
         while self.state is not ConnectionState.STARTING_TLS and self._stream is stream:
@@ -277,7 +277,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == MESSAGE:
-            # Those that can be were taken before, by `scan_messages`.
+            # Message frames that are valid were taken before, by `scan_messages`.
             value_bytes = frame.size - MESSAGE_HEAD_BYTES
             if not self._subscribed:
                 msg = "a message before SUB"
@@ -342,7 +342,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
 
     def _authenticate(self) -> None:
         if not self.identified.auth_required:
-            # A client must not authorize where it is not asked to (V2 specification, AUTH).
+            # A client must not authorize unless requested (V2 specification, AUTH).
             self._connected()
             return
         if self._auth_secret is None:

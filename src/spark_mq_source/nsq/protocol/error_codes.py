@@ -1,7 +1,7 @@
-"""nsqd's error codes -> error classes, each with a remedy.
+"""Maps nsqd's error codes to error classes, each with a remedy.
 
 The codes are those of nsqd 1.3.0 (recorded, and E_PUB_FAILED to E_AUTH_ERROR from the V2 specification and nsqd's own
-texts). Whether trying again can help is the class's `retryable`.
+texts). The class's `retryable` says whether a retry can help.
 """
 
 from __future__ import annotations
@@ -70,6 +70,6 @@ def error_for_code(code: str, words: str, context: str = "") -> BrokerError:
     shown = " ".join(words.split())
     if len(shown) > MAX_BROKER_MESSAGE_CHARACTERS:
         shown = f"{shown[:MAX_BROKER_MESSAGE_CHARACTERS]}..."
-    # Not a known code: whatever it is, it is not all shown, or a stream of nonsense would fill the log.
+    # An unknown code is shortened, because arbitrary data could fill the log.
     sentence = f"nsqd refused with {code[:64]}{': ' if shown else ''}{shown}; {known.remedy}"
     return known.kind(f"{context}: {sentence}" if context else sentence, code_name=code[:64], broker_message=words)

@@ -20,8 +20,8 @@
 
 All integers are big-endian. Source: TCP protocol specification V2, Data Format and Commands.
 
-A peer that is no nsqd is recognised by its first bytes: read as a size, ``HTTP`` is 1.2 GB and a TLS record 352 MB, so
-the check of the size finds both at once and the error can name them.
+A peer that is no nsqd is recognised by its first bytes: as a size, ``HTTP`` is 1.2 GB and a TLS record 352 MB, so the
+size check detects both at once and the error can name them.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ MESSAGE: Final = 2
 
 SIZE_BYTES: Final = 4
 HEAD_BYTES: Final = 8
-"""The bytes before a frame's data: its size and its type."""
+"""Number of bytes before a frame's data: its size and its type."""
 MESSAGE_ID_BYTES: Final = 16
 MESSAGE_HEAD_BYTES: Final = HEAD_BYTES + 8 + 2 + MESSAGE_ID_BYTES
-"""The bytes before a message's body in its frame."""
+"""Number of bytes before a message's body in its frame."""
 
 _HEAD: Final = Struct(">II")
 _TLS_ALERT: Final = 0x15
@@ -50,7 +50,7 @@ _TLS_MAJOR_VERSION: Final = 0x03
 
 
 class Frame(NamedTuple):
-    """One frame, as a view of the bytes it was read from.
+    """One frame, as a view of the received bytes.
 
     Attributes:
         kind: `RESPONSE`, `ERROR` or `MESSAGE`.
@@ -120,7 +120,7 @@ def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | N
 
 
 def missing_bytes(data: memoryview, offset: int) -> int:
-    """Return how many bytes the frame at `offset` lacks, as far as is known; call after `take_frame`.
+    """Return the known number of missing bytes of the frame at `offset`; call after `take_frame`.
 
     Example:
         >>> missing_bytes(memoryview(encode_frame(RESPONSE, b"OK")[:9]), 0), missing_bytes(memoryview(b""), 0)
@@ -133,7 +133,7 @@ def missing_bytes(data: memoryview, offset: int) -> int:
 
 
 def check_size(data: memoryview, offset: int, max_frame_bytes: int) -> None:
-    """Refuse a size at `offset` that no frame can have.
+    """Refuse an impossible size at `offset`.
 
     Raises:
         RemoteProtocolError: the size is impossible; the message names the kind of server that the peer seems to be.

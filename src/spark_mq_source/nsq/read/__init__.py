@@ -1,1 +1,1 @@
-"""Reading NSQ: batches, streams, and what bounds them."""
+"""Reading NSQ: batches, streams, and their limits."""

@@ -1,4 +1,4 @@
-"""Plans of a query: the nsqd that have its topic, their waiting messages, and the share of each task."""
+"""Plans of a query: the nsqd that have its topic, their backlogs, and the share of each task."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from spark_mq_source.nsq.read.reader import NsqRange
 logger = logging.getLogger(__name__)
 
 MAX_AT_ONCE: Final = 16
-"""HTTP interfaces asked at the same time."""
+"""Maximum number of HTTP interfaces queried at once."""
 
 _TLS_REQUIRED: Final = "TLS_REQUIRED"
-"""In the body of nsqd's 403 over plain HTTP with `-tls-required` (nsqd 1.3.0)."""
+"""Text in the body of nsqd's 403 over plain HTTP with `-tls-required` (nsqd 1.3.0)."""
 
 Waiting = Mapping[Nsqd, int | None]
 """The number of waiting messages on each nsqd; None if it does not report it."""
@@ -32,7 +32,7 @@ def plan_batch(options: NsqOptions) -> list[NsqRange]:
     Raises:
         TopicNotFoundError: no nsqd has the topic, or the channel does not exist and must not be created.
         OptionError: `walDir` cannot be used.
-        UnsupportedFeatureError: files are not made exclusively in `walDir`.
+        UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.
         MQSourceError: no nsqlookupd answers, or no nsqd can be reached.
     """
     try:
@@ -66,10 +66,10 @@ def find_nsqds(client: NsqClient, options: NsqOptions, *, was_found: bool = Fals
     """Return the nsqd that have the topic; check that the channel exists, or create it on each.
 
     Args:
-        client: finds them.
-        options: of the query.
-        was_found: whether the query has found the channel before. An nsqd that cannot be checked now, because it
-            restarts, is no error then.
+        client: sends the requests.
+        options: options of the query.
+        was_found: whether the query has found the channel before: then an nsqd that cannot be checked, because it
+            restarts, is no error.
 
     Raises:
         TopicNotFoundError: the channel does not exist or cannot be checked, and `createChannel` is false.
@@ -112,12 +112,12 @@ def _no_channel(
     where = f"nsq topic {options.topic}, channel {options.channel}"
     unknown = [nsqd for nsqd, found in stats.items() if found is None]
     for nsqd in unknown:
-        # Why its HTTP interface does not answer may be why nothing of it can be used.
+        # If its HTTP interface does not answer, its TCP port may have the same problem.
         try:
             client.open_session(nsqd).close()
         except MQSourceError as error:
             raise error.within(f"{where}: looking for the channel on {nsqd.name}") from error
-        # It lets a connection without TLS begin, and refuses its first command (nsqd 1.3.0).
+        # It accepts a connection without TLS, and refuses its first command (nsqd 1.3.0).
         if not options.tls and _TLS_REQUIRED in client.why_no_stats(nsqd):
             raise BrokerError(
                 f"{where}: looking for the channel on {nsqd.name}: this nsqd requires TLS: set tls=true",
@@ -134,7 +134,7 @@ def _no_channel(
 
 
 def fetch_waiting(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd]) -> dict[Nsqd, int | None]:
-    """Return how many messages each nsqd could deliver now: none of a paused channel, none deferred or in flight."""
+    """Return how many messages each nsqd could deliver now: not those of a paused channel, deferred or in flight."""
     return {
         nsqd: None if found is None else 0 if found.is_paused else found.depth
         for nsqd, found in _ask(client, options, nsqds).items()
@@ -142,9 +142,9 @@ def fetch_waiting(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd])
 
 
 def trigger_tasks(options: NsqOptions, waiting: Waiting, budget: int | None, *, turn: int) -> list[NsqRange]:
-    """Plan the tasks of a trigger: the nsqd of each, and how many waiting messages it reads, within the budget of all.
+    """Plan the tasks of a trigger: the nsqd of each, and its number of waiting messages, within the total budget.
 
-    An nsqd that does not report its messages is asked for as many as the budget allows, or for all (None).
+    An nsqd that does not report its messages is read up to the budget, or completely without one (None).
     """
     return _tasks(options, waiting if budget is None else share_waiting(waiting, budget, turn))
 

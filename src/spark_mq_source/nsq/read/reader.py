@@ -1,7 +1,7 @@
-"""Messages of one task as Arrow batches: directly from an nsqd, or through the write-ahead folder (`net.queue_task`).
+"""Reads messages of one task as Arrow batches: directly from an nsqd, or through the log (`net.queue_task`).
 
-A message is in flight from its delivery until its FIN, and nsqd delivers only as many ahead as RDY allows. So RDY never
-exceeds what the task still wants: no message has to be put back, and none is delivered once too often.
+A message is in flight from its delivery until its FIN, and RDY limits the number of messages in flight. RDY never
+exceeds what the task still wants, so no message has to be requeued, which would count as an attempt.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LOGGED: Final = pa.schema(
         ("attempts", pa.int32()),
     ]
 )
-"""Columns in the log, whichever columns are requested: another attempt at the batch may request others."""
+"""Columns in the log, whatever columns are requested: another attempt at the batch may request others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +80,19 @@ class NsqRange(QueueTask[Nsqd]):
 def read_range(
     options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task, in batches of `schema`; `counters` count what came from nsqd.
+    """Yield the rows of one task, in batches of `schema`; update `counters` with received messages.
 
     Raises:
         OptionError: columns or types that cannot be built.
         CorruptMessageError: a text column is requested and a message is not UTF-8.
         TooManyAttemptsError: a message exceeded `maxAttempts`, and `onMaxAttempts` is `fail`.
         DataLossError: the write-ahead log was deleted.
-        MQSourceError: nsqd refuses, or (except in a stream) cannot be reached or goes away.
+        MQSourceError: nsqd refuses, or (except in a stream) cannot be reached or disconnects.
     """
     COLUMNS.check_read(schema)
     with closing(_read_range(options, task, schema, counters or Counters())) as batches:
         for batch in batches:
-            # What came in one piece is decoded in one.
+            # Messages of one log batch are decoded in pieces of the maximum size.
             for at in range(0, batch.num_rows, options.max_batch_rows):
                 yield batch.slice(at, options.max_batch_rows)
 
@@ -130,11 +130,11 @@ class _Inflow:
         most = identified.max_rdy_count
         self.most = most if options.max_in_flight is None else min(most, options.max_in_flight)
         self.patience_seconds = identified.msg_timeout_ms / 2000
-        """Half of the messages' timeout: how long a message may wait here before its timeout is extended."""
+        """Half of the messages' timeout: maximum wait here before the timeout is extended."""
         self.held = b""
-        """The ids of those that were handed on and not answered yet, 16 bytes each."""
+        """The ids of messages that were taken and not acknowledged yet, 16 bytes each."""
         self.taken = b""
-        """The ids of those that were handed on last."""
+        """The ids of messages that were taken last."""
         self._counters = counters
         self._decoder = MessageDecoder(
             schema, topic=options.topic or "", channel=options.channel or "", nsqd=task.source.name
@@ -159,7 +159,7 @@ class _Inflow:
             try:
                 self._ids.append(self._decoder.append(run))
             except MQSourceError:
-                # Nobody can read them, but they are ours until they are put back.
+                # They cannot be read, but are ours until they are requeued.
                 self._ids += map(message_ids, runs[at:])
                 raise
         return bool(runs)
@@ -170,12 +170,12 @@ class _Inflow:
 
     @property
     def ids(self) -> bytes:
-        """The ids of those that were received and not taken, 16 bytes each."""
-        # A copy, because another thread asks too.
+        """The ids of messages that were received and not taken, 16 bytes each."""
+        # A copy, because another thread reads it too.
         return b"".join(tuple(self._ids))
 
     def is_due(self, wanted: int) -> bool:
-        # At half of what may be in flight: nsqd sends the other half meanwhile. And well before their timeout.
+        # At half of the messages in flight: nsqd sends the other half meanwhile. And well before their timeout.
         return self.rows > 0 and (
             self.rows >= wanted
             or self.rows * 2 >= self.most
@@ -198,13 +198,13 @@ class _Inflow:
         ids = self.held + self.ids
         self.held, self._ids = b"", []
         if ids and not self.consumer.session.closed:
-            # Or they would be delivered here once more.
+            # Otherwise they would be delivered here again.
             self.consumer.ready(0)
             self.consumer.requeue(ids)
 
 
 class _Task:
-    """Base of both ways to read: the connection, and the handling of messages that came more than once."""
+    """Base of both ways to read: the connection, and the handling of redelivered messages."""
 
     def __init__(self, options: NsqOptions, task: NsqRange, counters: Counters) -> None:
         self._counters = counters
@@ -236,14 +236,14 @@ class _Task:
         """Return the batch without duplicates, and without messages that are given up.
 
         Args:
-            consumer: whose session publishes the messages that are given up.
+            consumer: its session publishes dead letters.
             batch: with the columns of `_LOGGED`.
-            known: returns the ids that are read already; called only if a message has come before, and added to.
+            known: returns the ids that were read; called only if a message is a possible duplicate; updated here.
             repeated: rows that are known to be duplicates, whatever their attempts.
 
         Raises:
             TooManyAttemptsError: a message exceeded `maxAttempts`.
-            MQSourceError: nsqd did not accept a message that was given up.
+            MQSourceError: nsqd did not accept a dead letter.
         """
         attempts = memoryview(batch.column("attempts").buffers()[1]).cast("i")[: batch.num_rows]
         came_again = max(attempts, default=0) > 1
@@ -281,7 +281,7 @@ class _Task:
 
 
 class _Drain(_Task):
-    """Messages straight from nsqd, finished (or put back) when Spark has taken their rows."""
+    """Reads messages directly from nsqd; they are finished (or requeued) once Spark has their rows."""
 
     def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters) -> None:
         super().__init__(options, task, counters)
@@ -290,7 +290,7 @@ class _Drain(_Task):
     def rows(self) -> Iterator[pa.RecordBatch]:
         """See `read_range`."""
         options = self._options
-        # Whether a message came too often cannot be told by any columns.
+        # The check of attempts needs the columns of the log, whatever columns are requested.
         project = _Projection(options, self._task, self._schema) if options.max_attempts else None
         schema = self._schema if project is None else _LOGGED
         is_peek = options.ack_mode is AckMode.REQUEUE
@@ -307,7 +307,7 @@ class _Drain(_Task):
                         if rows.num_rows:
                             yield rows
                         if repeated:
-                            # They are no longer kept for us: from here on the same ones would come in turns.
+                            # Their timeout has passed: from here on the same messages would be redelivered in turn.
                             return
                         if is_peek:
                             seen.remember(inflow.taken)
@@ -321,7 +321,7 @@ class _Drain(_Task):
     def _limits(self, inflow: _Inflow, *, is_peek: bool) -> Limits:
         max_rows = self._task.max_rows
         if is_peek:
-            # All of it stays in flight until the end.
+            # All messages stay in flight until the end.
             max_rows = inflow.most if max_rows is None else min(inflow.most, max_rows)
         return Limits.of_drain(max_rows, self._options.max_seconds, self._options.idle_timeout_ms)
 
@@ -334,7 +334,7 @@ class _Collector(_Task, Collector[_Inflow]):
         Collector.__init__(self, self._where, log)
         self._known = set(task.duplicates)
         self._slots_known = 0
-        # With what other attempts at this task have written down before.
+        # With the messages logged by other attempts at this task.
         self._recent = RecentIds(task.recent.encode(), (id_.encode() for id_ in self._ids_known()))
 
     @contextmanager
@@ -371,7 +371,7 @@ class _Collector(_Task, Collector[_Inflow]):
 
 
 class _Projection:
-    """Rows that were written down -> the columns asked for."""
+    """Converts logged rows to the requested columns."""
 
     def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> None:
         self._schema = schema
@@ -424,12 +424,12 @@ class _Projection:
 
 
 class _Keeper:
-    """Has nsqd wait longer (TOUCH) for every message that is here, as long as the context lasts.
+    """Extends the timeout of all messages held here (TOUCH), as long as the context lasts.
 
-    nsqd 1.3.0 does so up to its `-max-msg-timeout` after the delivery, 15 min by default.
+    nsqd 1.3.0 allows this up to `-max-msg-timeout` after the delivery, 15 min by default.
 
     Args:
-        inflow: the messages; those that its consumer has queued are among them.
+        inflow: the messages, including those queued in its consumer.
     """
 
     def __init__(self, inflow: _Inflow) -> None:
@@ -451,7 +451,7 @@ class _Keeper:
         consumer = self._inflow.consumer
         while not self._done.wait(self._every_seconds):
             try:
-                # In the order of their way, so that those that move on meanwhile are seen.
+                # In the order of their way, so that moving messages are not missed.
                 ids = consumer.queued_ids() + self._inflow.ids
                 consumer.touch(ids + self._inflow.held)
             except MQSourceError as error:

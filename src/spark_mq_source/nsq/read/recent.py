@@ -1,9 +1,9 @@
-"""The ids of the messages that were finished last: a killed nsqd delivers some of them again, as if for the first time.
+"""The ids of the last finished messages: a killed nsqd delivers some of them again, as if for the first time.
 
-nsqd keeps in files the messages that its memory does not hold, one queue for a topic and one for each of its channels.
-How far a queue was read it saves after 2,500 messages (`--sync-every`) and every 2 s (`--sync-timeout`). A killed nsqd
-begins again at what was saved last: messages that were finished since come again, with the same id and attempts of 1.
-So do those that the topic's queue had handed to the channel, behind what waits in the channel (seen on nsqd 1.3.0).
+nsqd keeps messages beyond its memory in files, one queue per topic and one per channel. It saves the read position of a
+queue after 2,500 messages (`--sync-every`) and every 2 s (`--sync-timeout`). A killed nsqd restarts at the last saved
+position: messages that were finished since are delivered again, with the same id and attempts of 1. So are those that
+the topic's queue had passed to the channel, after the channel's own messages (seen on nsqd 1.3.0).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Final
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES
 
 RECENT_IDS: Final = 25_000
-"""The number of ids that are remembered for each nsqd.
+"""Number of ids that are remembered for each nsqd.
 
-With nsqd's defaults at most 2,500 messages come again from the topic's queue and as many from the channel's, and
-between them as many new ones from its memory: 10,000. The rest is for a larger `--sync-every`. An id takes 16 bytes of
+With nsqd's defaults at most 2,500 messages are repeated from the topic's queue and as many from the channel's, with as
+many new ones from its memory in between: 10,000. The rest is for a larger `--sync-every`. An id takes 16 bytes of
 a plan.
 """
 

@@ -1,4 +1,4 @@
-"""The driver's side of one streaming query, see `net.queue_stream`."""
+"""The driver's part of a streaming query, see `net.queue_stream`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
 
     Raises:
         OptionError: `walDir` cannot be written to.
-        UnsupportedFeatureError: nothing can be made exclusively there.
+        UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.
     """
 
     def __init__(self, options: NsqOptions) -> None:
@@ -87,7 +87,7 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
         return (recent + last)[-RECENT_IDS * MESSAGE_ID_BYTES :]
 
     def _hold(self, nsqds: Sequence[Nsqd]) -> None:
-        """Keep nsqd from deleting an ephemeral channel, and its waiting messages, between two triggers."""
+        """Prevent nsqd from deleting an ephemeral channel, with its waiting messages, between two triggers."""
         topic, channel = self._options.topic or "", self._options.channel or ""
         if not channel.endswith(EPHEMERAL):
             return

@@ -1,1 +1,1 @@
-"""Writing to NSQ, with the guarantee that was asked for."""
+"""Writing to NSQ, at least once."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _REST_SECONDS: Final = 1.0
-"""The time for which an nsqd is not used after a failed connection."""
+"""Time for which an nsqd is not used after a failed connection."""
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class NsqWriter:
         Raises:
             OptionError: a column is unknown or not writable, or ``value`` is missing.
             UnwritableRowError: a row cannot become a message.
-            MQSourceError: nsqd refused a message, or none took it in time.
+            MQSourceError: nsqd refused a message, or none accepted it in time.
         """
         if not batch.num_rows:
             return
@@ -171,7 +171,7 @@ class NsqWriter:
         """Wait until all commands have their OK.
 
         Raises:
-            MQSourceError: nsqd refused a message, or none took it in time.
+            MQSourceError: nsqd refused a message, or none accepted it in time.
         """
         self._advance(lambda: not any(target.pending for target in self._targets))
 
@@ -204,7 +204,7 @@ class NsqWriter:
         return f"nsq: row {self.rows + row} of the task cannot be a message: {problem}; nothing of its batch was sent"
 
     def _known_limits(self) -> Limits:
-        """Return the limits that all nsqd accept, because any of them may get a resent command."""
+        """Return the limits that all nsqd accept, because a command may be resent to any of them."""
         if self._limits is None:
             limits = [self._client.fetch_limits(target.nsqd) for target in self._targets]
             self._limits = Limits(

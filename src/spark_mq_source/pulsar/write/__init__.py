@@ -1,1 +1,1 @@
-"""Writing to Pulsar, with the guarantee that was asked for."""
+"""Writing to Pulsar, with the requested guarantee."""

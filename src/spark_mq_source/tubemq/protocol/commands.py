@@ -192,7 +192,7 @@ class ClientSubRepInfo:
 
 @dataclass(frozen=True, slots=True)
 class OpsTaskInfo:
-    """Version of a group's flow control at the client."""
+    """Flow control of a group: the versions at the client."""
 
     group_flow_check_id: Annotated[Int64 | None, 1] = None
     def_flow_check_id: Annotated[Int64 | None, 2] = None

@@ -100,10 +100,10 @@ def _cut(r: TubeMQRange, pieces: int) -> Iterator[TubeMQRange]:
 
 
 def check_named(options: TubeMQOptions, partitions: Iterable[TopicPartition]) -> None:
-    """Refuse offsets that name partitions which are not read (most likely misspelt), or not all that are read.
+    """Refuse offsets that name partitions which are not read (most likely misspelt), or leave out one that is read.
 
     Raises:
-        OptionError: naming them.
+        OptionError: names them.
     """
     known = set(partitions)
     given = {"startingOffsets": options.starting_offsets, "endingOffsets": options.ending_offsets}

@@ -1,15 +1,15 @@
 """One bounded range of one topic-partition as Arrow batches, without duplicates or loss.
 
-A range is ``[start, end)`` in the index of the partition's store. Each fetch is followed at once by its commit, whose
-answer has the offset where the fetch ended; several of these pairs are under way at a time, and a broker answers in
-their order. If a fetch goes past `end`, the first message at or after `end` is looked up, and the messages from it on
-are left out: so the rows of a range are the same whenever it is read, however it is cut into fetches (seen on broker
-2.4.0).
+A range is ``[start, end)`` in the index of the partition's store. Each fetch is immediately followed by its commit,
+whose answer has the offset where the fetch ended; several of these pairs are in transit, and a broker answers in their
+order. If a fetch goes past `end`, the first message at or after `end` is looked up, and the messages from there on are
+left
+out: so the rows of a range are always the same, whatever its division into fetches (seen on broker 2.4.0).
 
-A partition has one reader per group, and a reader that ended without unregistering is kept for 30 s. So readers must
-not compete: a task takes the first of the groups ``GROUP-read-0``, ``GROUP-read-1``, ... in which its partition is
-free, under a client id of its own. Attempts at the same task, queries over the same topic and the group's consumers all
-read at once; the positions are those of the range, never those of a group.
+A partition has one reader per group, and a reader that vanished is kept for 30 s. So readers must not compete: a task
+uses the first of the groups ``GROUP-read-0``, ``GROUP-read-1``, ... in which its partition is free, under its own
+client id. Attempts at the same task, queries over the same topic and the group's consumers can read at the same time;
+the positions are those of the range, never those of a group.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_LIMIT_MS: Final = 10_000
-"""The time for which flow control is obeyed before the next fetch."""
+"""Time for which flow control delays the next fetch."""
 
 MAX_UNPROVEN: Final = 16
-"""The most fetches without a reported beginning, after which the broker must confirm that it has removed nothing."""
+"""Maximum number of fetches without a reported start, after which the broker must confirm that nothing was deleted."""
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
-"""The pauses between fetches while the broker has nothing to read before the end of the range."""
+"""Pauses between fetches while the broker has nothing to read before the end of the range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ class TubeMQRange:
     """The work of one task: the messages of one topic-partition from `start` on, before `end`.
 
     Attributes:
-        topic_partition: what is read.
-        broker: where it is.
-        start: an offset; where the broker's first message is later, something is lost.
-        end: an offset; the message at it is not read.
-        authorized: what a master has let the driver have.
+        topic_partition: the topic-partition.
+        broker: its broker.
+        start: an offset; if the broker's first message is later, messages are lost.
+        end: an offset, exclusive.
+        authorized: the driver's authorization by a master.
 
     Example:
         >>> str(TubeMQRange(TopicPartition("flights", 1, 0), Broker(1, "host", 8123), 280, 560))
@@ -109,14 +109,14 @@ def read_range(
         options: the query's options.
         task: the range.
         schema: the columns wanted, in order.
-        counters: count what came from the broker.
+        counters: updated with fetches and messages.
 
     Yields:
         Batches of `schema`, of at most `maxBatchRows` rows, and of about `maxBatchBytes` bytes and one fetch.
 
     Raises:
-        DataLossError: messages of the range are gone from the broker, and `failOnDataLoss` is true.
-        CorruptMessageError: a message cannot be decoded, also when read once more.
+        DataLossError: messages of the range have been deleted, and `failOnDataLoss` is true.
+        CorruptMessageError: a message cannot be decoded, also when fetched again.
         MQSourceError: the broker cannot be reached, or sends nothing, for `operationTimeout`; or it refuses.
     """
     with TubeMQClient(options, authorized=task.authorized) as client:
@@ -127,23 +127,22 @@ def read_range(
 
 
 class _Pair(NamedTuple):
-    """A fetch under way, with its commit."""
+    """A pending fetch, with its commit."""
 
     got: Future[GetMessageResponse]
     committed: Future[CommitOffsetResponse]
 
 
 class _Cursor:
-    """Fetches of one registered partition, in order, several under way.
+    """Fetches of one registered partition, in order, several in transit.
 
-    A fetch that finds a message, or says that it has found none with a 200, says where it began. One that is answered
-    404 does not, though it has moved on: where messages were removed meanwhile, a broker moves the cursor to its first
-    message without a word (seen on 2.4.0's `getOffset`). So behind such fetches the broker is asked whether it still
-    has what was there when they began.
+    A fetch with a message, or without one but with code 200, reports its start. One with code 404 does not, though it
+    has moved on: if messages were deleted meanwhile, a broker silently moves the cursor to its first message (seen on
+    2.4.0's `getOffset`). So after such fetches the broker must confirm that it still has the messages at their start.
 
     Attributes:
-        position: where the fetch that was taken last ended.
-        began: where it began.
+        position: end of the last fetch taken.
+        began: its start.
     """
 
     def __init__(self, client: TubeMQClient, options: TubeMQOptions, consumer: PartitionConsumer, start: int) -> None:
@@ -196,7 +195,7 @@ class _Cursor:
                 return got
             seconds = self._pause
             if got.err_code == SERVER_CONSUME_SPEED_LIMIT:
-                # Held back on purpose is not being without an answer.
+                # A deliberate delay does not count as silence.
                 patience = Deadline.after_ms(self._timeout_ms)
                 limit_ms = min(max(got.min_limit_time, 1), MAX_LIMIT_MS)
                 seconds = limit_ms / 1000
@@ -211,10 +210,10 @@ class _Cursor:
             self._rest(seconds)
 
     def _prove_kept(self, position: int) -> None:
-        """Check that the broker has removed nothing from a position on.
+        """Check that the broker has deleted nothing from a position on.
 
         Raises:
-            ServiceNotReadyError: it has; opening the partition again reports what is lost.
+            ServiceNotReadyError: it has; opening the partition again reports the loss.
         """
         (bounds,) = fetch_bounds(
             self._client, self._options, partitions_of([self._consumer.partition]), priority=WITH_MEMORY
@@ -228,26 +227,26 @@ class _Cursor:
     def _wait(self, pair: _Pair) -> tuple[GetMessageResponse, int]:
         what = f"fetch at {self.position}"
         try:
-            # It comes last: who waits for the fetch first is woken twice.
+            # The commit's answer comes last: waiting for the fetch first would wake the thread twice.
             ended = self._client.wait(pair.committed, f"commit of the {what}").curr_offset
         except MQSourceError:
             if pair.got.done():
-                self._client.wait(pair.got, what)  # where this failed, its error says why the commit did
+                self._client.wait(pair.got, what)  # if this failed, its error explains the commit's
             raise
         return self._client.wait(pair.got, what), ended
 
     def _ask_ahead(self, end: int) -> None:
-        """Keep fetches under way, as many as likely end within the range, and at least one."""
+        """Keep as many fetches in transit as likely end within the range, and at least one."""
         while not self._pairs or (
             len(self._pairs) < self._most and self.position + len(self._pairs) * self._advance < end
         ):
             self._pairs.append(_Pair(*self._consumer.get_and_commit()))
 
     def _rest(self, seconds: float) -> None:
-        # What is under way already is answered alike; then one is asked at a time until it moves on again.
+        # Fetches in transit get the same answer; then there is one at a time until the position moves again.
         self._advance = 1 << 62
         if not self._pairs:
-            threading.Event().wait(seconds)  # the broker tells nobody when it has more
+            threading.Event().wait(seconds)  # the broker does not announce new messages
             self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)
 
 
@@ -270,13 +269,13 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
         )
         self._end = task.end
         self._left_behind: PartitionConsumer | None = None
-        """The consumer that holds the partition over a connection that broke."""
+        """The consumer that holds the partition over a lost connection."""
 
     def _is_finished(self) -> bool:
         return self._done >= self._end
 
     def _may_pass(self, error: MQSourceError) -> bool:
-        # Another client may take a partition over that we have not asked about for 30 s; there are others.
+        # Another client may take over a partition without a heartbeat for 30 s; there are other groups.
         return error.retryable or getattr(error, "code", None) == DUPLICATE_PARTITION
 
     def _rest(self) -> Iterator[pa.RecordBatch]:
@@ -286,7 +285,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
 
     def _open(self) -> PartitionConsumer:
         if self._left_behind is not None:
-            # Only the id has to be right; without this the partition would stay taken for 30 s in that group.
+            # Only the id has to match; without this the partition would stay occupied for 30 s in that group.
             old, self._left_behind = self._left_behind, None
             again = self._client.consumer(self._partition, client_id=old.client_id, group=old.group)
             with contextlib.suppress(BrokerError):
@@ -302,7 +301,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
         return consumer
 
     def _check(self, consumer: PartitionConsumer, response: RegisterPartitionResponse) -> None:
-        """Compare the broker's bounds with the plan's: the broker silently moves a registration to what it has."""
+        """Compare the broker's bounds with the plan's: a broker silently moves registrations to existing messages."""
         at, most = response.curr_offset, response.max_offset
         if at > self._done:
             self._report_loss(
@@ -318,7 +317,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             self._end = most if at == self._done < most else self._done
 
     def _drain(self, consumer: PartitionConsumer) -> Iterator[pa.RecordBatch]:
-        """Yield everything that one registration brings, until the range is finished or an error ends it."""
+        """Yield the rows of one registration, until the range is finished or an error ends it."""
         options, decoder = self._options, self._decoder
         cursor = _Cursor(self._client, options, consumer, self._done)
         while self._done < self._end:
@@ -329,7 +328,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
                     stop_at = self._find_end(consumer, cursor.position)
             self._counters.entries += 1
             self._counters.entry_bytes += len(got.body)
-            # A message that failed once is now read again: whatever it is, it is what the broker has.
+            # A message that failed once was fetched again: the broker's copy is corrupt.
             decoder.on_corrupt = options.on_corrupt if self._is_distrusted() else OnCorrupt.FAIL
             decoder.decode(got.body, cursor.began, stop_at)
             self._done = min(cursor.position, self._end)
@@ -337,12 +336,12 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
 
     def _find_end(self, consumer: PartitionConsumer, passed: int) -> tuple[int, int] | None:
         """Return id and checksum of the first message from the end on; None if there is none before `passed`."""
-        # What was passed may be in memory only, or on its way to the disk: a fetch that begins within what is flushed
-        # brings it too, one that begins at its end has to ask for memory (seen on 2.4.0).
+        # The messages passed may be only in memory, or being flushed: a fetch that begins within flushed data includes
+        # them, one that begins at its end must request memory (seen on 2.4.0).
         answer = consumer.register(curr_offset=self._end, filters=self._options.filters, qry_priority_id=WITH_MEMORY)
         at = self._client.wait(answer, f"register of {self._partition}").curr_offset
         if at != self._end:
-            # It was there a moment ago: the broker has just deleted or lost something, which opening again tells.
+            # It existed a moment ago: the broker has just deleted or lost something, which reopening reports.
             raise ServiceNotReadyError(f"{consumer.address}: registered at {at} and not at {self._end}")
         cursor = _Cursor(self._client, self._options, consumer, at)
         while cursor.position < passed:
@@ -353,7 +352,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
         return None
 
     def _taken(self, *, at_least_rows: int, at_least_bytes: int = 1 << 62) -> Iterator[pa.RecordBatch]:
-        """Yield the decoded rows, if there are that many, in batches that are not too long."""
+        """Yield the decoded rows, if there are that many, in batches within the limits."""
         if self._decoder.rows >= at_least_rows or self._decoder.nbytes >= at_least_bytes:
             batch = self._decoder.take_batch()
             for at in range(0, batch.num_rows, self._options.max_batch_rows):

@@ -1,12 +1,12 @@
-"""The driver's side of one streaming query: its partitions, and the beginnings and ends of its triggers.
+"""The driver's part of a streaming query: its partitions, and the start and end of its triggers.
 
-Positions live in Spark's checkpoint. Each offset there says where its own trigger began, too: so a trigger that is done
-again is the same one, whatever has happened to the group since.
+Spark's checkpoint has the positions. Each offset there also has the start of its own trigger, so a repeated trigger is
+the same one, whatever has happened to the group since.
 
 With ``assignment=client`` a query reads all partitions. With ``assignment=server`` it is a member of a group whose
-partitions the master shares out (`Membership`). Tasks read in groups of their own (see `reader`), so what is handed
-over while tasks still read it changes nothing for them: a partition is left at the end of the last trigger that Spark
-has written down, which it will read, and whoever gets it next begins there.
+partitions the master assigns (`Membership`). Tasks read in their own groups (see `reader`), so handing over a partition
+does not affect tasks that still read it: the query leaves it at the end of the last trigger in Spark's checkpoint,
+which it will read, and the next member begins there.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from spark_mq_source.tubemq.read.reader import TubeMQRange
 logger = logging.getLogger(__name__)
 
 FIRST_WAIT_SECONDS: Final = 1.0
-"""The time that a trigger without a partition waits for one, after the first has waited for `assignmentTimeout`."""
+"""Time for which a trigger waits for a partition, after the first has waited for `assignmentTimeout`."""
 
 PLANNED_WITHIN_SECONDS: Final = 10.0
-"""The time that Spark has to write down a trigger before the master's request for one of its partitions is refused.
+"""Time for Spark to write a trigger's end before the master's request for one of its partitions is refused.
 
-It takes as long as writing a small file, unless another source of the query is slow. The master has the whole group
-wait meanwhile, and repeats the request in its next round (10 rounds later without any answer; master 2.4.0).
+Spark needs as long as for a small file, unless another source of the query is slow. The master has the whole group wait
+meanwhile, and repeats the request in its next round (10 rounds later without any answer; master 2.4.0).
 """
 
 Positions = Mapping[TopicPartition, int]
@@ -78,7 +78,7 @@ class _Assigned(ABC):
 
     @abstractmethod
     def located(self, wanted: Collection[TopicPartition]) -> Partitions:
-        """Return the locations of partitions that are read now or were before, except those that do not exist."""
+        """Return the locations of partitions that are or were read, except those that do not exist."""
 
     @abstractmethod
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
@@ -86,7 +86,7 @@ class _Assigned(ABC):
 
     @abstractmethod
     def commit(self, ends: Positions) -> None:
-        """Commit the ends that Spark has read: the group's position follows."""
+        """Commit the ends that Spark has read, which moves the group's position."""
 
     @abstractmethod
     def close(self) -> None:
@@ -96,23 +96,23 @@ class _Assigned(ABC):
         """Wait until the partitions are known; raise an error after the timeout."""
 
     def plan(self, ends: Positions) -> Positions:
-        """Announce the end of a trigger before Spark writes it down; return the ends of partitions still read."""
+        """Announce the end of a trigger before Spark writes it; return the ends of partitions still read."""
         return ends
 
     def planned(self, ends: Positions) -> None:  # noqa: B027 - matters only to a group
-        """Confirm that Spark has written down the end of a trigger."""
+        """Confirm that Spark has written the end of a trigger."""
 
 
 class TubeMQStream:
     """Plans the triggers of one query.
 
-    Not for use by several threads at once. After any error the same call may be made again.
+    Not for use by several threads at once. After an error, the same call can be repeated.
 
     Args:
         options: the query's options.
 
     Attributes:
-        newest: the ends there were when `latest` was asked, without any limit; None before.
+        newest: the ends at the latest call of `latest`, regardless of limits; None before.
     """
 
     def __init__(self, options: TubeMQOptions) -> None:
@@ -147,8 +147,8 @@ class TubeMQStream:
         """Return the end of the next trigger.
 
         Args:
-            start: where it begins; None if Spark does not pass it (before 4.2), and then nothing is limited.
-            limited: whether the limits of the options count.
+            start: where it begins; None if Spark does not pass it (before 4.2), and then no limits apply.
+            limited: whether the limits of the options apply.
 
         Raises:
             DataLossError: a partition has vanished or lost unread messages, and `failOnDataLoss` is true.
@@ -163,7 +163,7 @@ class TubeMQStream:
         self.newest = encode_offsets(Trigger({**known, **newest}))
         ends = newest
         if self._target is not None:
-            # What came after the query began is for the next one, and so is what came to it.
+            # Messages after the query's start are for the next one, also those of new partitions.
             ends = {tp: max(begins[tp], min(end, self._target.get(tp, 0))) for tp, end in ends.items()}
         elif limited and start is not None and self._is_delayed(begins, ends):
             ends = dict(begins)
@@ -189,13 +189,13 @@ class TubeMQStream:
         self._target = {tp: found.last for tp, found in bounds.items()}
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[TubeMQRange]:
-        """Return the tasks of one trigger; the same for the same `end`, at every call.
+        """Return the tasks of one trigger; always the same for the same `end`.
 
         Raises:
             DataLossError: a partition has vanished, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
-        del start  # what was read before says nothing about where this trigger began; the end itself does
+        del start  # the end itself has this trigger's start, which may differ from the previous end
         trigger = _decode(end)
         self._assigned.planned({tp: trigger.positions[tp] for tp in trigger.begins})
         partitions = self._assigned.located(trigger.begins.keys())
@@ -211,7 +211,7 @@ class TubeMQStream:
     def commit(self, end: Mapping[str, object]) -> None:
         """Commit `end`: move the group's position on the brokers after the query, for monitoring.
 
-        If that fails, the next trigger's commit makes up for it.
+        If that fails, the next trigger's commit replaces it.
         """
         trigger = _decode(end)
         try:
@@ -223,7 +223,7 @@ class TubeMQStream:
 
     def _without_vanished(self, known: Positions, partitions: Partitions) -> Positions:
         if self._options.assignment is Assignment.SERVER:
-            # What is not ours may come back.
+            # Partitions of other members may come back.
             return known
         vanished = sorted(str(tp) for tp in known if tp not in partitions)
         if vanished:
@@ -235,7 +235,7 @@ class TubeMQStream:
     ) -> dict[TopicPartition, int]:
         """Return `begins` within the brokers' bounds, after reporting data loss."""
         checked = dict(begins)
-        # A group's position may be in what a broker has not flushed yet, which another member has read.
+        # A group's position may be in data that a broker has not flushed yet, but that another member has read.
         ahead = {tp: partitions[tp] for tp, begin in begins.items() if begin > bounds[tp].last}
         all_there_is = fetch_bounds(self._client, self._options, ahead, priority=WITH_MEMORY) if ahead else {}
         for tp, begin in begins.items():
@@ -252,7 +252,7 @@ class TubeMQStream:
         return checked
 
     def _is_delayed(self, begins: Positions, ends: Positions) -> bool:
-        """Return whether fewer messages wait than a trigger must have; those of a store are counted once."""
+        """Return whether fewer messages wait than the minimum of a trigger; those of a store are counted once."""
         if not self._pace.counts:
             return False
         waiting: dict[tuple[int, str, int], int] = {}
@@ -275,7 +275,7 @@ class TubeMQStream:
 
 
 class _AllPartitions(_Assigned):
-    """All partitions, whoever else is in the group (V2)."""
+    """All partitions, whatever other members the group has (V2)."""
 
     def __init__(self, client: TubeMQClient, options: TubeMQOptions) -> None:
         self._client = client
@@ -304,7 +304,7 @@ class _AllPartitions(_Assigned):
         return self.partitions()
 
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
-        # A partition that was added meanwhile is wanted from its first message on.
+        # A partition that was added meanwhile is read from its first message on.
         return {tp: known.get(tp, found.first) for tp, found in bounds.items()}
 
     def commit(self, ends: Positions) -> None:
@@ -316,7 +316,7 @@ class _AllPartitions(_Assigned):
             for tp in ends
             if tp in partitions
         }
-        # Not as a reader of what is flushed: the position is right already, and is not to be moved.
+        # Not as a reader of flushed data: the broker must not change the position, which is correct.
         answers = {
             tp: (c.register(curr_offset=ends[tp], qry_priority_id=WITH_MEMORY), c.unregister(commit=False))
             for tp, c in consumers.items()
@@ -331,10 +331,10 @@ class _AllPartitions(_Assigned):
 
 
 class _Held:
-    """A partition that the master has given to this query, and that is held at its broker in the group's name.
+    """A partition that the master has assigned to this query, and that is registered at its broker in the group's name.
 
     Attributes:
-        position: the group's position: where the query is, as far as Spark has written it down.
+        position: the group's position: that of the query in Spark's checkpoint.
     """
 
     __slots__ = ("consumer", "partition", "position")
@@ -346,16 +346,16 @@ class _Held:
 
 
 class Membership(_Assigned):
-    """The query as a member of a group whose partitions the master shares out (V1).
+    """The query as a member of a group whose partitions the master assigns (V1).
 
-    Events come in a thread of the member's own, at any time. A partition that is to be left is left at once, with one
-    exception: between `plan` and `planned` it is not known whether Spark has written the trigger's end down. Left at
-    either end of the trigger it could be read twice or never, so after `PLANNED_WITHIN_SECONDS` it is kept: the master
-    is told so, goes on with the group, and asks for it again in its next round.
+    Events arrive in the member's own thread, at any time. A partition is released at once on request, with one
+    exception: between `plan` and `planned` it is unknown whether Spark has written the trigger's end. Released at
+    either end of the trigger it could be read twice or never, so after `PLANNED_WITHIN_SECONDS` it is kept: this is
+    reported to the master, which continues with the group and requests it again in its next round.
 
     Args:
-        client: its connections.
-        options: the query's.
+        client: sends the requests; its owner closes it.
+        options: the query's options.
     """
 
     def __init__(self, client: TubeMQClient, options: TubeMQOptions) -> None:
@@ -366,7 +366,7 @@ class Membership(_Assigned):
         self._changed = threading.Condition()
         self._held: dict[TopicPartition, _Held] = {}
         self._given_up: dict[TopicPartition, int] = {}
-        """The query's position in partitions that another member has."""
+        """The query's position in partitions of other members."""
         self._pending: frozenset[TopicPartition] = frozenset()
         self._known: frozenset[TopicPartition] = frozenset()
         self._closing = False
@@ -376,12 +376,12 @@ class Membership(_Assigned):
         self._from_first = wanted is not None and wanted.everywhere == EARLIEST
 
     def initial(self) -> Positions:
-        """Return no positions: they belong to the group."""
+        """Return no positions: the group has them."""
         self._joined()
         return {}
 
     def partitions(self, known: Positions | None = None) -> Partitions:
-        """Return the partitions held now; wait for a while if there are none."""
+        """Return the partitions held now; wait for some time if there are none."""
         self._known = self._known.union(known or ())
         member = self._joined()
         with self._changed:
@@ -396,9 +396,9 @@ class Membership(_Assigned):
             return {tp: held.partition for tp, held in self._held.items() if held.consumer.lost is None}
 
     def located(self, wanted: Collection[TopicPartition]) -> Partitions:
-        """See `_Assigned`; also of those that were handed over, or are of an earlier run.
+        """See `_Assigned`; includes partitions that were handed over, or are from an earlier run.
 
-        Only the broker's address is missing, and any client gets those: no group has to be authorized for that.
+        Only the broker's address is needed, which any client may request without an authorized group.
         """
         with self._changed:
             found = {tp: held.partition for tp, held in self._held.items() if tp in wanted}
@@ -413,7 +413,7 @@ class Membership(_Assigned):
         return found
 
     def wait(self) -> None:
-        """Wait for the first partitions, no longer than `assignmentTimeout`."""
+        """Wait for the first partitions, for `assignmentTimeout` at most."""
         if not self._joined().assigned.wait(self._options.assignment_timeout_ms / 1000):
             raise RequestTimeoutError(
                 f"tubemq: the master gave no partition to this member of group {self._group} within assignmentTimeout "
@@ -421,12 +421,12 @@ class Membership(_Assigned):
             )
 
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
-        """Return the later one of this query's and the group's position, in each partition held."""
+        """Return the later of this query's and the group's position, in each partition held."""
         with self._changed:
             return {tp: max(known.get(tp, 0), self._held[tp].position) for tp in bounds if tp in self._held}
 
     def plan(self, ends: Positions) -> Positions:
-        """Keep these partitions until `planned`; return the ends of those that have not been handed over yet."""
+        """Keep these partitions until `planned`; return the ends of those that were not handed over yet."""
         with self._changed:
             ends = {tp: end for tp, end in ends.items() if tp in self._held}
             self._pending = frozenset(ends)
@@ -434,7 +434,7 @@ class Membership(_Assigned):
             return ends
 
     def planned(self, ends: Positions) -> None:
-        """Move the positions of held partitions to the end of the trigger: Spark will read up to there."""
+        """Move the positions of held partitions to the end of the trigger, up to which Spark will read."""
         with self._changed:
             for tp, end in ends.items():
                 if tp in self._held:
@@ -485,20 +485,20 @@ class Membership(_Assigned):
         return self._member
 
     def _connect(self, partitions: Sequence[BrokerPartition]) -> Collection[BrokerPartition]:
-        """Take partitions, in the member's thread; return those that were taken."""
-        # One deadline for all: the master has the whole group wait for the answer.
+        """Take partitions, in the member's thread; return those taken."""
+        # One deadline for all: the whole group waits for the answer.
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         taken = []
         for tp, partition in partitions_of(partitions).items():
             try:
-                # Whoever had it may not be gone yet.
+                # The previous member may still have it.
                 held = retrying(lambda tp=tp, partition=partition: self._hold(tp, partition), deadline=deadline)  # type: ignore[misc]
             except MQSourceError as error:
                 logger.warning("tubemq: group %s: %s cannot be taken: %s", self._group, tp, error)
                 continue
             with self._changed:
-                # Given again, by a master that has forgotten the group or after another member had it: the query is
-                # where it was, if not further.
+                # Assigned again, by a master that has lost the group or after another member had it: the query is where
+                # it was, if not further.
                 held.position = max(held.position, self._given_up.pop(tp, 0))
                 if tp in self._held:
                     held.position = max(held.position, self._held[tp].position)
@@ -508,7 +508,7 @@ class Membership(_Assigned):
         return taken
 
     def _disconnect(self, partitions: Sequence[BrokerPartition]) -> Collection[BrokerPartition]:
-        """Leave partitions, in the member's thread; return those that were left."""
+        """Release partitions, in the member's thread; return those released."""
         wanted = partitions_of(partitions)
         with self._changed:
             self._changed.wait_for(
@@ -526,7 +526,7 @@ class Membership(_Assigned):
         return left
 
     def _leave(self, tp: TopicPartition, deadline: Deadline) -> None:
-        """Move the group's position to the query's, and free the partition."""
+        """Move the group's position to the query's, and unregister the partition."""
         with self._changed:
             if tp in self._pending and not self._closing:
                 raise ServiceNotReadyError(
@@ -543,14 +543,14 @@ class Membership(_Assigned):
         try:
             retrying(leave, deadline=deadline)
         except MQSourceError:
-            # The master is told that it failed, and takes it for ours still.
+            # The failure is reported to the master, for which the partition is still ours.
             with self._changed:
                 self._held.setdefault(tp, held)
             raise
         logger.info("tubemq: group %s: %s is left at %d", self._group, tp, held.position)
 
     def _hold(self, tp: TopicPartition, partition: BrokerPartition) -> _Held:
-        # Where the query has been before, the end of the topic is not where it goes on, whatever the broker has lost.
+        # After an earlier read, the query never continues at the end of the topic, whatever the broker has lost.
         from_first = self._from_first or tp in self._known
         consumer = self._client.consumer(partition, client_id=self._client_id, group=self._group)
         return _Held(partition, consumer, self._register(consumer, None, from_first=from_first))
@@ -563,7 +563,7 @@ class Membership(_Assigned):
     def _request(
         self, consumer: PartitionConsumer, position: int | None, *, from_first: bool = True
     ) -> Future[RegisterPartitionResponse]:
-        # Memory counts, whatever this query reads: a member that reads it may have been here before.
+        # Including memory, whatever this query reads: a member that reads memory may have had the partition before.
         return consumer.register(
             curr_offset=position,
             read_status=ReadStatus.STORED_OR_MIN if from_first else ReadStatus.STORED_OR_MAX,
@@ -574,8 +574,8 @@ class Membership(_Assigned):
     def _take_back(self, held: _Held) -> tuple[PartitionConsumer, int]:
         """Register a partition again, at the later of the query's and the group's position; return both.
 
-        After 30 s without a heartbeat another member may have had it: back at the query's position, the group would
-        read again what that one has read. After a broker's crash the group's position may be an old one.
+        After 30 s without a heartbeat another member may have had it: at the query's position, the group would read
+        that member's messages again. After a broker's crash the group's position may be an old one.
         """
         consumer = self._client.consumer(held.partition, client_id=self._client_id, group=self._group)
         position = self._register(consumer, None)
@@ -602,10 +602,10 @@ class Membership(_Assigned):
             self._member.give_up(held.partition)
 
     def _hold_again(self) -> None:
-        """Register again after a broken connection or a broker's restart, which the master does not notice.
+        """Register again after a lost connection or a broker's restart, which the master does not notice.
 
-        If another member has the partition meanwhile, which a master that has forgotten the group may have caused, that
-        member keeps it: this is reported to the master, which assigns the partitions again.
+        If another member has the partition meanwhile, possibly because the master has lost the group, that member keeps
+        it: this is reported to the master, which assigns the partitions again.
         """
         with self._changed:
             lost = [(tp, held) for tp, held in self._held.items() if held.consumer.lost is not None]
@@ -625,7 +625,7 @@ class Membership(_Assigned):
                 if is_held:
                     held.consumer, held.position = consumer, max(held.position, position)
             if not is_held:
-                # It was left meanwhile: kept here, nobody else could have it.
+                # It was released meanwhile: kept here, no other member could have it.
                 self._client.wait(consumer.unregister(commit=False), f"unregister of {tp}")
 
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE: Final = 256
-"""Rows encoded and sent at once; more do not increase the rate."""
+"""Number of rows encoded and sent at once; more do not increase the rate."""
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 1.0
 """Pause after a failure: the first and the longest; doubled until a message is acknowledged."""
@@ -230,7 +230,7 @@ class _Lane:
         self._writer = writer
 
     def has_room(self, rows: int, size: int) -> bool:
-        """Return whether so many more messages may be pending; a first one always may, whatever its size."""
+        """Return whether this many more messages may be pending; a single one always may, whatever its size."""
         return self.pending_rows == 0 or (
             self.pending_rows + rows <= self.most_rows
             and self.pending_bytes + size <= self._writer.options.max_pending_bytes
@@ -274,7 +274,7 @@ class _Topic:
 
     Attributes:
         turn: counter of messages, which selects the next partition.
-        used: the partitions that messages may have been sent to.
+        used: the partitions to which messages may have been sent.
     """
 
     def __init__(self, name: str, turn: int) -> None:
@@ -334,7 +334,7 @@ class TubeMQWriter:
         # Shared with the threads that deliver answers:
         self._arrived = threading.Condition()
         self._awaited: Callable[[], bool] | None = None
-        """The condition that the task's thread waits for; None for any change."""
+        """The condition for which the task's thread waits; None for any change."""
         self._again: list[SendMessage] = []
         self._reason: MQSourceError | None = None
         self._fatal: MQSourceError | None = None
