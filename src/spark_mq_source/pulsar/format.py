@@ -80,7 +80,6 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         return super().fit_read(options, schema, typed)
 
     def _typed_write(self, options: PulsarOptions) -> TypedWrite | None:
-        """Return the encodings of a write, with the option `schema`."""
         with self._option_errors(prefix="valueSchema: "):
             return write_of(options)
 
@@ -91,7 +90,6 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         return registered_read(options)
 
     def _schema_lookup(self, options: PulsarOptions, task: AnyRange) -> SchemaLookup:
-        """Return a function that fetches a version of the topic's schema."""
         return partial(fetch_version, options, task.topic_partition.topic)
 
     _dead_letter_form = {  # noqa: RUF012 - never changed

@@ -65,7 +65,7 @@ class Admin(Connections):
         return ledgers
 
     def _fetch_partition_count(self, topic: str) -> int:
-        """Return the number of partitions of a topic; 0 if it has none, or without `adminUrl` or such a topic."""
+        """Return the number of partitions of a topic; 0 if it is unpartitioned or missing, or without `adminUrl`."""
         if self._options.admin_url is None:
             return 0
         try:

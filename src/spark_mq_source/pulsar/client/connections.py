@@ -138,7 +138,6 @@ class Connections:
         return session
 
     def _lookup(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Session]:
-        """Return the connection to the broker that serves each topic-partition."""
         base = self._service()
         found: dict[TopicPartition, Session] = {}
         asking: dict[TopicPartition, tuple[Session, bool]] = dict.fromkeys(topic_partitions, (base, False))

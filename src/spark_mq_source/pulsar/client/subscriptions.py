@@ -369,7 +369,6 @@ class Subscriptions(Topics):
 
 
 def _already(value: T) -> Future[T]:
-    """Return a completed future."""
     future: Future[T] = Future()
     future.set_result(value)
     return future

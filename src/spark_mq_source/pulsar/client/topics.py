@@ -232,5 +232,4 @@ class Topics(Admin):
 
 
 def _namespace_of(topic: str) -> str:
-    """`tenant/namespace` of a topic's full name."""
     return "/".join(topic.partition("://")[2].split("/", 2)[:2])

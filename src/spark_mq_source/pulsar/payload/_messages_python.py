@@ -307,7 +307,6 @@ class EntryColumns(Columns):
         )
 
     def _common_cells(self, ledger_id: int, entry_id: int) -> _Message:
-        """Return the cells that are the same for all messages of the entry."""
         cells = {
             "broker_publish_time": self._broker.get("broker_timestamp"),
             "redelivery_count": self.redelivery_count,

@@ -183,5 +183,4 @@ def _schema_of_native_protobuf(encoding: Encoding, properties: Sequence[tuple[st
 
 
 def _java_name(schema: Schema) -> str:
-    """Return the name of `org.apache.pulsar.common.schema.SchemaType`."""
     return "BOOLEAN" if schema.type == SchemaType.BOOL else schema.name

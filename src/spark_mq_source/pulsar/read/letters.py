@@ -288,5 +288,4 @@ class QueueLetters:
 
 
 def _schema_of(names: Sequence[str]) -> pa.Schema:
-    """Return the columns of messages, as bytes if they can have several types."""
     return arrow_schema_of({name: COLUMNS.readable[name][0] for name in dict.fromkeys(names)})

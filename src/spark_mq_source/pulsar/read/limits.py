@@ -221,7 +221,6 @@ class Limiter:
     def _take(
         self, waiting: Mapping[TopicPartition, _Waiting], shares: Mapping[TopicPartition, int]
     ) -> Sequence[TopicPartition]:
-        """Set these shares; return their order."""
         for tp, w in waiting.items():
             w.share = shares[tp]
             w.cut = w.end if w.share == w.entries else min(w.end, self._advance(tp, w.start, w.end, w.share))

@@ -541,7 +541,6 @@ class _Inflow:
                 logger.debug("%s: no FLOW: %s", self._task, error)
 
     def _allowed(self) -> int:
-        """Return how many messages may be in transit."""
         most = self._options.max_in_flight
         if not self._is_stored:
             # Messages that arrive without permits are lost. What exceeds the queue waits in transit.
@@ -601,7 +600,7 @@ class _Inflow:
         return repeated
 
     def _are_new(self, runs: Sequence[Run]) -> bool:
-        """Return whether no entry of these was received before, or is among them twice: the usual case."""
+        """Return whether these entries are all new and distinct: the usual case."""
         if any(self._known.meets(run) or self._here.meets(run) for run in runs):
             return False
         return all(one[0] != other[0] or one[2] < other[1] for one, other in pairwise(sorted(runs)))

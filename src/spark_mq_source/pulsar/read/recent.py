@@ -48,8 +48,6 @@ def runs_of(entries: Iterable[Entry]) -> list[Run]:
 
 
 class _Ledger:
-    """Entries of one ledger, as ordered ranges."""
-
     __slots__ = ("first", "last")
 
     def __init__(self) -> None:

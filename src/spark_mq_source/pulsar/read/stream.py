@@ -201,7 +201,6 @@ class PulsarStream:
         return offered
 
     def _is_delayed(self, starts: Offsets, ends: Offsets) -> bool:
-        """Return whether fewer messages wait than the minimum of a trigger."""
         if not self._pace.counts or self._target is not None:
             return False
         return self._pace.delays(self._limiter.count_rows(starts, ends))
@@ -385,7 +384,6 @@ class PulsarStream:
             logger.warning("%s: subscription %s stays at %s, not %s", tp, self._options.subscription, cursor, target)
 
     def _ask_pins(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Return the cursors of the durable subscription."""
         asked = {tp: self._pins[tp].request_bounds() for tp in partitions}
         return {tp: bounds.first for tp, bounds in self._pinning.wait_for(asked, "the cursor").items()}
 
@@ -411,7 +409,6 @@ class PulsarStream:
         return {tp: Position(entry.ledger_id, entry.entry_id - 1) for tp, entry in found.items()}
 
     def _present(self) -> tuple[Sequence[TopicPartition], Mapping[str, TopicNotFoundError]]:
-        """Return the topic-partitions to read now, and the missing topics."""
         names = topics_of(self._client, self._options)
         try:
             return self._client.fetch_partitions(names), {}

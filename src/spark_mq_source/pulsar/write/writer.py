@@ -443,7 +443,6 @@ class PulsarWriter:
             self._publish()
 
     def _publish(self) -> None:
-        """Send the buffered rows, without waiting for receipts."""
         for producer in self._open:
             if producer.encoder is not None:
                 producer.encoder.flush(now_ms=_now_ms())
@@ -636,7 +635,7 @@ class PulsarWriter:
     # -- sending and resending
 
     def _send(self, producer: _Producer) -> bool:
-        """Send the complete entries; whether there were any."""
+        """Send the complete entries; return whether there were any."""
         if producer.encoder is None:
             return False
         sends = producer.encoder.take()
@@ -797,7 +796,7 @@ class PulsarWriter:
 
     @staticmethod
     def _why_not_again(producer: _Producer, unsent: Sequence[_Pending]) -> str | None:
-        """Why a transaction must not resend the pending entries; None if it may."""
+        """Return why a transaction must not resend the pending entries; None if it may."""
         end = "this attempt is aborted, and Spark may run the task again"
         if producer.may_lack_refused:
             return (

@@ -363,8 +363,6 @@ class Session:
 
 
 class _Waiter:
-    """A pending call."""
-
     __slots__ = ("accepted", "answer", "renewed", "request")
 
     def __init__(self, request: Request, accepted: Collection[int]) -> None:

@@ -150,7 +150,6 @@ class MessageColumns(Columns):
 
 
 def _messages_of(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the begin and the end of each message."""
     try:
         yield from ((start, stop) for tag, start, stop in take_fields(data, 0, len(data)) if tag == MESSAGES_TAG)
     except CorruptMessageError as error:

@@ -191,7 +191,6 @@ def encode_response(serial_no: int, response: Response) -> bytes:
 
 
 def _take_response_head(payload: memoryview) -> tuple[int, memoryview]:
-    """Return the status of an answer, and the rest of it."""
     conn_header, at = _undelimited(payload, 0)
     _decode(RpcConnHeader, conn_header)
     header, at = _undelimited(payload, at)

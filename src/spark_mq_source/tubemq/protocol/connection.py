@@ -255,7 +255,6 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
                 self._take(frame.serial_no, request, response)
 
     def _answered(self, serial_no: int) -> Request | None:
-        """Return the request with this serial number, if it is pending."""
         call = self._waiting.pop(serial_no, None)
         if call is None:
             # The call, or a heartbeat, had already timed out.
