@@ -87,7 +87,7 @@ class ChannelStats:
         exists: whether the nsqd has the channel; if not, the numbers are the topic's.
         depth: messages that wait.
         in_flight: messages delivered to consumers and not finished.
-        deferred: messages whose delivery is deferred.
+        deferred: messages that wait for their delivery time.
         is_paused: whether the channel or the topic is paused.
     """
 

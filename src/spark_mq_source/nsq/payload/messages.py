@@ -4,7 +4,7 @@ The loops over bytes and rows have two implementations: compiled (``_messages_na
 Python (``_messages_python``, ``_encode_python``), which specify the rules and run if no compiled loop is installed.
 Both give the same rows, bytes and errors.
 
-The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; `implementation` tells which runs.
+The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; see `implementation`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Maps nsqd's error codes to error classes, each with a remedy.
 
 The codes are those of nsqd 1.3.0 (recorded, and E_PUB_FAILED to E_AUTH_ERROR from the V2 specification and nsqd's own
-texts). The class's `retryable` says whether a retry can help.
+texts). The class's `retryable` is True if a retry can help.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     magic          = "  V2"
     command        = name *(SP parameter) LF [body]
     body           = size *octet                        ; of IDENTIFY, AUTH, PUB, DPUB and MPUB
-    mpub_body      = size count 1*(size 1*octet)        ; what stands in the body of MPUB
+    mpub_body      = size count 1*(size 1*octet)        ; the body of MPUB
 
     from nsqd      = *frame
     frame          = size frame_type data

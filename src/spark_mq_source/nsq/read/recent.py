@@ -33,15 +33,15 @@ def split_ids(ids: bytes) -> tuple[bytes, ...]:
 
 
 class RecentIds:
-    """Tells messages that were read before from new ones.
+    """Distinguishes messages that were read before from new ones.
 
-    nsqd numbers messages in the order of their publishing, so that almost always a message has a larger id than all
-    before it, and cannot be one of them: less than 0.1 us a message, with `remember`. Otherwise sets are needed: about
-    five times as long.
+    nsqd numbers messages in the order of publishing, so that a message almost always has a larger id than all before
+    it, and cannot be one of them: this takes less than 0.1 us a message, with `remember`. Otherwise sets are needed,
+    which take about five times as long.
 
     Args:
-        recent: the ids that were finished last, oldest first, 16 bytes each.
-        others: more ids that may come again; these are remembered whatever comes.
+        recent: the ids of the last finished messages, oldest first, 16 bytes each.
+        others: more ids that may be delivered again; these are never forgotten.
 
     Example:
         >>> recent = RecentIds(b"000000000000000a", [])
@@ -56,17 +56,17 @@ class RecentIds:
         self._last_bytes = 0
         self._others = frozenset(others)
         self._largest = max(max(self._others, default=b""), max(split_ids(recent), default=b""))
-        # What was finished last, in two halves: the older one goes when the newer one is full.
+        # The last finished ids, in two halves: when the newer one is full, the older one is dropped.
         self._older: set[bytes] = set()
         self._newer: set[bytes] | None = None
 
     @property
     def last(self) -> bytes:
-        """The ids that were finished here last, oldest first, 16 bytes each; without those from before."""
+        """The last ids that were finished here, oldest first, 16 bytes each; without `recent`."""
         return b"".join(self._last)[-RECENT_IDS * MESSAGE_ID_BYTES :]
 
     def repeated(self, ids: bytes) -> set[int]:
-        """Return the places of the messages that came before, or that are duplicates within `ids`."""
+        """Return the indices of the messages that were read before, or that are duplicates within `ids`."""
         found = split_ids(ids)
         if self._newer is None:
             if found[0] > self._largest and all(map(lt, found, islice(found, 1, None))):
@@ -87,7 +87,7 @@ class RecentIds:
         self._largest = max(self._largest, max(more, default=b""))
 
     def remember(self, ids: bytes) -> None:
-        """Remember ids that were read: from now on they are repeated."""
+        """Remember ids that were read: from now on they are duplicates."""
         self._last.append(ids)
         self._last_bytes += len(ids)
         while self._last_bytes - len(self._last[0]) >= RECENT_IDS * MESSAGE_ID_BYTES:

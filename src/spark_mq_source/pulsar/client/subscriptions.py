@@ -191,7 +191,7 @@ class Subscriptions(Topics):
         durable: Subscription | None = None,
         waits_for_turn: bool = True,
     ) -> dict[TopicPartition, Consumer]:
-        """Open consumers whose first entry is that of their start: the caller skips what is not after the start.
+        """Open consumers whose first entry is that of their start: the caller skips messages up to the start.
 
         Unless `durable`, they are exclusive and end with their consumers, and each has a unique name: a name in use
         joins the older cursor and ignores the start. A durable subscription ignores the start (both seen on 4.0.8).

@@ -110,7 +110,7 @@ class Topics(Admin):
         return found
 
     def _check_existing(self, session: Session, topics: Sequence[str]) -> None:
-        """Refuse missing topics, on brokers that create a topic when asked for its partitions.
+        """Refuse missing topics, on brokers that create a topic in answer to PARTITIONED_METADATA.
 
         Such a broker lists the topics of a namespace that were used, partitioned ones as partitions. Only the admin API
         lists topics that were never used (both seen on 2.10.1).

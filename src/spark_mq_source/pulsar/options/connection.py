@@ -1,4 +1,4 @@
-"""Options that say how to reach the brokers and who the client is."""
+"""Options for the addresses of the brokers and the client's identity."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ConnectionOptions(TlsOptions):
-    """Options that say how to reach the brokers and who the client is."""
+    """Options for the addresses of the brokers and the client's identity."""
 
     tls_remedy: ClassVar[str] = "begin serviceUrl with pulsar+ssl://, or adminUrl with https://"
 

@@ -1,4 +1,4 @@
-"""Options that say how keys are decoded and encoded."""
+"""Options for the encoding of keys."""
 
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
@@ -22,7 +22,7 @@ class KeyValueEncodingType(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class KeyOptions(Options):
-    """Options that say how keys are decoded and encoded."""
+    """Options for the encoding of keys."""
 
     key_format: str = option(
         "Encoding of the column `key`: `raw`, `json`, `avro`, `protobuf`, `string`, or one of the single values. With "

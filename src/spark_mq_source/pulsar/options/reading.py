@@ -1,4 +1,4 @@
-"""Options that say which topics are read or written, and which part of them."""
+"""Options that select the topics to read or write, and the range to read."""
 
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OnEncrypted(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicsPattern:
-    """All topics of one namespace whose name matches.
+    """All topics of one namespace with matching names.
 
     Attributes:
         namespace: ``tenant/namespace``.

@@ -38,7 +38,7 @@ _ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWit
 
 
 def _parse_access_mode(text: str) -> int:
-    """Return the number of an access mode, whose name is in any case.
+    """Return the number of an access mode; the case of its name is ignored.
 
     Raises:
         ValueError: unknown.
@@ -50,7 +50,7 @@ def _parse_access_mode(text: str) -> int:
 
 
 def _parse_codec(text: str) -> str:
-    """Return the name of a codec, written in any case.
+    """Return the name of a codec; its case is ignored.
 
     Raises:
         ValueError: unknown.
@@ -186,7 +186,7 @@ class WriteOptions(Options):
     )
 
     def unstorable(self, topic: str) -> Iterator[str]:
-        """Yield what these options ask of a write that a topic (full name) cannot do, one sentence each."""
+        """Yield the settings of these options that a topic (full name) cannot fulfil, one sentence each."""
         if is_persistent(topic):
             return
         if self.delivery_guarantee is not DeliveryGuarantee.AT_LEAST_ONCE:

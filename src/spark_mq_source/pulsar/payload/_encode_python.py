@@ -8,7 +8,7 @@ The rules for a row, the same in both implementations:
 
 - ``value`` NULL is a tombstone (``null_value``). A ``key`` of text is written as it is, a binary one in base64 with
   ``partition_key_b64_encoded`` set, as the Java client's ``key`` and ``keyBytes``; NULL is no key.
-- Times are cut to milliseconds. An event time is to be after 1970-01-01 00:00:00.000, which on the wire means none.
+- Times are cut to milliseconds. An event time must be after 1970-01-01 00:00:00.000, which on the wire means none.
 - A property has a value; properties keep their order.
 - Each message carries its own sequence id, counted up from that of its batch's first one (as the Java client does).
 
@@ -97,13 +97,13 @@ class BatchPayload:
 
         Args:
             source: the rows.
-            order: their indices in `source`; None for all, as they stand.
-            begin: the first one's place in `order`.
-            end: the place behind the last one's.
+            order: their indices in `source`; None for all, in order.
+            begin: index in `order` of the first row to add.
+            end: index in `order` after the last row to add.
             sequence_id: of the first.
 
         Returns:
-            The place of the first row that was not added; `stop` says why it was not.
+            The index in `order` of the first row that was not added; `stop` has the reason.
         """
         self.stop = TAKEN
         for at in range(begin, end):
@@ -126,7 +126,7 @@ class BatchPayload:
         if not self.rows:
             return TAKEN
         key, _, ordering_key = self.first
-        # The first row's keys stand in the head of the entry once more.
+        # The head of the entry repeats the first row's keys.
         room = self._max_bytes - self.nbytes - len(key or b"") - len(ordering_key or b"")
         is_other = self._by_key and _dispatch_key(row.key, row.ordering_key) != _dispatch_key(key, ordering_key)
         return FULL if self.rows >= self._max_rows or size > room or is_other else TAKEN
@@ -136,7 +136,7 @@ class BatchPayload:
         return memoryview(self._data)
 
     def take(self, head: bytes) -> memoryview:
-        """Return the payload behind `head`; start over."""
+        """Return `head` and the payload, and remove all rows."""
         data = head + self._data
         self.clear()
         return memoryview(data)
@@ -213,7 +213,7 @@ def _mixed(word: int) -> int:
 def group_rows(
     explicit: pa.Array | None, hashes: array[int] | None, order: array[int] | None, rows: int, partitions: int
 ) -> list[tuple[int, memoryview]]:
-    """Return the partitions that get rows, in order, each with the indices of its rows; `NO_PARTITION` comes first.
+    """Return the partitions that get rows, in order, each with the indices of its rows; `NO_PARTITION` is first.
 
     Args:
         explicit: the column ``partition``, None if it does not exist; NULL if the key decides.

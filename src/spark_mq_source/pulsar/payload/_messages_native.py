@@ -284,7 +284,7 @@ class EntryColumns(Columns):
     rest_ledger_id: cython.longlong
     rest_entry_id: cython.longlong
 
-    # Where a walk ended, and the details of a failure.
+    # The end of a walk, and the details of a failure.
     walked_to: cython.Py_ssize_t
     error_index: cython.Py_ssize_t
     error_byte: cython.Py_ssize_t

@@ -138,7 +138,7 @@ class EntryColumns(Columns):
         return bool(self._parts)
 
     def payload(self) -> memoryview:
-        """Return the opened entry's payload as it came: compressed, encrypted or a chunk of one."""
+        """Return the opened entry's payload as sent: compressed, encrypted or a chunk."""
         return memoryview(self._payload)
 
     def open_entry(self, body: bytes | bytearray | memoryview, verify_checksum: bool) -> int:
@@ -197,7 +197,7 @@ class EntryColumns(Columns):
         """Add the opened entry as one row, with batch index -1.
 
         Args:
-            payload: its value; None for the payload as it came.
+            payload: its value; None for the payload as sent.
             ledger_id: of the entry.
             entry_id: of the entry.
 
@@ -224,7 +224,7 @@ class EntryColumns(Columns):
         """Add the opened entry's messages, each with its index in the batch.
 
         Args:
-            payload: the batch, decompressed; None for the payload as it came.
+            payload: the batch, decompressed; None for the payload as sent.
             ledger_id: of the entry.
             entry_id: of the entry.
             ack_set: 64-bit words, least significant bit first: a cleared bit is an acknowledged message, which is not

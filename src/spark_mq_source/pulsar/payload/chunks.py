@@ -116,7 +116,7 @@ class ChunkAssembly:
 
         Raises:
             CorruptMessageError: the chunk contradicts itself or the ones before it.
-            UnsupportedFeatureError: the message is complete, and larger than `max_bytes` by itself.
+            UnsupportedFeatureError: the message is complete, and alone larger than `max_bytes`.
         """
         if not uuid or not 0 <= chunk_id < num_chunks or total_bytes < 0:
             raise CorruptMessageError(
@@ -166,7 +166,7 @@ class ChunkAssembly:
     def protect(self, uuid: bytes) -> None:
         """Drop all other messages before this one, until another uuid is protected."""
         self._protected = uuid
-        # If chunk 0 is no longer found where it was, looking there again would not find it either.
+        # If chunk 0 is no longer at its position, reading there again would not find it either.
         self._dropped.pop(uuid, None)
 
     def discard(self, uuid: bytes) -> None:

@@ -66,7 +66,7 @@ def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first
 
     Raises:
         OptionError: a column is unknown or of a type that cannot be written, or there is no column ``value``.
-        UnwritableRowError: a row has text that is not UTF-8; a value is bytes, of whatever type its column is.
+        UnwritableRowError: a row has text that is not UTF-8; a value counts as bytes, whatever its type.
     """
     check_texts(batch, _TEXT_COLUMNS, first_row)
     source: RowSource = _encoder(implementation).RowSource(batch)

@@ -5,7 +5,7 @@ chunks are assembled, payloads decompressed. The loop over bytes and rows is `En
 ``_messages_native``. ``_messages_python`` specifies it, with the rules for corrupt entries, and runs if no compiled
 loop is installed. Both give the same rows and the same errors.
 
-The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; `implementation` tells which runs.
+The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; see `implementation`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Maps the broker's error codes to error classes, each with a remedy.
 
-The codes are `ServerError` of Pulsar's protocol (0 to 25 on broker 4.0.8). The class's `retryable` says whether a retry
+The codes are `ServerError` of Pulsar's protocol (0 to 25 on broker 4.0.8). The class's `retryable` is True if a retry
 can help; observations of broker 4.0.8 decide it (for example, a restarting broker first answers PersistenceError).
 """
 

@@ -12,7 +12,7 @@ _new_tuple = tuple.__new__
 
 _ONE_BYTE: Final = tuple(bytes([value]) for value in range(64))
 
-# The usual MESSAGE, 99.99 % of what is received. Fields in order, no redelivery count and no ack_set:
+# The usual MESSAGE, 99.99 % of those received. Fields in order, no redelivery count and no ack_set:
 #   08 09                      BaseCommand.type = MESSAGE
 #   4a <size>                  BaseCommand.message
 #     08 <varint>              consumer_id

@@ -203,7 +203,7 @@ def read_queue(
     Raises:
         OptionError: columns or types that cannot be built.
         CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
-        TooManyAttemptsError: a message was redelivered or put off more often than `maxRedeliverCount`, and
+        TooManyAttemptsError: a message was redelivered or delayed more often than `maxRedeliverCount`, and
             `onMaxRedeliver` is `fail`.
         DataLossError: the write-ahead log was deleted.
         MQSourceError: the broker refuses, or (except in a stream) cannot be reached for `operationTimeout`.

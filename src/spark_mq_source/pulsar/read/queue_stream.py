@@ -251,7 +251,7 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
 
         Raises:
             EndOfStreamError: with `endAtTermination`: every topic-partition is terminated and read.
-            DataLossError: the write-ahead folder is gone.
+            DataLossError: the write-ahead log was deleted.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         end = super().latest(start, limited=limited)

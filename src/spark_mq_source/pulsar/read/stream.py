@@ -121,7 +121,7 @@ class PulsarStream:
         """Return the start of a query without a checkpoint.
 
         Raises:
-            OptionError: `startingOffsets` or `startingTimestamp` names what is not read, or leaves a partition out.
+            OptionError: `startingOffsets` or `startingTimestamp` names unread topic-partitions, or leaves one out.
             DataLossError: `startingOffsets` names a position that was deleted, or is past the end, and `failOnDataLoss`
                 is true.
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
@@ -359,7 +359,7 @@ class PulsarStream:
         self._with_pins(place)
 
     def _move_pins(self, positions: Offsets) -> None:
-        """Release what is before the entries of `positions`, and check by the cursor that the broker has done so.
+        """Release the messages before the entries of `positions`, and check the cursor afterwards.
 
         An acknowledgement is not on disk at once: after a crash of the broker the cursor can be back at its old
         position, and the next trigger's acknowledgement moves it again.

@@ -1,7 +1,7 @@
 """Transactions: one per task attempt, begun by the attempt and ended by the driver.
 
 Rows of an attempt become visible when its transaction is committed, and never if it is aborted. Until then, all later
-messages of its topic-partitions are invisible too, whoever wrote them.
+messages of its topic-partitions are invisible too, whatever their producer.
 
 The broker does not fence: a SEND with the id of an ended transaction gets a normal receipt, reopens the transaction,
 and hides all later messages for good, even committed ones (seen on broker 4.0.8). So no SEND of an attempt may reach a

@@ -41,7 +41,7 @@ def check_raw_values(options: PulsarOptions, type_: pa.DataType) -> None:
     """Refuse an unencoded column `value` that contradicts the option `schema`.
 
     Raises:
-        OptionError: the message says why.
+        OptionError: the message gives the reason.
     """
     schema_type = BYTES if options.schema is None else options.schema.type
     if options.value_format != RAW:
@@ -59,7 +59,7 @@ def schema_to_send(options: PulsarOptions) -> commands.Schema | None:
     """Return the schema to send in PRODUCER; None for a topic without a schema.
 
     Args:
-        options: of the write, with what is encoded (see `format.PulsarFormat.fit`).
+        options: options of the write, with its encodings (see `format.PulsarFormat.fit`).
     """
     schema = options.schema
     properties = () if schema is None else schema.properties

@@ -75,7 +75,7 @@ CHECKSUM_ERROR: Final = 9
 """`ServerError.ChecksumError`: the bytes were damaged in transit; the entry is sent again."""
 
 MAX_UNSTORED_ENTRIES: Final = 500
-"""Entries under way to topics that store nothing: a broker drops what is beyond 1,000 on a connection by default."""
+"""Maximum entries in transit to non-persistent topics: a broker drops those beyond 1,000 on a connection by default."""
 
 _producer_ids = itertools.count(1)
 """Unique in this process: an entry's bytes contain the producer id, so they can be resent unchanged over another
@@ -167,7 +167,7 @@ class _Producer:
         may_lack_refused: whether, at the last open, the broker had stored an entry after one that it may have refused.
         sends_once: whether an entry that may be stored must not be sent again without deduplication.
         is_stored: whether the topic stores what the broker acknowledges.
-        dropped: how many entries the broker said it has dropped.
+        dropped: number of entries that the broker has reported as dropped.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class _Producer:
             logger.debug("%s: a second receipt of %d", self.topic_partition, receipt.sequence_id)
             return
         if not self.is_stored:
-            # Its messages have no place; (-1, -1) is for what the broker dropped, and comes at once (seen on 4.0.8).
+            # Its messages have no position; (-1, -1) is for dropped ones, and arrives at once (seen on 4.0.8).
             self.dropped += receipt.is_duplicate
             self._done(entry)
             return

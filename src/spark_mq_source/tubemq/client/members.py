@@ -325,7 +325,7 @@ class GroupMember(_Member):
             # The next report lists all partitions held: otherwise the others would not be read until the group changes
             # again.
             status = EventStatus.DONE if changed.issuperset(partitions) else EventStatus.FAILED
-        except Exception:  # whatever it is: an event that is not answered stops the whole group
+        except Exception:  # any error: an event without an answer stops the whole group
             logger.exception("group %s: event %s failed", self._group, event)
         return commands.Event(event.rebalance_id, event.op_type, status, event.subscribe_info)
 

@@ -4,7 +4,7 @@
 compiled in ``_messages_native``. ``_messages_python`` specifies it, with the rules for corrupt messages, and runs if no
 compiled loop is installed. Both give the same rows, and errors of the same class and position.
 
-The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; `implementation` tells which runs.
+The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; see `implementation`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Maps the servers' error codes and Java exceptions to error classes, each with a remedy.
 
 The codes are those of `TErrCodeConstants` of server 2.4.0 that a server sends; their meanings were observed on it. The
-class's `retryable` says whether a retry can help.
+class's `retryable` is True if a retry can help.
 """
 
 from __future__ import annotations

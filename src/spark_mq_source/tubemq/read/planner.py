@@ -24,7 +24,7 @@ def plan_batch(options: TubeMQOptions) -> list[TubeMQRange]:
     Raises:
         OptionError: offsets that name unknown partitions, or leave some out.
         TopicNotFoundError: a topic is on no broker.
-        DataLossError: data after the start is gone already, and `failOnDataLoss` is true.
+        DataLossError: messages after the start have been deleted, and `failOnDataLoss` is true.
         MQSourceError: the cluster cannot be reached in time, or refuses.
     """
     with TubeMQClient(options) as client:
