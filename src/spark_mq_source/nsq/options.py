@@ -136,7 +136,7 @@ def _parse_topic(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOptions, BatchOptions):
-    """See docs/reference/nsq.md, which is made from this class.
+    """See docs/reference/nsq.md, which is generated from this class.
 
     Example:
         >>> options = NsqOptions.from_spark(

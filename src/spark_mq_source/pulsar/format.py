@@ -111,7 +111,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         """Return the options of a read; a queue's return its messages and end after 2 s without a message."""
         unused = {"waldir", "runid"}
         if "subscriptiontype" in options:
-            # A preview neither delays nor gives up messages.
+            # A preview neither puts off nor gives up messages.
             unused |= {"retrytopic", "nackdelay", "nackmaxdelay", "maxredelivercount", "onmaxredeliver"}
             if options.get("oncorrupt", "").lower() != "deadletter":
                 unused |= {"deadlettertopic", "createtopic"}

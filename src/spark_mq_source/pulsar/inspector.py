@@ -259,7 +259,7 @@ class PulsarInspector:
         found: list[TopicPartition] = []
         for topic in topics:
             base, partition = split_partition(topic)
-            # Without the permission to read there, no message was delayed.
+            # Without the permission to read there, no message was put off.
             with suppress(TopicNotFoundError, AuthorizationError):
                 if partition < 0 and is_persistent(topic):
                     found += self._client.fetch_partitions([retry_topic_of(base, subscription)])

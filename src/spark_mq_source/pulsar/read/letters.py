@@ -27,7 +27,7 @@ from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, jav
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
 
 RECONSUMETIMES: Final = "RECONSUMETIMES"
-"""The property with the number of times that the message was delayed."""
+"""The property with the number of times that the message was put off."""
 
 DELAY_TIME: Final = "DELAY_TIME"
 """The property with the delay in milliseconds."""
@@ -64,7 +64,7 @@ def dead_letter_topic_of(topic: str, subscription: str) -> str:
 
 
 def retry_topic_of(topic: str, subscription: str) -> str:
-    """Return the topic of the Java client for delayed messages.
+    """Return the topic of the Java client for messages that are put off.
 
     Example:
         >>> retry_topic_of("persistent://public/default/t", "s")
@@ -74,7 +74,7 @@ def retry_topic_of(topic: str, subscription: str) -> str:
 
 
 def nack_delay_ms(first_ms: int, most_ms: int, times: int) -> int:
-    """Return the delay of a message that was delayed `times` times before: it doubles each time.
+    """Return the delay of a message that was put off `times` times before: it doubles each time.
 
     Example:
         >>> [nack_delay_ms(1000, 600_000, times) for times in (0, 1, 5, 10, 1000)]
@@ -85,7 +85,7 @@ def nack_delay_ms(first_ms: int, most_ms: int, times: int) -> int:
 
 
 def times_put_off(properties: Mapping[str, str]) -> int:
-    """Return how often a message was delayed, by its property; 0 without a valid one.
+    """Return how often a message was put off, by its property; 0 without a valid one.
 
     Example:
         >>> times_put_off({"RECONSUMETIMES": "3"}), times_put_off({}), times_put_off({"RECONSUMETIMES": "many"})
@@ -109,7 +109,7 @@ def too_many_deliveries(position: object, how_often: str, limit: int) -> TooMany
 
 
 class RetryLetters(DeadLetters):
-    """The messages that one task delays: the retry topic delivers each again when its delay is over.
+    """The messages that one task puts off: the retry topic delivers each again when its delay is over.
 
     The broker applies the delay, for consumers of Shared and Key_Shared subscriptions. Those of the other types get the
     message at once.
@@ -141,7 +141,7 @@ class RetryLetters(DeadLetters):
         self._now_ms = now_ms
 
     def _count(self, counters: Counters, letters: int) -> None:
-        """Count delayed messages, which are not dead letters."""
+        """Count messages that are put off, which are not dead letters."""
 
     def _described(self, cells: Mapping[str, Any], reason: str) -> Mapping[str, str]:
         """Return the properties of a letter; it needs no reason."""
@@ -235,7 +235,7 @@ class QueueLetters:
             logged: the entries; all chunks of a message follow one another.
 
         Raises:
-            TooManyAttemptsError: a message was delayed that often, and `onMaxRedeliver` is `fail`.
+            TooManyAttemptsError: a message was put off that often, and `onMaxRedeliver` is `fail`.
             CorruptMessageError: an entry is corrupt, so that its messages cannot be sent again.
             EncryptedMessageError: an entry is encrypted, and `onEncrypted` is `fail`.
             MQSourceError: the retry topic did not accept them.

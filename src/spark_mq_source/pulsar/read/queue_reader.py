@@ -164,7 +164,7 @@ class PulsarQueueRange(QueueTask[QueueSource]):
 def subscription_of(options: PulsarOptions, source: QueueSource | None, role: str) -> Subscription:
     """Return the subscription of a consumer of this query; `role` is the suffix of the consumer's name."""
     ranges = ((source.first_key, source.last_key),) if source is not None and source.first_key >= 0 else ()
-    # Delayed messages have been acknowledged, and no other subscription holds them.
+    # Messages that were put off have been acknowledged, and no other subscription holds them.
     is_retry = source is not None and source.base is not None
     is_latest = options.initial_position is InitialPosition.LATEST and not is_retry
     return Subscription(
@@ -203,7 +203,7 @@ def read_queue(
     Raises:
         OptionError: columns or types that cannot be built.
         CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
-        TooManyAttemptsError: a message was redelivered or delayed more often than `maxRedeliverCount`, and
+        TooManyAttemptsError: a message was redelivered or put off more often than `maxRedeliverCount`, and
             `onMaxRedeliver` is `fail`.
         DataLossError: the write-ahead log was deleted.
         MQSourceError: the broker refuses, or (except in a stream) cannot be reached for `operationTimeout`.
@@ -247,7 +247,7 @@ def _read_queue(
 def _drain(
     options: PulsarOptions, task: PulsarQueueRange, reader: LogReader, counters: Counters, letters: QueueLetters
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield messages directly from the broker; acknowledge (or keep, or delay) them once Spark has their rows."""
+    """Yield messages directly from the broker; acknowledge (or keep, or put off) them once Spark has the rows."""
     is_given_back = options.ack_mode is AckMode.NACK
     is_peek = is_given_back and not options.retry_topic
     with _consuming(options, task, EntryRanges(), counters, max_rows=task.max_rows) as inflow:

@@ -69,7 +69,7 @@ def _scaled(entries: int | None, messages: int) -> int | None:
 
 
 def _sources_of(client: PulsarClient, options: PulsarOptions) -> list[QueueSource]:
-    """Return the sources to read now; with `retryTopic` also those of delayed messages.
+    """Return the sources to read now; with `retryTopic` also those of messages that were put off.
 
     Raises:
         MQSourceError: a topic does not exist, or the cluster cannot be reached in time.
@@ -101,7 +101,7 @@ def _topics_of(client: PulsarClient, options: PulsarOptions) -> list[str]:
 
 
 def _retry_partitions(client: PulsarClient, options: PulsarOptions, base: str) -> Sequence[TopicPartition]:
-    """Return the partitions of a topic's retry topic; none if no message was delayed yet."""
+    """Return the partitions of a topic's retry topic; none if no message was put off yet."""
     if not options.retry_topic:
         return ()
     topic = retry_topic_of(split_partition(base)[0], options.subscription or "")
@@ -132,7 +132,7 @@ def _check_letter_topics(client: PulsarClient, options: PulsarOptions) -> None:
                 opened = client.open_queue_consumers(partitions, how)
                 client.wait_for({tp: one.request_close() for tp, one in opened.items()}, "CLOSE_CONSUMER")
             except TopicNotFoundError:
-                # Other clients may delay messages later; they subscribe before.
+                # Other clients may put off messages later; they subscribe before.
                 if options.ack_mode is AckMode.NACK:
                     raise
 
