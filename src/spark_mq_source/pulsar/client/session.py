@@ -151,9 +151,9 @@ class Session:
 
     @property
     def asks_without_creating(self) -> bool:
-        """True if PARTITIONED_METADATA can be sent so that it does not create a missing topic.
+        """True if PARTITIONED_METADATA has a field that keeps it from creating a missing topic.
 
-        Older brokers ignore that field and create the topic (PIP-344; seen on 2.10.1).
+        Older brokers ignore the field and create the topic (PIP-344; seen on 2.10.1).
         """
         return self._connection.feature_flags.supports_get_partitioned_metadata_without_auto_creation
 

@@ -40,7 +40,7 @@ REMEMBERED_ENTRIES = 16
 """Number of entries, about, in the moving average: few enough to follow a changing producer."""
 
 CHECKED_TRIGGERS = 16
-"""Interval of checks in triggers within one closed ledger, after the 2nd, 4th and 8th."""
+"""Interval of checks, in triggers within one closed ledger; before, the 2nd, 4th and 8th are checked."""
 
 _INDEX = pa.schema([("broker_index", pa.int64())])
 
@@ -50,7 +50,7 @@ class _Sample:
     """An entry that was fetched as a sample.
 
     Attributes:
-        asked: the position for which it is the first entry at or after.
+        asked: the position at or after which it is the first entry.
         messages: its number of messages.
         stored_bytes: its size on the broker: compressed, with its metadata.
         index: the broker's index of its last message; None if the broker does not expose one.

@@ -153,9 +153,9 @@ def _tasks_per_source(options: PulsarOptions, sources: Sequence[QueueSource]) ->
 class _Backlogs:
     """Fetches the backlog of a subscription in entries, and creates the subscription if necessary.
 
-    The broker answers CONSUMER_STATS only to a consumer, so one joins without permits and leaves at once: it would get
-    keys of a Key_Shared subscription, and prevent the redelivery of chunks, which the broker ties to a consumer until
-    all have left (seen on 4.0.8). With `adminUrl` the admin API is used, once the subscription exists.
+    The broker answers CONSUMER_STATS only to a consumer, so one joins without permits and leaves at once. If it stayed,
+    it would get keys of a Key_Shared subscription, and prevent the redelivery of chunks, which the broker ties to a
+    consumer until all have left (seen on 4.0.8). With `adminUrl` the admin API is used, once the subscription exists.
     """
 
     def __init__(self, client: PulsarClient, options: PulsarOptions) -> None:

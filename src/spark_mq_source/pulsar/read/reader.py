@@ -215,7 +215,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         # `done` is a whole entry except for a start within a batch.
         whole = self._done.batch < 0
         ledger, entry = self._received
-        # A message that failed once was received again: the broker's copy is corrupt.
+        # A message that is corrupt again when received again is corrupt on the broker: the option applies.
         decoder.on_corrupt = options.on_corrupt if self._is_distrusted() else "fail"
         messages = 0
         try:

@@ -90,8 +90,7 @@ class PulsarStream:
             properties=dict(options.subscription_properties),
         )
         self._ends = EndWatch(self._client)
-        # The last result of `latest`, and how often it was repeated since: at a repetition, everything up to it is
-        # read.
+        # The last result of `latest`, and its number of repetitions: after the first, everything up to it is read.
         self._offered: dict[str, object] | None = None
         self._repeats = 0
         # The ends of topic-partitions whose last message a watcher cannot report.

@@ -1,10 +1,10 @@
-/* CRC-32 as zlib has it, of data of any length and alignment.
+/* CRC-32 as in zlib, of data of any length and alignment.
  *
- * Where the processor multiplies without carry (x86-64 with PCLMULQDQ), 64 bytes are folded at a time: data is a
- * polynomial, and a part of it may be replaced by what it is congruent to modulo the generator, some bytes further on.
- * What is left of it, 16 bytes, and everything elsewhere goes through tables, eight bytes at a time. The method is that
- * of V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009), section
- * "Reflected data"; the constants are powers of x modulo 0x04C11DB7, bits reversed.
+ * On processors with carry-less multiplication (x86-64 with PCLMULQDQ), 64 bytes are folded at a time: data is a
+ * polynomial, and a part of it may be replaced by a congruent one modulo the generator, some bytes further on. The last
+ * 16 bytes, and all data on other processors, go through tables, eight bytes at a time. The method is that of V. Gopal
+ * et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009), section "Reflected
+ * data"; the constants are powers of x modulo 0x04C11DB7, bits reversed.
  */
 #ifndef SPARK_MQ_SOURCE_CRC32_H
 #define SPARK_MQ_SOURCE_CRC32_H

@@ -328,7 +328,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
                     stop_at = self._find_end(consumer, cursor.position)
             self._counters.entries += 1
             self._counters.entry_bytes += len(got.body)
-            # A message that failed once was fetched again: the broker's copy is corrupt.
+            # A message that is corrupt again when fetched again is corrupt on the broker: the option applies.
             decoder.on_corrupt = options.on_corrupt if self._is_distrusted() else OnCorrupt.FAIL
             decoder.decode(got.body, cursor.began, stop_at)
             self._done = min(cursor.position, self._end)
