@@ -134,8 +134,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         """Return the plan of a read, without creating the subscription of a queue.
 
         Raises:
-            OptionError: a queue's topic is non-persistent, so that messages shown here would be lost for other
-                consumers.
+            OptionError: a queue's topic is non-persistent, so messages shown here would be lost for others.
             BrokerError: the subscription does not exist.
         """
         if options.subscription_type is None:

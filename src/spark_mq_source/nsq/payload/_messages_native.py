@@ -219,8 +219,7 @@ class MessageColumns(Columns):
         while at < end:
             size = read_u32(data + at) - _MIN_SIZE
             if self.value != cython.NULL:
-                # All values together are checked later; this one's first byte must not continue a sequence of the
-                # previous one.
+                # All values together are checked later; this one must not continue the previous one's last sequence.
                 if self.value_is_text and size and data[at + _MESSAGE_HEAD] & 0xC0 == 0x80:
                     is_text = False
                 put(self.value, row, data + at + _MESSAGE_HEAD, size)

@@ -242,8 +242,6 @@ class NsqConnection(SansIOConnection[Command, Event]):
             self._unsent += encode(Nop())
         self._silent_since = now
 
-    # Internals.
-
     def _decompress(self, stream: Stream, data: bytes | memoryview) -> None:
         for piece in stream.decompress(data):
             self._buffer.append(piece)

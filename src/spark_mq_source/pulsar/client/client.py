@@ -1,8 +1,7 @@
 """The client of one cluster, in parts: connections, admin API, topics, subscriptions and producers.
 
 One `PulsarClient` has the connections of one task or of the driver's planning. Requests share them: those for many
-topic-partitions are sent together, so that planning a thousand partitions takes a few round trips rather than
-thousands.
+topic-partitions are sent together, so that planning a thousand partitions takes a few round trips.
 """
 
 from __future__ import annotations

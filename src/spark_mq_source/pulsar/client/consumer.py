@@ -226,8 +226,7 @@ class Consumer(BaseConsumer):
         The cursor of a consumer that never acknowledges stays where it was opened: if it moved, TTL, eviction or
         trimming moved it (seen on broker 4.0.8).
 
-        The answer arrives after the messages in transit, so until then the queue may exceed its bound by the permits in
-        use.
+        The answer arrives after the messages in transit, so until then the queue may exceed its bound by the permits.
         """
         return self._unbounded_until(self._ask_bounds())
 

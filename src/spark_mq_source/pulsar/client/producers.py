@@ -185,8 +185,7 @@ class Producers(Topics):
         """Return the connection to the broker of a transaction coordinator, and have it loaded."""
         at = TopicPartition(COORDINATORS, number)
         session = self._lookup([at])[at]
-        # Once per load would be enough. With a request each time, a broker that just took over is ready for the next
-        # one.
+        # Once per load would be enough. A request each time makes sure that a broker that just took over is ready.
         loaded = session.request(
             lambda request_id: commands.TcClientConnectRequest(request_id, number),
             accepted(commands.TcClientConnectResponse),

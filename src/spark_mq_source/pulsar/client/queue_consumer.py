@@ -170,8 +170,7 @@ class QueueConsumer(BaseConsumer):
 class Acknowledgement(Future[object]):
     """The answers to the ACKs of `QueueConsumer.acknowledge`.
 
-    The consumer's queue is unbounded while a caller waits for the result: the answers arrive after the messages in
-    transit.
+    The consumer's queue is unbounded while a caller waits for the result: the answers arrive after other messages.
     """
 
     def __init__(self, inbox: Inbox[commands.Message], settled: Callable[[Acknowledgement], None]) -> None:

@@ -215,8 +215,7 @@ class Topics(Admin):
                         error.retryable = may_pass and not isinstance(error, final)
                         if not error.retryable:
                             raise
-                        # Keep the first error: a request without an answer ends its connection, and the other requests
-                        # on it.
+                        # Keep the first error: a request without an answer ends its connection, and so all others.
                         failure = failure or error
                 if failure is not None:
                     raise failure

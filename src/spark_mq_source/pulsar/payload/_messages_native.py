@@ -275,8 +275,7 @@ class EntryColumns(Columns):
     # The defaults of a message of a batch, and the values of a message outside a batch.
     entry: _Single
 
-    # The rest of a batch that is added in parts: its payload if that is not the entry's, the unwanted messages, and the
-    # next one.
+    # The rest of a batch that is added in parts: its payload if not the entry's, unwanted messages, the next one.
     rest_payload: object
     rest_skipped: cython.p_uchar
     rest_index: cython.Py_ssize_t

@@ -178,8 +178,7 @@ class ChunkAssembly:
         self._completed.pop(uuid, None)
         self._dropped.pop(uuid, None)
         overhead = len(uuid) + _OVERHEAD_BYTES
-        # Known from the first chunk on, but an error only if the message is complete: an abandoned one must not stop
-        # the read.
+        # Known from the first chunk on, but an error only in a complete message: an abandoned one must not raise.
         fits = total_bytes + overhead <= self._max_bytes
         pending = self._pending[uuid] = _Message(num_chunks, total_bytes, position, fits=fits)
         self.nbytes += overhead

@@ -317,8 +317,6 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             )
         self._lose(f"the broker closed the connection{self._still_open()}")
 
-    # Internals.
-
     def _take_frames(self, data: memoryview) -> int:
         events, consumers = self._events, self._consumers
         offset = 0

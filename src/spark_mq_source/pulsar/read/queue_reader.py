@@ -497,8 +497,6 @@ class _Inflow:
                     self._consumer.grant(max(0, -self._permits.outstanding) + SPARE_PERMITS)
             self._consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
 
-    # -- inside
-
     def _open(self) -> QueueConsumer:
         self._stands_by_until = time.monotonic() + STAND_BY_SECONDS
         with waiting(self._counters):

@@ -260,8 +260,7 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
         if self._options.end_at_termination and self._left is None and self._idle:
             bounds = self._client.fetch_bounds(list(_by_partition(self._sources())))
             are_ended = self._ends.are_ended({tp: one.last for tp, one in bounds.items()})
-            # Not at once: a trigger without data may follow, in which Spark completes results that wait for a
-            # watermark.
+            # Not at once: a trigger without data may follow, in which Spark completes results behind a watermark.
             if are_ended and self._idle > _IDLE_TRIGGERS:
                 # Spark commits a trigger when the next one begins, and there is none.
                 self.commit(end)

@@ -15,8 +15,7 @@ No deleted message is skipped unnoticed, because (all seen on broker 4.0.8)
 So after each gap, also a change of ledger, the reader requests the cursor. If it is not past the last entry received,
 then everything up to the end of the gap was sent or is not for delivery. If it is, the reader subscribes again at that
 entry, and the first rule shows whether anything is gone. The request is sent when the entry after the gap arrives, not
-when it is read: messages that are deleted while they are queued here are not lost. The reader rarely waits for the
-answer.
+when it is read: messages that are deleted while they are queued here are not lost. It rarely waits for the answer.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ A broker answers an ACK when it is in memory, and writes it to disk later: at on
 as well, but at most once a second (`managedLedgerDefaultMarkDeleteRateLimit`), otherwise after up to a minute
 (`managedLedgerCursorPositionFlushSeconds`). A killed broker forgets what it had not written, and delivers those entries
 again, with a redelivery count of 0 (seen on 4.0.8). So may a broker that unloads the topic in order, for ACKs that it
-has just answered (seen on 4.0.8: twice in 40 unloads immediately after the answers, never in 90 unloads 0.1 s or more
-after them).
+has just answered (seen on 4.0.8: twice in 40 unloads immediately after the answers, never in 90 after 0.1 s or more).
 """
 
 from __future__ import annotations

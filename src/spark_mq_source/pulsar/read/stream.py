@@ -78,8 +78,7 @@ class PulsarStream:
         self._client = PulsarClient(options)
         self._limiter = Limiter(self._client, options)
         self._guard = ProgressGuard(self._client, options)
-        # The subscription is exclusive: after an error, only closing the connection surely closes every consumer that
-        # was opened.
+        # The subscription is exclusive: after an error, only closing the connection surely closes all its consumers.
         self._pinning = PulsarClient(options)
         self._watchers: dict[TopicPartition, Consumer] = {}
         self._pins: dict[TopicPartition, Consumer] = {}
@@ -191,8 +190,7 @@ class PulsarStream:
             self._repeats = self._repeats + 1 if offered == self._offered == self.newest else 0
             self._offered = offered
             are_ended = self._repeats > 0 and self._ends.are_ended({tp: ends.get(tp, EARLIEST) for tp in bounds})
-            # Not at once: a trigger without data may follow, in which Spark completes results that wait for a
-            # watermark.
+            # Not at once: a trigger without data may follow, in which Spark completes results behind a watermark.
             if are_ended and self._repeats > 1:
                 # Spark commits a trigger when the next one begins, and there is none.
                 self.commit(offered)
@@ -254,8 +252,6 @@ class PulsarStream:
                 # What has vanished has no subscription either; the next trigger reports it.
                 there = set(self._partitions(done))
                 self._move_pins({tp: position for tp, position in done.items() if tp in there})
-
-    # -- inside
 
     def _watch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
         """Return the first and last position of each partition now: one round trip if all consumers are still open."""
@@ -350,8 +346,7 @@ class PulsarStream:
             self._open_pins(elsewhere)
             for tp, cursor in self._ask_pins(elsewhere).items():
                 target = targets[tp]
-                # A cursor right before a ledger's first entry is reported after the last one of the previous ledger
-                # (seen on 4.0.8).
+                # A cursor before a ledger's first entry is reported after the previous ledger's last (seen on 4.0.8).
                 is_there = cursor == target or (target.entry < 0 and cursor < target)
                 self._check_place(tp, cursor, target, is_there=is_there)
 

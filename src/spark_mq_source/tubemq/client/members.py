@@ -322,8 +322,7 @@ class GroupMember(_Member):
                     self.assignment -= changed
             else:
                 changed = frozenset()
-            # The next report lists all partitions held: otherwise the others would not be read until the group changes
-            # again.
+            # The next report lists all partitions held: else the others would be unread until the group changes.
             status = EventStatus.DONE if changed.issuperset(partitions) else EventStatus.FAILED
         except Exception:  # any error: an event without an answer stops the whole group
             logger.exception("group %s: event %s failed", self._group, event)
@@ -452,8 +451,7 @@ class ProducerMember(_Member):
             response = self._ask(request, commands.ProducerHeartbeatResponse, "heartbeat of a producer")
         except BrokerError as error:
             if error.code == NOT_READY and self.meta.topics:
-                # A master that has just taken over does not know the brokers yet; the previous locations are still
-                # valid.
+                # A master that has just taken over does not know the brokers yet: keep the previous locations.
                 return
             raise
         self._take_config(response.appd_config)

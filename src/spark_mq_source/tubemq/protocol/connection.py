@@ -230,8 +230,6 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
                 self._tick += 1
                 self._give_up()
 
-    # Internals.
-
     def _take_frames(self, data: memoryview) -> int:
         events = self._events
         offset = 0

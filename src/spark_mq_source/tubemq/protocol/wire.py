@@ -9,9 +9,8 @@
     block       = size *octet      ; size is an i32
     payload     = conn_header header body          ; the blocks' contents, one after the other (codec.py)
 
-All integers are big-endian. Block boundaries are those of the Java side's buffers and mean nothing: 8192 bytes are
-written, any size is read (seed "Client RPC", section 1, which says 8196 by mistake; server 2.4.0 sends 8192, accepts
-any).
+All integers are big-endian. Blocks are the Java side's buffers and mean nothing: 8192 bytes are written, any size is
+read, as by server 2.4.0 (seed "Client RPC", section 1, which says 8196 by mistake).
 """
 
 from __future__ import annotations
@@ -78,8 +77,7 @@ def encode_frame(serial_no: int, payload: bytes) -> bytes:
 class SeenBlocks:
     """Progress in an incomplete frame: the blocks already checked; offsets are relative to its start.
 
-    A fetch of half a MiB has 64 blocks and arrives in several pieces: without this, each piece would require all
-    checks.
+    A fetch of half a MiB has 64 blocks and arrives in several pieces, each of which would otherwise require all checks.
     """
 
     __slots__ = ("at", "bounds", "total")

@@ -219,8 +219,6 @@ class TubeMQStream:
         except MQSourceError as error:
             logger.warning("tubemq: the positions of group %s stay behind: %s", self._options.group_name, error)
 
-    # -- inside
-
     def _without_vanished(self, known: Positions, partitions: Partitions) -> Positions:
         if self._options.assignment is Assignment.SERVER:
             # Partitions of other members may come back.
@@ -466,8 +464,6 @@ class Membership(_Assigned):
                 logger.warning("tubemq: the position of %s in group %s stays behind: %s", tp, self._group, error)
         if self._member is not None:
             self._member.close()
-
-    # -- inside
 
     def _joined(self) -> GroupMember:
         error = None if self._member is None else self._member.error
