@@ -434,7 +434,7 @@ class _Keeper:
 
     def __init__(self, inflow: _Inflow) -> None:
         self._inflow = inflow
-        # A message on its way from one place to the next may be missed once.
+        # A message that moves from one queue to the next may be missed once.
         self._every_seconds = inflow.consumer.session.identified.msg_timeout_ms / 3000
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nsq touch", daemon=True)
@@ -451,7 +451,7 @@ class _Keeper:
         consumer = self._inflow.consumer
         while not self._done.wait(self._every_seconds):
             try:
-                # In the order of their way, so that moving messages are not missed.
+                # In the order in which messages move on, so that moving ones are not missed.
                 ids = consumer.queued_ids() + self._inflow.ids
                 consumer.touch(ids + self._inflow.held)
             except MQSourceError as error:

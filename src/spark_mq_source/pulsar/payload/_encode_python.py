@@ -100,7 +100,7 @@ class BatchPayload:
             order: their indices in `source`; None for all, in order.
             begin: index in `order` of the first row to add.
             end: index in `order` after the last row to add.
-            sequence_id: of the first.
+            sequence_id: id of the first row.
 
         Returns:
             The index in `order` of the first row that was not added; `stop` has the reason.
@@ -217,10 +217,10 @@ def group_rows(
 
     Args:
         explicit: the column ``partition``, None if it does not exist; NULL if the key decides.
-        hashes: of the keys, None if there are none; -1 if a row has no key.
+        hashes: hashes of the keys, None if there are none; -1 if a row has no key.
         order: the indices of the rows in question; None for all.
-        rows: how many rows there are in question.
-        partitions: how many partitions the topic has.
+        rows: number of rows in question.
+        partitions: number of partitions of the topic.
 
     Raises:
         IndexError: the partition of a row does not exist; its argument is the row's index.

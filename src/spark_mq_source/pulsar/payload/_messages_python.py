@@ -120,7 +120,7 @@ class EntryColumns(Columns):
         chunk_id: 〃
         num_chunks: 〃
         total_chunk_bytes: 〃
-        redelivery_count: of the rows that are added from now on; set by the caller.
+        redelivery_count: value for the rows that are added from now on; set by the caller.
     """
 
     def __init__(

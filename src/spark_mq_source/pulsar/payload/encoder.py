@@ -105,9 +105,9 @@ class EntryEncoder:
     into RecordBatches. Only `flush` ends an entry early.
 
     Args:
-        producer_id: of the SENDs.
-        producer_name: of the messages, as PRODUCER_SUCCESS gave it.
-        sequence_id: of the first message; each one has its own, counted up from here.
+        producer_id: id of the producer, for the SENDs.
+        producer_name: name of the producer, as in PRODUCER_SUCCESS.
+        sequence_id: id of the first message; each one has its own, counted up from here.
         max_message_bytes: the broker's maximum size of an entry, metadata and checksum included.
         compression: one of `core.compression.CODECS`. A payload that does not shrink is sent uncompressed.
         batching: whether messages are batched; False sends each alone.
@@ -123,7 +123,7 @@ class EntryEncoder:
         implementation: ``native`` or ``python``; None for that of the environment variable, else the best available.
 
     Attributes:
-        sequence_id: of the next row.
+        sequence_id: id of the next row.
 
     Raises:
         ImportError: `implementation` is ``native`` and the compiled encoder cannot be loaded.

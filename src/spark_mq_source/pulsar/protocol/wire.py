@@ -89,7 +89,7 @@ def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | N
 
     Args:
         data: the received bytes.
-        offset: where the frame begins.
+        offset: start of the frame.
         max_frame_bytes: a larger `total_size` is refused as soon as it is read.
 
     Raises:

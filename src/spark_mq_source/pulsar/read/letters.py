@@ -47,7 +47,7 @@ _TIME: Final = pa.timestamp("us", "UTC")
 
 _MAX_ROWS: Final = 10_000
 _MAX_BYTES: Final = 16 << 20
-"""Number of messages that are decoded and sent at once."""
+"""Maximum number and size of messages that are decoded and sent at once."""
 
 OpenWriter = Callable[[str, Counters], RowWriter]
 """Opens a writer to a topic, which updates the counters."""

@@ -391,7 +391,7 @@ class ProgressGuard:
         If no entry arrives, a cut past its start is kept: the task that reads the range then fails.
 
         Args:
-            starts: where the trigger begins.
+            starts: start of the trigger.
             ends: the last messages.
             cuts: `ends` within the limits.
 

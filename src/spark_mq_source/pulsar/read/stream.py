@@ -146,7 +146,7 @@ class PulsarStream:
         """Return the end of the next trigger. The first one of a new query moves the durable subscription to its start.
 
         Args:
-            start: where it begins; None if Spark does not pass it (before 4.2), and then no limits apply.
+            start: start of the trigger; None if Spark does not pass it (before 4.2), and then no limits apply.
             limited: whether the limits of the options apply.
 
         Raises:

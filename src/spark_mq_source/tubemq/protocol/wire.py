@@ -99,7 +99,7 @@ def take_frame(
 
     Args:
         data: the received bytes.
-        offset: where the frame begins.
+        offset: start of the frame.
         max_payload_bytes: a larger payload is refused as soon as its sizes are read.
         seen: the progress in this frame from earlier calls; updated here.
 

@@ -147,7 +147,7 @@ class TubeMQStream:
         """Return the end of the next trigger.
 
         Args:
-            start: where it begins; None if Spark does not pass it (before 4.2), and then no limits apply.
+            start: start of the trigger; None if Spark does not pass it (before 4.2), and then no limits apply.
             limited: whether the limits of the options apply.
 
         Raises:
