@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.net import transport
 from tests.fix_net import FaultProxy, ScriptedServer, TlsMaterial, failing_tls
 from tests.formats import Format
 
@@ -16,6 +18,13 @@ WITH_TLS = {
     "tubemq": {"tls": "true", "connectTimeout": "1s", "operationTimeout": "2s"},
     "nsq": {"nsqlookupdHttpAddresses": "https://{}", "tls": "true"},
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_peer_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget peers of earlier tests in this process: one of them may have answered without TLS at the same port."""
+    monkeypatch.setattr(transport, "_without_tls", set())
+    monkeypatch.setattr(transport, "_losses", Counter())
 
 
 def refusal(mq: Format, *, is_silent: bool = False, **options: object) -> str:

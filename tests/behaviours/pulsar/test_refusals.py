@@ -142,12 +142,18 @@ def test_columns_of_a_topic_without_a_schema(
     topic = pulsar_format.new_topic(partitions)
     given = {"serviceUrl": pulsar_format.broker.service_url, "topic": topic, "valueFormat": "auto"}
     source = PulsarNativeDataSource({name.lower(): value for name, value in given.items()} | {"flatten": str(flatten)})
-    make = source.streamReader if stream else source.reader
+
+    def make() -> None:
+        if stream:
+            source.streamReader(columns).initialOffset()  # the first method that Spark calls reports what is wrong
+        else:
+            source.reader(columns)
+
     if what is None:
-        make(columns)
+        make()
         return
     with pytest.raises(OptionError) as caught:
-        make(columns)
+        make()
     assert without_link(caught.value) == (
         f"format 'pulsar-native': {topic} has no schema, so valueFormat=auto cannot decode its values{what}: set "
         "valueFormat to their format (json, avro or protobuf, with valueSchema where it needs one), or read column "
