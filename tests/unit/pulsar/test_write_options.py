@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.core.options import READ, WRITE
+from spark_mq_source.core.options import WRITE
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.layout import JAVA_STRING_HASH, MURMUR3_32_HASH
 from spark_mq_source.pulsar.payload.schema import ValueSchema
@@ -181,12 +181,6 @@ def test_what_cannot_be_is_refused_all_at_once() -> None:
         "chunking='yes': expected true or false",
     ):
         assert words in str(caught.value)
-
-
-def test_what_is_for_writing_has_no_meaning_in_a_read() -> None:
-    given = {"serviceurl": "pulsar://b", "topic": "t", "compressiontype": "LZ4"}
-    with pytest.raises(OptionError, match="compressionType"):
-        PulsarOptions.from_spark(given, READ)
 
 
 def test_a_topic_is_not_needed_where_rows_say_theirs() -> None:
