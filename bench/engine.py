@@ -180,7 +180,7 @@ class Engine:
         found.write.format("noop").mode("overwrite").save()
 
     def _alone(self, job: Job) -> list[dict[str, float]]:
-        format_ = sources.OURS[job.format].format
+        format_ = sources.OURS[job.format]({}).format
         if job.verb == "write":
             return [_write_alone(job)]
         options = format_.parse_options(dict(job.options))
@@ -191,12 +191,12 @@ class Engine:
 
 def _read_alone(name: str, options: Any, task: Any) -> dict[str, float]:  # noqa: ANN401 - the format's own
     meter = sources.Meter()
-    batches = sources.OURS[name].format.read(options, task, pa.schema([("value", pa.binary())]))
+    batches = sources.OURS[name]({}).format.read(options, task, pa.schema([("value", pa.binary())]))
     return meter.read(sum(batch.num_rows for batch in batches))
 
 
 def _write_alone(job: Job) -> dict[str, float]:
-    format_ = sources.OURS[job.format].format
+    format_ = sources.OURS[job.format]({}).format
     batches = sources.load_once(job.file)
     schema = batches[0].schema
     options = format_.fit(format_.parse_write_options(dict(job.options), schema.names), schema)

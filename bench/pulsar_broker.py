@@ -145,7 +145,7 @@ class Broker:
     def keep_batches(self, path: Path, given: Mapping[str, str], columns: str | None) -> None:
         """Write the first batches that our reader makes with these options, unless the file is there."""
         if not path.exists():
-            format_ = OURS["pulsar-native"].format
+            format_ = OURS["pulsar-native"]({}).format
             schema = arrow_schema(spark_schema(columns))
             options = format_.fit_read(format_.parse_options(given), schema)
             batches = format_.read(options, format_.plan(options, ())[0], schema)

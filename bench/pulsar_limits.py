@@ -38,7 +38,7 @@ def limits(broker: Broker) -> Iterator[Case]:
     admin_url = broker.standalone.admin_url
 
     def plan() -> Sample:
-        format_ = OURS["pulsar-native"].format
+        format_ = OURS["pulsar-native"]({}).format
         options = format_.parse_options(broker.options(topic))
         started = time.perf_counter()
         ranges = format_.plan(options, ())

@@ -174,7 +174,7 @@ class _Typed:
             pass
 
     def _batches(self, job: Job) -> Iterator[pa.RecordBatch]:
-        format_ = OURS[job.format].format
+        format_ = OURS[job.format]({}).format
         schema = pa.schema(arrow_type_of_ddl(f"{job.columns}"))
         options = format_.fit_read(format_.parse_options(dict(job.options)), schema)
         (task,) = format_.plan(options, ())

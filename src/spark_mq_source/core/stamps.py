@@ -21,7 +21,7 @@ _compared: set[str] = set()
 
 
 def warn_of_stale_modules(imported: str) -> None:
-    """When a compiled module is imported, warn of each one older than its sources; not in an installed package."""
+    """Warn of each imported compiled module that is older than its sources; not in an installed package."""
     if imported in _compared or not (SOURCES.parent / "setup.py").exists():
         return
     names = [name for name in list(sys.modules) if name.startswith("spark_mq_source.") and name.endswith("_native")]

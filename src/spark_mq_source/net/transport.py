@@ -34,7 +34,7 @@ _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """How to verify a TLS peer, and the client's certificate.
+    """The verification of a TLS peer, and the client's certificate.
 
     Attributes:
         trust_certs: PEM file of the trusted authorities; None for those of the system.

@@ -244,9 +244,7 @@ def half_a_batch_cannot_be_acknowledged(c: Client) -> Any:
     return seen, c.deliveries(), [c.bodies[one].ack_set for one in ids]
 
 
-@trace(
-    ([None, 5, None, None, 2], [(1, (0, 0), 1)], [(6,), ()], (12, 2), (0, 1), 0), broker="featured", batch_indexes=True
-)
+@trace(([None, 5, None, None, 2], [(1, (0, 0), 1)], [(6,), ()], (12, 2), (0, 1), 0), broker="featured")
 def half_a_batch_can_be_acknowledged(c: Client) -> Any:
     ids = c.publish(3, 3)
     a = c.consume(SHARED, permits=20)
