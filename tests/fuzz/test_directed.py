@@ -17,6 +17,13 @@ def test_what_a_seed_makes_is_what_the_oracle_says(name: str, seed: int) -> None
     assert TARGETS[name].run(seed) > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "seed"), [pytest.param("directed_pulsar", 2912479039, id="an encryption key without its required fields")]
+)
+def test_a_seed_that_found_a_difference(name: str, seed: int) -> None:
+    assert TARGETS[name].run(seed) > 0
+
+
 def test_there_is_a_target_for_each_format_and_encoding() -> None:
     names = ["avro", "json", "nsq", "pairs", "protobuf", "pulsar", "tubemq"]
     assert list(TARGETS) == [f"directed_{name}" for name in names]

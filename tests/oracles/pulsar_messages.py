@@ -384,6 +384,8 @@ def unbase64(key: bytes) -> bytes:
 def context_of(said: Any) -> dict[str, Any]:
     """Return the encryption context of an entry, as the column has it."""
     keys = [parse(Key, key) for key in said.encryption_keys]
+    # Both are required, as Java's reader has it.
+    check(all(key.HasField("key") and key.HasField("value") for key in keys), "required")
     is_chunk = said.num_chunks_from_msg > 1
     number = said.compression
     return {
