@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 # The oldest supported dependencies have wheels for the older Pythons, so those come first.
-OLDEST_PYTHON ?= $(shell for name in python3.11 python3.12 python3.13; do $$name -c "" 2>/dev/null && echo $$name && break; done || true)
+OLDEST_PYTHON ?= $(shell for name in python3.10 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.10.*/bin/python python3.11 python3.12 python3.13; do $$name -c "" 2>/dev/null && echo $$name && break; done || true)
 PYTEST_FLAGS ?=
 SEEDS ?= 10000
 PROTOCOLS ?=
@@ -16,7 +16,7 @@ OLDEST_BIN := $(OLDEST_ENV)/bin
 NATIVE_SOURCES := $(wildcard $(addprefix src/spark_mq_source/,core/_*_native.py core/*.pxd values/_*_native.py values/*.pxd values/*/_*_native.py values/*/*.pxd values/*/*.h $(addprefix */payload/,_*_native.py *.pxd *.h)))
 BOOTSTRAP := tools/bootstrap.py
 # The tools of the compatibility environment, kept as new as in dev.txt.
-OLDEST_TOOLS := ^(pytest|pytest-timeout|hypothesis|cython|setuptools|pulsar-client|cryptography|fastavro)==
+OLDEST_TOOLS := ^(pytest|pytest-timeout|cython|setuptools|pulsar-client|cryptography)==
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -149,7 +149,7 @@ lock: setup ## Write requirements/*.txt anew: the newest versions, and the lowes
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 	    --no-annotate --custom-compile-command "make lock" pyproject.toml requirements/dev.in -o requirements/dev.txt
 	grep -E '$(OLDEST_TOOLS)' requirements/dev.txt > .make/oldest-tools.txt
-	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --no-emit-index-url --no-emit-find-links \
 	    --no-annotate --custom-compile-command "make lock" --resolution lowest-direct \
 	    -c .make/oldest-tools.txt pyproject.toml requirements/oldest.in -o requirements/oldest.txt
 

@@ -256,7 +256,7 @@ def describe_machine(broker: str) -> Document:
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
     packages = ("pyspark", "pyarrow", "pulsar-client", "lz4", "crc32c", "protobuf", "spark-mq-source")
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cores": os.cpu_count(),
         "cpu": cpu,
         "memory_gib": memory,

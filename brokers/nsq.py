@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from brokers.processes import ManagedProcess, free_ports, log_tail
 from spark_mq_source.testing import AuthorizedClient, AuthRequest
 from spark_mq_source.testing.settings import Authorize
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 START_TIMEOUT_S = 30.0
 

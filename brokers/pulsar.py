@@ -15,13 +15,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from brokers.cache import cache_folder, unpacked_artifact
 from brokers.class_data import ClassData
 from brokers.credentials import BASIC_PASSWORD, BASIC_USER, Credentials, make_credentials
 from brokers.processes import ManagedProcess, free_ports, log_tail
 from brokers.pulsar_admin import TEST_NAMESPACE, AdminError, PulsarAdmin
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 VERSION = "4.0.8"
 START_TIMEOUT_S = 180.0

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -39,6 +39,9 @@ from brokers.class_data import ClassData
 from brokers.credentials import Credentials, make_credentials
 from brokers.processes import ManagedProcess, free_ports, log_tail
 from brokers.tubemq_admin import MODIFY_TOKEN, AdminError, Topic, TubeAdmin
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 VERSION = "2.4.0"
 HOST = "127.0.0.1"

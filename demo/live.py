@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,4 +154,4 @@ def differences(table: DelayTable, flights: Sequence[Flight]) -> list[str]:
 
 def date(seconds: int) -> str:
     """The day of a time, in UTC."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d}"

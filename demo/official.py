@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from brokers.pulsar import PulsarStandalone
 from demo.data import Flight
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Publisher", "read_all"]
 

@@ -18,7 +18,7 @@ import venv
 from pathlib import Path
 
 UV_VERSION = "0.13.8"
-MINIMUM_PYTHON = (3, 11)
+MINIMUM_PYTHON = (3, 10)
 
 
 def run(*command: str | Path) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final
@@ -61,7 +61,7 @@ _PARTS: Final = re.compile(
     r"%\{(?P<column>[^}]*)\}|%(?P<token>.)|\\x(?P<code>[0-7][0-9a-fA-F])|\\(?P<escape>.)|(?P<text>[^%\\]+)|(?P<end>.)",
     re.DOTALL,
 )
-_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_START: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def default_line(known: Known, *, with_topic: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,11 @@ from typing import Final
 import typer
 
 from spark_mq_source.core.errors import OptionError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 # The names that Spark redacts, which all secret options have, pulsar-spark's authParams, or a password in a URL.
 _SECRET_NAME: Final = re.compile(r"secret|password|token$|access\.?key|authparams", re.IGNORECASE)

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from queue import Queue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 Read = Callable[[Any], Iterator["pa.RecordBatch"]]
 
-_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_START: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _AHEAD: Final = 16
 """The number of batches that wait to be printed, before their tasks wait too."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Final
 
 # Characters that break a line or control a terminal: a message may come from anyone.
@@ -56,7 +56,7 @@ def as_text(value: object, *, as_hex: bool = False) -> str:
     if isinstance(value, bytes):
         text = value.hex() if as_hex else value.decode("utf-8", "backslashreplace")
     elif isinstance(value, datetime):
-        text = value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        text = value.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     elif isinstance(value, Mapping) and tuple(value) in _POSITIONS:
         text = _position(*value.values())
     else:

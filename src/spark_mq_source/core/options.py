@@ -29,9 +29,12 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, overload
 
 from spark_mq_source.core.errors import OptionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -46,7 +49,13 @@ class Scope(enum.Flag):
     WRITE = enum.auto()  # df.write and writeStream
 
 
-class Section(enum.StrEnum):
+class StrEnum(str, enum.Enum):
+    """An enumeration of words: a member is its word, as in Python's own class of this name, which 3.10 lacks."""
+
+    __str__ = str.__str__
+
+
+class Section(StrEnum):
     """The sections of the reference, in its order."""
 
     CONNECT = "Connect"

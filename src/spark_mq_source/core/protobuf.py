@@ -31,7 +31,6 @@ from typing import (
     Any,
     Final,
     NamedTuple,
-    Required,
     TypeVar,
     get_args,
     get_origin,
@@ -47,7 +46,7 @@ from google.protobuf.message_factory import GetMessageClass
 from spark_mq_source.core.errors import CorruptMessageError
 
 _OPTIONAL, _REQUIRED, _REPEATED = 1, 2, 3
-_LABELS: Final[dict[object, int]] = {Required: _REQUIRED, tuple: _REPEATED, Sequence: _REPEATED}
+_LABELS: Final[dict[object, int]] = {tuple: _REPEATED, Sequence: _REPEATED}
 _PACKAGE: Final = "spark_mq_source"
 _UINT64: Final = 1 << 64
 
@@ -280,11 +279,11 @@ def serialized(message: Any) -> bytes:  # noqa: ANN401 - of protobuf's classes
 
 
 def _fields_of(message: type) -> Iterator[_Field]:
-    defaults: dict[str, object] = {}
-    if not is_typeddict(message):
+    defaults: dict[str, object]
+    if is_typeddict(message):
+        defaults = dict.fromkeys(message.__required_keys__, inspect.Parameter.empty)  # type: ignore[attr-defined]
+    else:
         defaults = {name: parameter.default for name, parameter in inspect.signature(message).parameters.items()}
-    elif message.__total__:  # type: ignore[attr-defined]
-        defaults = dict.fromkeys(message.__annotations__, inspect.Parameter.empty)
     for name, annotation in get_type_hints(message, include_extras=True).items():
         hint = annotation
         marks: dict[type, Any] = {}

@@ -3,7 +3,6 @@
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from spark_mq_source.core.options import (
     Options,
     Scope,
     Section,
+    StrEnum,
     at_least,
     between,
     duration_option,
@@ -27,7 +27,7 @@ from spark_mq_source.core.options import (
 EVERYWHERE: Final[Scope] = READ | STREAM | WRITE
 
 
-class OnCorrupt(enum.StrEnum):
+class OnCorrupt(StrEnum):
     """Action for a message that cannot be decoded."""
 
     FAIL = "fail"

@@ -3,7 +3,6 @@
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from spark_mq_source.core.options import (
     WRITE,
     Scope,
     Section,
+    StrEnum,
     at_least,
     between,
     duration_option,
@@ -44,7 +44,7 @@ DEFAULT_HTTP_PORT: Final = 4151
 DEFAULT_LOOKUPD_HTTP_PORT: Final = 4161
 
 
-class Compression(enum.StrEnum):
+class Compression(StrEnum):
     """Compression of a connection, in both directions."""
 
     NONE = "none"
@@ -52,14 +52,14 @@ class Compression(enum.StrEnum):
     SNAPPY = "snappy"
 
 
-class AckMode(enum.StrEnum):
+class AckMode(StrEnum):
     """Treatment of the messages that a batch read has read."""
 
     FIN = "fin"
     REQUEUE = "requeue"
 
 
-class OnMaxAttempts(enum.StrEnum):
+class OnMaxAttempts(StrEnum):
     """Action for a message that was delivered more than `maxAttempts` times."""
 
     FAIL = "fail"

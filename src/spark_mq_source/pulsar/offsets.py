@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Final, Generic, TypeVar
 
 from spark_mq_source.core import queue_offsets
@@ -477,12 +477,12 @@ def _parse_timestamp(value: object) -> int:
     if not isinstance(value, str):
         raise ValueError("expected milliseconds since 1970 or an ISO-8601 time such as 2013-01-01T05:15:00Z")  # noqa: TRY004 - all of a user's mistakes are ValueErrors
     try:
-        time = datetime.fromisoformat(value)
+        time = datetime.fromisoformat(re.sub("Z$", "+00:00", value))  # Python 3.10 does not know Z
     except ValueError:
         raise ValueError("expected milliseconds since 1970 or an ISO-8601 time such as 2013-01-01T05:15:00Z") from None
     if time.tzinfo is None:
         raise ValueError("a time without a zone is ambiguous; end it with Z or an offset such as +02:00")
-    milliseconds = -((datetime(1970, 1, 1, tzinfo=UTC) - time) // timedelta(milliseconds=1))
+    milliseconds = -((datetime(1970, 1, 1, tzinfo=timezone.utc) - time) // timedelta(milliseconds=1))
     if milliseconds < 0:
         raise ValueError("must not be before 1970")
     return milliseconds

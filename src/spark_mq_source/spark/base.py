@@ -502,5 +502,5 @@ def _plain(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return tuple(_plain(x) for x in value)
     if isinstance(value, datetime.datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=datetime.UTC)
+        return value.replace(tzinfo=datetime.timezone.utc)
     return value

@@ -86,7 +86,7 @@ class TriggerProgress:
         seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         observed = (progress.get("observedMetrics") or {}).get(DELAY) or {}
         oldest_us = observed.get("oldest_us")
-        at = datetime.fromisoformat(progress["timestamp"])
+        at = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00"))  # Python 3.10 does not know Z
         return cls(
             query=progress.get("name") or progress["id"][:8],
             batch=progress["batchId"],

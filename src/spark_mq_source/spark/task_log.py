@@ -40,8 +40,8 @@ def log_to_stderr(level: str) -> None:
     """
     if not level:
         return
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None:
+    number = logging.getLevelName(level.upper())
+    if not isinstance(number, int):
         raise OptionError(f"{ENVIRONMENT}={level}: expected DEBUG, INFO, WARNING or ERROR")
     package = logging.getLogger("spark_mq_source")
     package.setLevel(number)

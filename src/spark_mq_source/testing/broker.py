@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spark_mq_source.testing.http import Handler, HttpError, Request, serve_client
 from spark_mq_source.testing.lookup import LookupHttp, Node, Registry
@@ -17,6 +17,9 @@ from spark_mq_source.testing.nsqd_http import NsqdHttp
 from spark_mq_source.testing.protocol import Connection
 from spark_mq_source.testing.queues import Broker
 from spark_mq_source.testing.settings import NsqSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 

@@ -3,7 +3,6 @@
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
 
-import enum
 import hashlib
 import re
 import zoneinfo
@@ -17,6 +16,7 @@ from spark_mq_source.core.options import (
     WRITE,
     Scope,
     Section,
+    StrEnum,
     at_least,
     between,
     duration_option,
@@ -41,7 +41,7 @@ WITH_MEMORY: Final = 303
 """The qryPriorityId that also returns messages in the broker's memory, also to filtered reads (seen on 2.4.0)."""
 
 
-class Assignment(enum.StrEnum):
+class Assignment(StrEnum):
     """Party that assigns partitions to a streaming query."""
 
     SERVER = "server"

@@ -76,9 +76,10 @@ class OAuth2Authentication:
         with _lock:
             now = time.monotonic()
             client = self._credentials()
-            token = _tokens.get((self, *client))
+            key = (self, *client)
+            token = _tokens.get(key)
             if token is None or now >= token.until or (challenge is not None and now >= token.since + _FRESH_SECONDS):
-                token = _tokens[self, *client] = self._fetch(now, *client)
+                token = _tokens[key] = self._fetch(now, *client)
         return token.text.encode()
 
     def principal(self, data: bytes) -> str:

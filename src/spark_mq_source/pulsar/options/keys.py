@@ -3,17 +3,16 @@
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_mq_source.core.options import WRITE, Options, Scope, Section, option
+from spark_mq_source.core.options import WRITE, Options, Scope, Section, StrEnum, option
 from spark_mq_source.core.shared_options import EVERYWHERE, parse_one_of
 from spark_mq_source.values.encodings import PRIMITIVES
 from spark_mq_source.values.options import DEFINED, RAW, value_message_option, value_schema_option
 
 
-class KeyValueEncodingType(enum.StrEnum):
+class KeyValueEncodingType(StrEnum):
     """Place of the key of a KEY_VALUE schema."""
 
     SEPARATED = "SEPARATED"

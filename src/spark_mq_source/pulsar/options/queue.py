@@ -3,7 +3,6 @@
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
 
-import enum
 import itertools
 import re
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from spark_mq_source.core.options import (
     Options,
     Scope,
     Section,
+    StrEnum,
     at_least,
     between,
     duration_option,
@@ -34,7 +34,7 @@ _KEY_HASHES: Final = 65536
 """Keys are divided by a hash below this (PersistentStickyKeyDispatcherMultipleConsumers; Key_Shared, Pulsar's docs)."""
 
 
-class SubscriptionType(enum.StrEnum):
+class SubscriptionType(StrEnum):
     """Way in which the consumers connected to a subscription at the same time share its messages."""
 
     EXCLUSIVE = "exclusive"
@@ -47,28 +47,28 @@ SHARED_TYPES: Final = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 """Types whose messages go to several consumers, which therefore have no positions."""
 
 
-class InitialPosition(enum.StrEnum):
+class InitialPosition(StrEnum):
     """Start of a subscription that is created."""
 
     LATEST = "latest"
     EARLIEST = "earliest"
 
 
-class AckMode(enum.StrEnum):
+class AckMode(StrEnum):
     """Treatment of the messages that a batch read of a subscription has read."""
 
     ACK = "ack"
     NACK = "nack"
 
 
-class OnMaxRedeliver(enum.StrEnum):
+class OnMaxRedeliver(StrEnum):
     """Action for a message that was redelivered more than `maxRedeliverCount` times."""
 
     FAIL = "fail"
     DEAD_LETTER = "deadLetter"
 
 
-class KeySharedMode(enum.StrEnum):
+class KeySharedMode(StrEnum):
     """Division of the keys of a Key_Shared subscription among its consumers."""
 
     AUTO_SPLIT = "auto_split"

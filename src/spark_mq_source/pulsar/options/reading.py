@@ -3,7 +3,6 @@
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
 
-import enum
 import re
 import warnings
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from spark_mq_source.core.options import (
     Options,
     Scope,
     Section,
+    StrEnum,
     at_least,
     between,
     duration_option,
@@ -47,7 +47,7 @@ _REPEATED_REPETITION: Final = re.compile(
 )
 
 
-class OnEncrypted(enum.StrEnum):
+class OnEncrypted(StrEnum):
     """Action for a message whose payload is encrypted."""
 
     FAIL = "fail"

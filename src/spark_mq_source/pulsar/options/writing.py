@@ -3,7 +3,6 @@
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +14,7 @@ from spark_mq_source.core.options import (
     Options,
     Scope,
     Section,
+    StrEnum,
     between,
     duration_option,
     option,
@@ -25,7 +25,7 @@ from spark_mq_source.pulsar.offsets import is_persistent
 from spark_mq_source.pulsar.payload.schema import ValueSchema, parse_schema
 
 
-class DeliveryGuarantee(enum.StrEnum):
+class DeliveryGuarantee(StrEnum):
     """Guarantee about how often a row is stored after failures and retries."""
 
     AT_LEAST_ONCE = "at-least-once"

@@ -15,11 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated, Final, NamedTuple, TypeAlias, TypedDict, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from spark_mq_source.core.protobuf import Int32, Int64, Uint32, Uint64
 
 _T = TypeVar("_T")
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+
+    _makes_frozen_dataclass = dataclass_transform(frozen_default=True, field_specifiers=(field,))
+else:
+    _makes_frozen_dataclass = lambda function: function  # noqa: E731 - the type checker's words mean nothing at run time
+
 
 NO_ID: Final = -1
 """The absent id: 2^64-1 on the wire."""
@@ -28,7 +36,7 @@ COMMAND_TYPES: Final[dict[type, int]] = {}
 """Every command in use, with its number in `BaseCommand.Type`, which is also the number of its field."""
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+@_makes_frozen_dataclass
 def _command(command_type: int) -> Callable[[type[_T]], type[_T]]:
     """Return a decorator that makes a class the command of this type, and a frozen dataclass."""
 

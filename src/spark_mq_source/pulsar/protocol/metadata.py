@@ -6,7 +6,7 @@ The loops that decode entries use the field numbers of `TAGS`, not protobuf.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Required, TypedDict
+from typing import Annotated, Final, TypedDict
 
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf import Int32, Int64, ProtobufCodec, Uint32, Uint64
@@ -14,15 +14,24 @@ from spark_mq_source.pulsar.protocol.commands import KeyValue
 from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 
 
-class EncryptionKeys(TypedDict, total=False):
+class _EncryptionKey(TypedDict):
+    key: Annotated[str, 1]
+    value: Annotated[bytes, 2]
+
+
+class EncryptionKeys(_EncryptionKey, total=False):
     """A data key, encrypted with the key of this name."""
 
-    key: Required[Annotated[str, 1]]
-    value: Required[Annotated[bytes, 2]]
     metadata: Annotated[Sequence[KeyValue], 3]
 
 
-class MessageMetadata(TypedDict, total=False):
+class _RequiredMetadata(TypedDict):
+    producer_name: Annotated[str, 1]
+    sequence_id: Annotated[Uint64, 2]
+    publish_time: Annotated[Uint64, 3]
+
+
+class MessageMetadata(_RequiredMetadata, total=False):
     """Metadata of an entry: a message, a batch, or a chunk.
 
     Attributes:
@@ -31,9 +40,6 @@ class MessageMetadata(TypedDict, total=False):
         num_messages_in_batch: absent for a single message.
     """
 
-    producer_name: Required[Annotated[str, 1]]
-    sequence_id: Required[Annotated[Uint64, 2]]
-    publish_time: Required[Annotated[Uint64, 3]]
     properties: Annotated[Sequence[KeyValue], 4]
     replicated_from: Annotated[str, 5]
     partition_key: Annotated[str, 6]

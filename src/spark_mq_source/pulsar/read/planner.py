@@ -21,7 +21,7 @@ from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
 
 logger = logging.getLogger(__name__)
 
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "<": operator.lt,

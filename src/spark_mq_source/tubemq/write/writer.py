@@ -16,7 +16,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Final, cast
@@ -150,10 +150,14 @@ class RowEncoder:
             try:
                 moment = _EPOCH + timedelta(minutes=minute)
                 if not is_local:
-                    moment = moment.replace(tzinfo=UTC).astimezone(self._zone)
+                    moment = moment.replace(tzinfo=timezone.utc).astimezone(self._zone)
                     if cast("timedelta", moment.utcoffset()) % timedelta(minutes=1):
                         # An offset of the local mean time, Shanghai's until 1901, has seconds.
-                        moment = (_EPOCH + timedelta(microseconds=time_us)).replace(tzinfo=UTC).astimezone(self._zone)
+                        moment = (
+                            (_EPOCH + timedelta(microseconds=time_us))
+                            .replace(tzinfo=timezone.utc)
+                            .astimezone(self._zone)
+                        )
                         return f"{moment.year:04}{moment:%m%d%H%M}"
             except OverflowError:
                 raise UnwritableRowError("tubemq: a row has a message_time outside the years 1 to 9999") from None
