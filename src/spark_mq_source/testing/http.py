@@ -45,6 +45,20 @@ Handler = Callable[[Request], Any]
 """Answers a request: text or bytes unchanged, None as an empty body, other values as JSON. Raises HttpError."""
 
 
+def find_route(routes: Mapping[tuple[str, str], Handler], request: Request) -> Handler:
+    """Return the handler of a request's method and path.
+
+    Raises:
+        HttpError: there is no such path, or not with this method.
+    """
+    route = routes.get((request.method, request.path))
+    if route is None:
+        if any(path == request.path for _, path in routes):
+            raise HttpError(405, "METHOD_NOT_ALLOWED")
+        raise HttpError(404, "NOT_FOUND")
+    return route
+
+
 async def serve_client(handler: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer the requests of one connection until it ends."""
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spark_mq_source.testing.http import HttpError, Request
+from spark_mq_source.testing.http import Handler, HttpError, Request, find_route
 from spark_mq_source.testing.queues import is_valid_name
 from spark_mq_source.testing.settings import VERSION
 
@@ -145,19 +145,21 @@ class LookupHttp:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._routes: Mapping[tuple[str, str], Callable[[Request], Any]] = {
+        self._routes: Mapping[tuple[str, str], Handler] = {
             ("GET", "/ping"): lambda _: "OK",
             ("GET", "/info"): lambda _: {"version": VERSION},
             ("GET", "/topics"): lambda _: {"topics": registry.topics()},
             ("GET", "/channels"): lambda request: {"channels": registry.channels(_need(request, "topic"))},
             ("GET", "/nodes"): lambda _: {"producers": registry.nodes()},
             ("GET", "/lookup"): self._lookup,
-            ("POST", "/topic/create"): self._create_topic,
+            ("POST", "/topic/create"): lambda request: registry.add(_need_name(request, "topic"), None),
             ("POST", "/topic/delete"): self._delete_topic,
             ("POST", "/topic/tombstone"): lambda request: registry.bury(
                 _need(request, "topic"), _need(request, "node")
             ),
-            ("POST", "/channel/create"): self._create_channel,
+            ("POST", "/channel/create"): lambda request: registry.add(
+                _need_name(request, "topic"), _need_name(request, "channel")
+            ),
             ("POST", "/channel/delete"): self._delete_channel,
         }
 
@@ -167,12 +169,7 @@ class LookupHttp:
         Raises:
             HttpError: nsqlookupd would answer another status than 200.
         """
-        route = self._routes.get((request.method, request.path))
-        if route is None:
-            if any(path == request.path for _, path in self._routes):
-                raise HttpError(405, "METHOD_NOT_ALLOWED")
-            raise HttpError(404, "NOT_FOUND")
-        return route(request)
+        return find_route(self._routes, request)(request)
 
     def _lookup(self, request: Request) -> object:
         topic = _need(request, "topic")
@@ -183,17 +180,8 @@ class LookupHttp:
             "producers": [node.document() for node in self._registry.producers(topic)],
         }
 
-    def _create_topic(self, request: Request) -> None:
-        topic = _need(request, "topic")
-        if not is_valid_name(topic):
-            raise HttpError(400, "INVALID_ARG_TOPIC")
-        self._registry.add(topic, None)
-
     def _delete_topic(self, request: Request) -> None:
         self._registry.forget(_need(request, "topic"), None)
-
-    def _create_channel(self, request: Request) -> None:
-        self._registry.add(_need_name(request, "topic"), _need_name(request, "channel"))
 
     def _delete_channel(self, request: Request) -> None:
         if not self._registry.forget(_need_name(request, "topic"), _need_name(request, "channel")):

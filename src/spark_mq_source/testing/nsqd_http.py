@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from spark_mq_source.testing import protocol
-from spark_mq_source.testing.http import HttpError, Request
+from spark_mq_source.testing.http import Handler, HttpError, Request, find_route
 from spark_mq_source.testing.protocol import Connection, IncompleteError, take_mpub
 from spark_mq_source.testing.queues import Channel, Topic, is_valid_name
 from spark_mq_source.testing.settings import VERSION
@@ -41,14 +41,14 @@ class NsqdHttp:
     def __init__(self, server: Server, *, encrypted: bool) -> None:
         self._server = server
         self._encrypted = encrypted
-        self._routes: Mapping[tuple[str, str], Callable[[Request], Any]] = {
+        self._routes: Mapping[tuple[str, str], Handler] = {
             ("GET", "/ping"): lambda _: "OK",
             ("GET", "/info"): self._info,
             ("GET", "/stats"): self._stats,
             ("POST", "/pub"): self._pub,
             ("POST", "/mpub"): self._mpub,
             ("POST", "/topic/create"): self._create_topic,
-            ("POST", "/topic/delete"): self._delete_topic,
+            ("POST", "/topic/delete"): lambda request: server.broker.delete_topic(self._topic(request).name),
             ("POST", "/topic/empty"): self._empty_topic,
             ("POST", "/topic/pause"): self._pause_topic,
             ("POST", "/topic/unpause"): self._pause_topic,
@@ -73,12 +73,7 @@ class NsqdHttp:
             raise HttpError(403, "TLS_REQUIRED")
         if request.path.startswith("/config/"):
             return self._config(request)
-        route = self._routes.get((request.method, request.path))
-        if route is None:
-            if any(path == request.path for _, path in self._routes):
-                raise HttpError(405, "METHOD_NOT_ALLOWED")
-            raise HttpError(404, "NOT_FOUND")
-        answer = route(request)
+        answer = find_route(self._routes, request)(request)
         self._server.broker.pump(time.monotonic())
         return answer
 
@@ -157,9 +152,6 @@ class NsqdHttp:
 
     def _create_topic(self, request: Request) -> None:
         self._new_topic(request)
-
-    def _delete_topic(self, request: Request) -> None:
-        self._server.broker.delete_topic(self._topic(request).name)
 
     def _empty_topic(self, request: Request) -> None:
         if "topic" in request.parameters and not is_valid_name(request.first("topic")):

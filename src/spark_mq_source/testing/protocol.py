@@ -16,10 +16,10 @@ from typing import Any, Final, Protocol
 
 from spark_mq_source.core.errors import RemoteProtocolError
 from spark_mq_source.nsq.protocol.compression import DeflateStream, SnappyStream, Stream
+from spark_mq_source.nsq.protocol.wire import ERROR, RESPONSE, encode_frame
 from spark_mq_source.testing.queues import Broker, Channel, InFlight, is_valid_name
 from spark_mq_source.testing.settings import VERSION, AuthorizedClient, AuthRequest, NsqSettings
 
-_RESPONSE, _ERROR = 0, 1
 _MAX_LINE_BYTES: Final = 16 * 1024
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _TURN_BYTES: Final = 1024 * 1024
@@ -271,8 +271,8 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data if self.codec is None else self.codec.compress(data))
 
-    def _answer(self, body: bytes, kind: int = _RESPONSE) -> None:
-        self._answers.append((len(body) + 4).to_bytes(4, "big") + kind.to_bytes(4, "big") + body)
+    def _answer(self, body: bytes, kind: int = RESPONSE) -> None:
+        self._answers.append(encode_frame(kind, body))
 
     def _send_answers(self) -> None:
         if self._answers:
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
             start = 4
             self._magic_read = True
             if data[:4] != b"  V2":
-                self._answer(b"E_BAD_PROTOCOL", _ERROR)
+                self._answer(b"E_BAD_PROTOCOL", ERROR)
                 self._end()
         try:
             while start < len(data) and not self._ended:
@@ -324,7 +324,7 @@ class Connection(asyncio.Protocol):
         except IncompleteError as incomplete:
             self._wanted = incomplete.wanted - start
         except _FatalError as error:
-            self._answer(str(error).encode(), _ERROR)
+            self._answer(str(error).encode(), ERROR)
             self._end()
         return start
 
@@ -668,7 +668,7 @@ class Connection(asyncio.Protocol):
         assert self.channel is not None  # noqa: S101 - checked by the callers
         reason = "ID not in flight" if self.channel.owner_of(ident) is None else "client does not own message"
         text = f"E_{command}_FAILED {command} {ident.decode(errors='replace')} failed {reason}"
-        self._answer(text.encode(), _ERROR)
+        self._answer(text.encode(), ERROR)
 
     def _body(self, data: bytes, start: int, command: str) -> tuple[bytes, int]:
         size = _size(data, start)

@@ -8,7 +8,6 @@ frames as published, so that the work per message is a list slice.
 from __future__ import annotations
 
 import random
-import re
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -16,14 +15,15 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Protocol
 
+from spark_mq_source.nsq.protocol.commands import parse_name
+from spark_mq_source.nsq.protocol.wire import MESSAGE_HEAD_BYTES
 from spark_mq_source.testing.settings import NsqSettings
 
-_NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 # size, frame type, timestamp in nanoseconds, attempts; then 16 bytes of id, then the body
 _HEAD: Final = struct.Struct(">iiqH")
 _ATTEMPTS: Final = slice(16, 18)
 _ID: Final = slice(18, 34)
-HEAD_SIZE: Final = 34
+HEAD_SIZE: Final = MESSAGE_HEAD_BYTES
 
 # A message id is 64 bits in hex: 2^20 nanoseconds since this epoch, the node (10 bits), a number (12 bits).
 _EPOCH: Final = 1288834974288
@@ -35,7 +35,11 @@ _WRITE_BYTES: Final = 256 * 1024
 
 def is_valid_name(name: str) -> bool:
     """Return whether a topic or channel name is valid: 1 to 64 of `.a-zA-Z0-9_-`, including the suffix #ephemeral."""
-    return 1 <= len(name) <= 64 and _NAME.fullmatch(name) is not None
+    try:
+        parse_name(name)
+    except ValueError:
+        return False
+    return True
 
 
 def message_id(frame: bytes) -> bytes:
