@@ -103,21 +103,6 @@ def until(broker: NsqUnderTest, topic: str, channel: str = "c", **wanted: object
 # -- topics and channels
 
 
-def test_only_the_first_channel_gets_what_was_published_before(nsq: NsqUnderTest, connect: Connect):
-    topic = nsq.topic()
-    nsq.publish(topic, b"early")
-    nsq.create(topic, "first")
-    until(nsq, topic, "first", depth=1)
-    nsq.create(topic, "second")
-    nsq.publish(topic, b"late")
-    until(nsq, topic, "first", depth=2, message_count=2)
-    until(nsq, topic, "second", depth=1, message_count=1)
-    for channel, bodies in (("first", [b"early", b"late"]), ("second", [b"late"])):
-        client = connect()
-        client.subscribe(topic, channel, ready=10)
-        assert sorted(client.bodies(len(bodies))) == bodies
-
-
 def test_an_ephemeral_channel_goes_with_its_last_subscriber_and_takes_an_ephemeral_topic_along(
     nsq: NsqUnderTest, connect: Connect
 ):
@@ -139,24 +124,6 @@ def test_an_ephemeral_channel_holds_no_more_than_its_queue(nsq_private: Private,
     broker.publish(topic, *(b"%d" % number for number in range(50)))
     until(broker, topic, "kept", depth=50, message_count=50)
     until(broker, topic, "c#ephemeral", depth=10, message_count=50)
-
-
-def test_a_paused_channel_delivers_nothing_and_a_paused_topic_passes_nothing_on(nsq: NsqUnderTest, connect: Connect):
-    topic = nsq.topic("c")
-    client = connect()
-    client.subscribe(topic, ready=10)
-    nsq.post("/channel/pause", topic=topic, channel="c")
-    nsq.publish(topic, b"a")
-    until(nsq, topic, depth=1, paused=True)
-    client.expect_nothing(0.3)
-    nsq.post("/channel/unpause", topic=topic, channel="c")
-    assert client.bodies(1) == [b"a"]
-    nsq.post("/topic/pause", topic=topic)
-    nsq.publish(topic, b"b")
-    assert nsq.topic_stats(topic)["depth"] == 1
-    client.expect_nothing(0.3)
-    nsq.post("/topic/unpause", topic=topic)
-    assert client.bodies(1) == [b"b"]
 
 
 def test_deleting_a_channel_or_topic_closes_its_connections(nsq: NsqUnderTest, connect: Connect):
@@ -190,66 +157,6 @@ def test_emptying_a_channel_forgets_also_what_is_in_flight_and_deferred(nsq: Nsq
 # -- messages in flight
 
 
-def test_what_is_not_answered_in_time_comes_again_and_touch_holds_it(nsq: NsqUnderTest, connect: Connect):
-    topic = nsq.topic("c")
-    client = connect()
-    assert client.identify(msg_timeout=1000)["msg_timeout"] == 1000
-    client.subscribe(topic, ready=2)
-    nsq.publish(topic, b"lost", b"touched")
-    got = {body: (ident, attempts) for ident, attempts, body in (client.message(), client.message())}
-    assert [attempts for _, attempts in got.values()] == [1, 1]
-    again = touch_until_a_message_comes(client, got[b"touched"][0])
-    assert again == (got[b"lost"][0], 2, b"lost")
-    until(nsq, topic, timeout_count=1, in_flight_count=2)
-    for ident, _ in got.values():
-        client.tell(f"FIN {ident}")
-    until(nsq, topic, in_flight_count=0, depth=0)
-
-
-def touch_until_a_message_comes(client: Client, ident: str) -> tuple[str, int, bytes]:
-    """Touches a message more often than its timeout; nsqd may take seconds to see that another one timed out."""
-    client.sock.settimeout(0.2)
-    started_s = time.monotonic()
-    while True:
-        assert time.monotonic() - started_s < 60, "nothing came"
-        client.tell(f"TOUCH {ident}")
-        try:
-            return client.message()
-        except TimeoutError:
-            continue
-
-
-def test_touch_cannot_hold_a_message_beyond_the_longest_timeout(nsq_private: Private, connect: Connect):
-    broker = nsq_private(max_msg_timeout_ms=1500)
-    topic = broker.topic("c")
-    client = connect(broker)
-    client.identify(msg_timeout=1000)
-    client.subscribe(topic, ready=2)
-    broker.publish(topic, b"a")
-    started_s = time.monotonic()
-    ident, _, _ = client.message()
-    assert touch_until_a_message_comes(client, ident) == (ident, 2, b"a")
-    assert time.monotonic() - started_s >= 1.4
-
-
-def test_a_message_can_be_given_back_at_once_or_with_a_delay(nsq_private: Private, connect: Connect):
-    broker = nsq_private(max_req_timeout_ms=1000)
-    topic = broker.topic("c")
-    client = connect(broker)
-    client.subscribe(topic, ready=1)
-    broker.publish(topic, b"a")
-    ident, _, _ = client.message()
-    client.tell(f"REQ {ident} 0")
-    assert client.message() == (ident, 2, b"a")
-    client.tell(f"REQ {ident} 99999999")  # taken for the longest delay
-    until(broker, topic, deferred_count=1, in_flight_count=0, requeue_count=2)
-    assert client.message() == (ident, 3, b"a")
-    client.tell("CLS")
-    assert client.response() == (0, b"CLOSE_WAIT")
-    client.tell(f"REQ {ident} 0")
-    until(broker, topic, depth=1, in_flight_count=0, requeue_count=3)
-
-
 def test_a_deferred_message_comes_when_its_time_has_come(nsq: NsqUnderTest, connect: Connect):
     topic = nsq.topic("c", "d")
     client = connect()
@@ -265,22 +172,6 @@ def test_a_deferred_message_comes_when_its_time_has_come(nsq: NsqUnderTest, conn
     assert client.bodies(1) == [b"later still"]
     assert time.monotonic() - started_s >= 0.7
     until(nsq, topic, "d", deferred_count=0, depth=3)
-
-
-def test_no_more_is_in_flight_than_the_client_is_ready_for(nsq: NsqUnderTest, connect: Connect):
-    topic = nsq.topic("c")
-    nsq.publish(topic, *(b"%d" % number for number in range(10)))
-    client = connect()
-    client.subscribe(topic, ready=3)
-    idents = [client.message()[0] for _ in range(3)]
-    client.expect_nothing(0.3)
-    client.tell(f"FIN {idents[0]}")
-    idents.append(client.message()[0])
-    client.expect_nothing(0.3)
-    client.tell("RDY 0")
-    client.send(b"".join(f"FIN {ident}\n".encode() for ident in idents[1:]))
-    client.expect_nothing(0.3)
-    until(nsq, topic, depth=6, in_flight_count=0)
 
 
 def test_several_consumers_share_a_channel(nsq: NsqUnderTest, connect: Connect):
@@ -704,113 +595,6 @@ def test_a_restart_keeps_every_message_and_a_crash_keeps_topics_and_channels(nsq
     broker.broker.restart(crash=True)
     assert [c["channel_name"] for c in broker.topic_stats(topic)["channels"]] == ["c"]
     assert broker.channel_stats(topic, "c")["client_count"] == 0
-
-
-HOUR_MS = 3_600_000
-"""A sync of the disk queue that no test waits for: the number of messages alone decides."""
-
-
-def crash_with(nsq_private: Private, **settings: Any) -> tuple[NsqUnderTest, str]:
-    broker = nsq_private(sync_timeout_ms=HOUR_MS, **settings)
-    return broker, broker.topic("c")
-
-
-def bodies_after_a_crash(broker: NsqUnderTest, topic: str, connect: Connect, expected: int) -> list[tuple[int, bytes]]:
-    """The attempts and bodies of all messages that come after a kill; no more than expected."""
-    broker.broker.restart(crash=True)
-    client = connect(broker)
-    # One at a time: of two copies in flight at once nsqd takes one FIN.
-    client.subscribe(topic, ready=1)
-    found = []
-    for _ in range(expected):
-        ident, attempts, body = client.message()
-        client.tell(f"FIN {ident}")
-        found.append((attempts, body))
-    client.expect_nothing(0.3)
-    return sorted(found)
-
-
-def numbers(start: int, end: int) -> list[bytes]:
-    return [b"%04d" % number for number in range(start, end)]
-
-
-def test_a_crash_loses_what_is_in_memory_and_in_flight_and_keeps_what_is_on_disk(
-    nsq_private: Private, connect: Connect
-):
-    broker, topic = crash_with(nsq_private, mem_queue_size=0, sync_every=1)
-    broker.publish(topic, *numbers(0, 30))
-    client = connect(broker)
-    client.subscribe(topic, ready=15)
-    taken = [client.message() for _ in range(15)]
-    # From a disk queue they come in order.
-    assert [body for _, _, body in taken] == numbers(0, 15)
-    client.tell("RDY 0")
-    for ident, _, _ in taken[:5]:
-        client.tell(f"FIN {ident}")
-    until(broker, topic, depth=15, in_flight_count=10)
-    assert bodies_after_a_crash(broker, topic, connect, 15) == [(1, body) for body in numbers(15, 30)]
-
-
-def test_a_crash_delivers_again_what_was_finished_since_the_last_sync(nsq_private: Private, connect: Connect):
-    """As often as it was never delivered: nsqd forgets on a kill that it was."""
-    broker, topic = crash_with(nsq_private, mem_queue_size=0, sync_every=100)
-    # One write and one read each in the topic, one write in the channel: both are synced with the last.
-    broker.publish(topic, *numbers(0, 100))
-    until(broker, topic, depth=100)
-    client = connect(broker)
-    client.subscribe(topic, ready=1)
-    assert client.bodies(40) == numbers(0, 40)
-    until(broker, topic, depth=59, in_flight_count=1)
-    assert bodies_after_a_crash(broker, topic, connect, 100) == [(1, body) for body in numbers(0, 100)]
-
-
-def test_a_crash_passes_on_again_what_the_topic_passed_on_since_its_last_sync(nsq_private: Private, connect: Connect):
-    broker, topic = crash_with(nsq_private, mem_queue_size=0, sync_every=150)
-    broker.publish(topic, *numbers(0, 100))
-    until(broker, topic, depth=100)
-    broker.publish(topic, *numbers(100, 150))
-    # Synced: the topic at 150 and 300 writes and reads, the channel at 150 writes.
-    until(broker, topic, depth=150)
-    broker.publish(topic, *numbers(150, 200))
-    until(broker, topic, depth=200)
-    twice = [(1, body) for body in numbers(150, 200)]
-    assert bodies_after_a_crash(broker, topic, connect, 250) == sorted([(1, body) for body in numbers(0, 200)] + twice)
-
-
-def test_a_crash_loses_a_disk_queue_that_was_never_synced(nsq_private: Private, connect: Connect):
-    broker, topic = crash_with(nsq_private, mem_queue_size=0, sync_every=1000)
-    broker.publish(topic, *numbers(0, 30))
-    until(broker, topic, depth=30)
-    assert bodies_after_a_crash(broker, topic, connect, 0) == []
-
-
-def test_a_crash_keeps_of_a_topic_without_channels_what_was_on_disk(nsq_private: Private, connect: Connect):
-    broker = nsq_private(mem_queue_size=10, sync_every=1, sync_timeout_ms=HOUR_MS)
-    topic = broker.topic()
-    broker.publish(topic, *numbers(0, 30))
-    assert broker.topic_stats(topic)["backend_depth"] == 20
-    assert bodies_after_a_crash(broker, topic, connect, 20) == [(1, body) for body in numbers(10, 30)]
-
-
-def test_what_a_restart_kept_a_crash_keeps_as_well(nsq_private: Private, connect: Connect):
-    broker, topic = crash_with(nsq_private)
-    broker.publish(topic, *numbers(0, 3))
-    broker.broker.restart()
-    broker.publish(topic, b"lost")
-    until(broker, topic, depth=4)
-    assert bodies_after_a_crash(broker, topic, connect, 3) == [(1, body) for body in numbers(0, 3)]
-
-
-def test_the_disk_queue_is_synced_in_time(nsq_private: Private, connect: Connect):
-    broker = nsq_private(mem_queue_size=0, sync_every=1_000_000, sync_timeout_ms=100)
-    topic = broker.topic("c")
-    broker.publish(topic, *numbers(0, 30))
-    client = connect(broker)
-    client.subscribe(topic, ready=2500)
-    assert client.bodies(30) == numbers(0, 30)
-    until(broker, topic, depth=0, in_flight_count=0)
-    time.sleep(1)  # nothing tells when it is synced
-    assert bodies_after_a_crash(broker, topic, connect, 0) == []
 
 
 def test_a_broker_listens_where_it_did_before(nsq_private: Private):
