@@ -30,7 +30,6 @@ import org.apache.pulsar.client.api.MessageIdAdv;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
-import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
@@ -87,8 +86,6 @@ public class JavaClient {
                 return values(request);
             case "share":
                 return share(request);
-            case "visit":
-                return visit(request);
             case "reconsume":
                 return reconsume(request);
             case "reject":
@@ -348,45 +345,6 @@ public class JavaClient {
             }
         }
         return messages;
-    }
-
-    /** What one consumer takes of a subscription before it leaves, without acknowledging the last ones. */
-    private static ObjectNode visit(JsonNode request) throws Exception {
-        ObjectNode answer = JSON.createObjectNode();
-        ArrayNode ids = answer.putArray("ids");
-        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(request.get("ms").asLong());
-        Consumer<byte[]> consumer = client(request).newConsumer()
-                .topic(request.get("topic").asText())
-                .subscriptionName(request.get("subscription").asText())
-                .subscriptionType(SubscriptionType.valueOf(request.get("type").asText()))
-                .receiverQueueSize(request.get("queue").asInt())
-                .subscribe();
-        boolean hasLeft = false;
-        try {
-            int left = request.get("most").asInt();
-            for (long ms; left > 0 && (ms = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime())) > 0;) {
-                Message<byte[]> message = consumer.receive((int) ms, TimeUnit.MILLISECONDS);
-                if (message == null) {
-                    break;
-                }
-                left--;
-                if (left < request.get("dropped").asInt()) {
-                    continue;
-                }
-                // Sent within 100 ms, or when the consumer is closed.
-                consumer.acknowledge(message);
-                MessageIdAdv id = (MessageIdAdv) message.getMessageId();
-                ids.add(JSON.createArrayNode().add(id.getLedgerId()).add(id.getEntryId()).add(id.getBatchIndex()));
-            }
-        } finally {
-            try {
-                consumer.close();
-                hasLeft = true;
-            } catch (PulsarClientException error) {
-                System.err.println("a consumer did not close: " + error);
-            }
-        }
-        return answer.put("hasLeft", hasLeft);
     }
 
     /** What a consumer's own dead letter policy makes of the messages of a topic, none of which it acknowledges. */

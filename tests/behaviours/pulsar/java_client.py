@@ -87,37 +87,6 @@ class JavaClient(JavaProgram):
         )
         return _messages(found)
 
-    def visit(
-        self,
-        broker: PulsarUnderTest,
-        topic: str,
-        *,
-        kind: str,
-        subscription: str,
-        most: int,
-        seconds: float,
-        queue: int = 20,
-        dropped: int = 0,
-    ) -> tuple[list[tuple[int, int, int]], bool]:
-        """What one more consumer of a subscription acknowledges before it leaves, and whether it left in order.
-
-        Args:
-            broker: where.
-            topic: full name.
-            kind: `Shared` or `Key_Shared`.
-            subscription: its name.
-            most: how many messages it takes.
-            seconds: how long it waits for them, in all.
-            queue: how many the client fetches ahead.
-            dropped: how many of the last ones it does not acknowledge.
-
-        Returns:
-            The ids (ledger, entry, batch index) of those that it acknowledged.
-        """
-        how = {"type": kind, "subscription": subscription, "most": most, "queue": queue, "dropped": dropped}
-        found = self._ask(broker, do="visit", topic=topic, ms=round(seconds * 1000), **how)
-        return [(ledger, entry, index) for ledger, entry, index in found["ids"]], found["hasLeft"]
-
     def reject(self, broker: PulsarUnderTest, topic: str, letters: str, count: int) -> list[dict[str, Any]]:
         """What the client's own dead letter policy stores of messages that nobody acknowledges; as `consume` has them.
 

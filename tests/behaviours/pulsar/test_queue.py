@@ -26,7 +26,6 @@ from tests.behaviours.pulsar.queues import (
     read_tasks,
     values,
 )
-from tests.behaviours.pulsar.raw_producer import RawProducer, chunk, metadata
 from tests.behaviours.pulsar.streams import numbered, publish
 from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats import schema_of
@@ -77,22 +76,6 @@ def test_what_a_compacted_topic_leaves_out_does_not_wait_for_ever(
     assert query.until(11) == [*numbered(100)[90:], "last"]
     assert backlog(pulsar, topic) == 0
     assert query.plan() == (query.at, [])
-
-
-@pytest.mark.slow
-def test_a_chunk_is_not_acknowledged_with_what_is_behind_it(
-    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]
-):
-    topic = pulsar.topic()
-    query = queue(topic, subscriptionType="Failover", readCompacted="true")
-    with RawProducer(PulsarFormat(pulsar).service, topic) as producer:
-        producer.send(metadata(chunk("u", 0, 2, 6)), b"abc")
-        producer.send(metadata(), b"between")
-        assert query.trigger() == ["between"]
-        assert backlog(pulsar, topic) == 1
-        producer.send(metadata(chunk("u", 1, 2, 6)), b"def")
-        assert query.until(2) == ["between", "abcdef"]
-    assert backlog(pulsar, topic) == 0
 
 
 # -- batch reads
@@ -196,20 +179,6 @@ def test_a_drain_is_not_done_over(pulsar: PulsarUnderTest):
         FORMAT.read(options, task, pa.schema([("value", pa.binary())]), tries=1)
 
 
-def test_chunked_messages_are_whole_and_once(pulsar: PulsarUnderTest, tmp_path: Path):
-    topic = pulsar.topic()
-    producer = pulsar.client().create_producer(topic, chunking_enabled=True, batching_enabled=False)
-    large = [bytes([65 + n]) * (12 << 20) for n in range(2)]
-    for value in (b"small", large[0], b"between", large[1]):
-        producer.send(value)
-    producer.close()
-    options = drain_options(pulsar, topic, walDir=tmp_path, runId="r", maxRows=4)
-    for _ in range(2):
-        table = read(options, "value binary")
-        assert table.column("value").to_pylist() == [b"small", large[0], b"between", large[1]]
-    wait_until_acknowledged(pulsar, topic)
-
-
 # -- streams
 
 
@@ -244,35 +213,6 @@ def test_a_trigger_has_at_most_maxrowspertrigger(pulsar: PulsarUnderTest, queue:
     assert sorted(q.until(100)) == sorted(numbered(50, "0.") + numbered(50, "1."))
 
 
-def test_a_task_is_retried_with_the_same_rows(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(30))
-    q = queue(topic)
-    _, tasks = q.plan()
-    first = read_tasks(q.options, tasks)
-    assert values(first) == numbered(30)
-    publish(pulsar, topic, ["newer"])
-    assert read_tasks(q.options, tasks).equals(first)
-
-
-def test_a_batch_is_replayed_after_a_restart_of_the_driver(
-    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]
-):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(30))
-    q = queue(topic)
-    end, tasks = q.plan()
-    first = read_tasks(q.options, tasks)
-    q.restart()
-    publish(pulsar, topic, ["newer"])
-    again, tasks = q.plan()
-    assert again == end
-    assert read_tasks(q.options, tasks).equals(first)
-    q.at = end
-    q.stream.commit(end)
-    assert q.until(1) == ["newer"]
-
-
 class KilledError(Exception):
     """A task ends here."""
 
@@ -302,29 +242,6 @@ def test_an_attempt_that_dies_between_log_and_ack_loses_and_repeats_nothing(
     assert q.trigger() == []
 
 
-def test_a_consumer_that_is_cut_between_log_and_ack_acknowledges_on_the_next(
-    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
-):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(30))
-    q = queue(topic)
-    cut = []
-    acknowledge = _Inflow.acknowledge
-
-    def cut_off(self: _Inflow) -> None:
-        if not cut:
-            cut.append(True)
-            pulsar.admin.unload(topic)
-            self._consumer.session.close()
-        acknowledge(self)
-
-    monkeypatch.setattr(_Inflow, "acknowledge", cut_off)
-    assert q.until(30) == numbered(30)
-    assert cut
-    wait_until_acknowledged(pulsar, topic)
-    assert q.trigger() == []
-
-
 def test_a_topic_that_is_unloaded_again_and_again_is_read_once(
     pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
 ):
@@ -350,16 +267,6 @@ def test_a_topic_that_is_unloaded_again_and_again_is_read_once(
         return backlog(pulsar, topic) == 0
 
     wait_until(is_acknowledged, "all of it is acknowledged")
-
-
-def test_two_tasks_share_a_partition(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(100))
-    q = queue(topic, consumersPerPartition=2)
-    _, tasks = q.plan()
-    assert len(tasks) == 2
-    assert sorted(q.until(100)) == sorted(numbered(100))
-    wait_until_acknowledged(pulsar, topic)
 
 
 def test_tasks_are_as_many_as_minpartitions(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
@@ -542,22 +449,6 @@ def test_what_is_put_off_first_is_kept_for_a_subscription_that_begins_at_latest(
     assert values(read(drain_options(pulsar, topic, **how, ackMode="nack", nackDelay="2s"))) == numbered(5)
     assert sorted(values(read(drain_options(pulsar, topic, **how)))) == numbered(5)
     wait_until_acknowledged(pulsar, f"{topic}-{SUBSCRIPTION}-RETRY")
-
-
-def test_all_that_is_there_now_is_read_and_no_more(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
-    topic = pulsar.topic(2)
-    for partition in range(2):
-        publish(pulsar, f"{topic}-partition-{partition}", numbered(10, f"{partition}."))
-    q = queue(topic, maxRowsPerTrigger=7)
-    q.stream.cap_at_current_end()
-    publish(pulsar, f"{topic}-partition-0", ["newer"])
-    found: list[str] = []
-    while True:
-        before = q.at
-        found += q.trigger()
-        if q.at == before:
-            break
-    assert len(found) == 20
 
 
 def test_what_others_hold_does_not_keep_it_from_ending(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from spark_mq_source.core.errors import BrokerError, ResourceBusyError, ServiceNotReadyError
+from spark_mq_source.core.errors import ResourceBusyError, ServiceNotReadyError
 from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Subscription
@@ -27,9 +26,6 @@ from tests.formats.pulsar import PulsarFormat
 
 PATIENCE = 30.0
 NAME = "s"
-SHARED_TYPES = [SubType.Shared, SubType.Key_Shared]
-ALONE_TYPES = [SubType.Exclusive, SubType.Failover]
-
 Open = Callable[..., QueueConsumer]
 Entry = tuple[int, int]
 
@@ -118,104 +114,6 @@ def test_entries_are_acknowledged_one_by_one(pulsar: PulsarUnderTest, open_consu
     assert again.request_stats().result(PATIENCE).msg_backlog == 0
 
 
-@pytest.mark.parametrize("kind", SHARED_TYPES)
-def test_what_is_put_back_comes_again_and_is_counted(pulsar: PulsarUnderTest, open_consumer: Open, kind: SubType):
-    topic = pulsar.topic()
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(6)])
-    consumer = open_consumer(topic, kind)
-    consumer.grant(100)
-    take(consumer, 6)
-    for times in range(1, 4):
-        consumer.put_back(sent[:3])
-        again = take(consumer, 3)
-        assert ids(again) == sent[:3]
-        assert counts(again) == [times] * 3
-    assert nothing_comes(consumer)
-
-
-@pytest.mark.parametrize("kind", ALONE_TYPES)
-def test_who_is_alone_puts_everything_back_uncounted(pulsar: PulsarUnderTest, open_consumer: Open, kind: SubType):
-    topic = pulsar.topic()
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(6)])
-    consumer = open_consumer(topic, kind)
-    consumer.grant(100)
-    take(consumer, 6)
-    consumer.acknowledge(sent[1:2]).result(PATIENCE)
-    consumer.put_back(sent[:1])
-    again = take(consumer, 5)
-    # Seen on broker 4.0.8: Exclusive and Failover rewind, whatever was asked for, and count nothing.
-    assert ids(again) == [*sent[:1], *sent[2:]]
-    assert counts(again) == [0] * 5
-
-
-@pytest.mark.parametrize("kind", SHARED_TYPES)
-def test_what_a_closed_consumer_had_goes_to_another(pulsar: PulsarUnderTest, open_consumer: Open, kind: SubType):
-    topic = pulsar.topic()
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(6)])
-    first = open_consumer(topic, kind)
-    first.grant(100)
-    take(first, 6)
-    first.put_back(sent[:1])
-    assert counts(take(first, 1)) == [1]
-    second = open_consumer(topic, kind)
-    second.grant(100)
-    assert nothing_comes(second, 0.5)
-    first.acknowledge(sent[5:]).result(PATIENCE)
-    first.close(timeout_seconds=PATIENCE)
-    got = sorted(take(second, 5), key=lambda message: message.entry_id)
-    assert ids(got) == sent[:5]
-    # Seen on broker 4.0.8: what was counted stays, and the end of a consumer counts for nothing.
-    assert counts(got) == [1, 0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("kind", list(SubType))
-def test_what_a_lost_consumer_had_goes_to_the_next(pulsar: PulsarUnderTest, open_consumer: Open, kind: SubType):
-    topic = pulsar.topic()
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(6)])
-    first = open_consumer(topic, kind)
-    first.grant(100)
-    take(first, 6)
-    if kind in SHARED_TYPES:
-        first.put_back(sent[:3])
-        assert counts(take(first, 3)) == [1] * 3
-    first.session.close()
-    wait_until(lambda: not subscription_stats(pulsar, topic)["consumers"], "the broker knows that it is gone")
-    second = open_consumer(topic, kind)
-    second.grant(100)
-    got = take(second, 6)
-    assert ids(got) == sent
-    # Seen on broker 4.0.8: nobody was left to count for.
-    assert counts(got) == [0] * 6
-
-
-def test_an_acknowledgement_from_another_consumer(pulsar: PulsarUnderTest, open_consumer: Open):
-    topic = pulsar.topic()
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(6)])
-    first, second = open_consumer(topic, consumer_name="first"), open_consumer(topic, consumer_name="second")
-    first.grant(100)
-    take(first, 6)
-    second.acknowledge(sent[:3]).result(PATIENCE)
-    stats = subscription_stats(pulsar, topic)
-    unacked = {one["consumerName"]: one["unackedMessages"] for one in stats["consumers"]}
-    assert (stats["msgBacklog"], unacked) == (3, {"first": 3, "second": 0})
-    first.close(timeout_seconds=PATIENCE)
-    second.grant(100)
-    assert ids(take(second, 3)) == sent[3:]
-
-
-def test_what_does_not_exist_is_acknowledged_too(pulsar: PulsarUnderTest, open_consumer: Open):
-    """Seen on broker 4.0.8: an answer to ACK says that it was read, and nothing of what was in it."""
-    topic = pulsar.topic()
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(6)])
-    consumer = open_consumer(topic)
-    ledger = sent[-1][0]
-    for nowhere in [(ledger, 99), (ledger + 1000, 0), (-1, -1), (0, 0)]:
-        consumer.acknowledge([nowhere]).result(PATIENCE)
-    assert consumer.request_stats().result(PATIENCE).msg_backlog == 6
-    consumer.grant(100)
-    assert ids(take(consumer, 6)) == sent
-
-
 def test_an_acknowledgement_that_crosses_the_end_of_its_consumer_fails_when_that_is_closed(
     pulsar: PulsarUnderTest, fault_proxy: Callable[[str, int], FaultProxy]
 ):
@@ -242,22 +140,6 @@ def test_an_acknowledgement_that_crosses_the_end_of_its_consumer_fails_when_that
 
 def active(*consumers: QueueConsumer) -> list[bool]:
     return [consumer.is_active for consumer in consumers]
-
-
-def test_a_failover_subscription_has_one_active_consumer(pulsar: PulsarUnderTest, open_consumer: Open):
-    topic = pulsar.topic()
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(6)])
-    first = open_consumer(topic, SubType.Failover, consumer_name="a")
-    first.grant(100)
-    take(first, 6)
-    first.acknowledge(sent[:2]).result(PATIENCE)
-    second = open_consumer(topic, SubType.Failover, consumer_name="b", priority_level=1)
-    second.grant(100)
-    assert nothing_comes(second, 2.0)
-    assert active(first, second) == [True, False]
-    first.close(timeout_seconds=PATIENCE)
-    assert ids(take(second, 4)) == sent[2:]
-    assert second.is_active
 
 
 def test_who_only_asks_does_not_take_a_failover_subscription_over(pulsar: PulsarUnderTest, open_consumer: Open):
@@ -302,129 +184,6 @@ def test_an_exclusive_subscription_has_one_consumer(pulsar: PulsarUnderTest, ope
     assert open_consumer(topic, SubType.Shared).request_stats().result(PATIENCE).type == "Shared"
 
 
-def test_the_keys_of_a_subscription_are_divided(pulsar: PulsarUnderTest, open_consumer: Open):
-    topic = pulsar.topic()
-    keys = [f"k{n}" for n in range(20)]
-    consumers = [open_consumer(topic, SubType.Key_Shared, consumer_name=f"c{n}") for n in range(2)]
-    for consumer in consumers:
-        consumer.grant(1000)
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(100)], keys=keys)
-    got = [ids(messages) for messages in receive_all(consumers, 100)]
-    assert sorted(got[0] + got[1]) == sent
-    # Each consumer has its keys for itself, in their order.
-    of_key = [{n % 20 for n, entry in enumerate(sent) if entry in taken} for taken in map(set, got)]
-    assert all(of_key)
-    assert not of_key[0] & of_key[1]
-    assert got == [sorted(got[0]), sorted(got[1])]
-
-
-def receive_all(consumers: Sequence[QueueConsumer], count: int) -> list[list[Any]]:
-    """What each consumer got of so many messages."""
-    found: list[list[Any]] = [[] for _ in consumers]
-    deadline = time.monotonic() + PATIENCE
-    while sum(map(len, found)) < count:
-        assert time.monotonic() < deadline, f"{list(map(len, found))} of {count} messages came"
-        for one, consumer in zip(found, consumers, strict=True):
-            one.extend(consumer.receive(max_bytes=1 << 20, timeout_seconds=0.05))
-    return found
-
-
-def test_a_key_stays_where_it_is_until_it_is_acknowledged(pulsar: PulsarUnderTest, open_consumer: Open):
-    """Seen on broker 4.0.8: also if its hash belongs to another consumer now; what was sent is not taken back."""
-    topic = pulsar.topic()
-    keys = [f"k{n}" for n in range(20)]
-    # Names say how the hashes are divided.
-    first = open_consumer(topic, SubType.Key_Shared, consumer_name="c0")
-    first.grant(1000)
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(20)], keys=keys)
-    take(first, 20)
-    second = open_consumer(topic, SubType.Key_Shared, consumer_name="c1")
-    second.grant(1000)
-    publish(pulsar, topic, [b"more %d" % n for n in range(20)], keys=keys)
-    # Those of the first that remain the first's come; no message of a key that moves does.
-    kept = take(first, 1)
-    assert nothing_comes(second)
-    first.acknowledge(sent).result(PATIENCE)
-    kept_and_moved = receive_all([first, second], 20 - len(kept))
-    assert kept_and_moved[1]
-
-
-def sticky_keys(count: int, *, below: bool) -> list[str]:
-    """Keys in the lower or the upper half of the hashes: MurmurHash3 (32 bits, seed 0) modulo 65536."""
-    found: list[str] = []
-    for n in itertools.count():
-        key = f"k{n}"
-        if (murmur3(key.encode()) % 65536 < 32768) == below:
-            found.append(key)
-        if len(found) == count:
-            return found
-    raise AssertionError
-
-
-def murmur3(data: bytes) -> int:
-    """MurmurHash3_x86_32 without its sign, of seed 0, as `Murmur3_32Hash` of the broker."""
-    mask, value = 0xFFFFFFFF, 0
-
-    def mixed(k: int) -> int:
-        k = k * 0xCC9E2D51 & mask
-        return (k << 15 | k >> 17) * 0x1B873593 & mask
-
-    whole = len(data) // 4 * 4
-    for at in range(0, whole, 4):
-        value ^= mixed(int.from_bytes(data[at : at + 4], "little"))
-        value = ((value << 13 | value >> 19) & mask) * 5 + 0xE6546B64 & mask
-    if data[whole:]:
-        value ^= mixed(int.from_bytes(data[whole:], "little"))
-    value ^= len(data)
-    value = (value ^ value >> 16) * 0x85EBCA6B & mask
-    value = (value ^ value >> 13) * 0xC2B2AE35 & mask
-    return (value ^ value >> 16) & 0x7FFFFFFF
-
-
-def test_sticky_consumers_get_the_keys_of_their_ranges(pulsar: PulsarUnderTest, open_consumer: Open):
-    topic = pulsar.topic()
-    low, high = sticky_keys(5, below=True), sticky_keys(5, below=False)
-    upper = open_consumer(topic, SubType.Key_Shared, key_ranges=((32768, 65535),))
-    upper.grant(1000)
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(20)], keys=[*low, *high])
-    of_upper = [entry for n, entry in enumerate(sent) if n % 10 >= 5]
-    assert ids(take(upper, 10)) == of_upper
-    # Nobody has the others' hashes: they wait.
-    assert nothing_comes(upper)
-    with pytest.raises(BrokerError, match=r"ConsumerAssignError \(19\)"):
-        open_consumer(topic, SubType.Key_Shared, key_ranges=((60000, 65535),), timeout="3s")
-    with pytest.raises(BrokerError):
-        open_consumer(topic, SubType.Key_Shared, timeout="3s")
-    lower = open_consumer(topic, SubType.Key_Shared, key_ranges=((0, 10000), (10001, 32767)))
-    lower.grant(1000)
-    assert ids(take(lower, 10)) == [entry for entry in sent if entry not in of_upper]
-
-
-def test_unacknowledged_messages_are_limited_by_the_broker(pulsar: PulsarUnderTest, open_consumer: Open):
-    namespace = pulsar.new_namespace()
-    pulsar.admin.request("POST", f"namespaces/{namespace}/maxUnackedMessagesPerConsumer", 5)
-    topic = pulsar.topic(namespace=namespace)
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(20)])
-    consumer = open_consumer(topic)
-    consumer.grant(100)
-
-    def is_blocked() -> bool:
-        return bool(consumer.request_stats().result(PATIENCE).blocked_consumer_on_unacked_msgs)
-
-    wait_until(is_blocked, "the broker sends no more")
-    unacked = consumer.request_stats().result(PATIENCE).unacked_messages
-    assert 5 <= unacked < 20
-    begun = take(consumer, unacked)
-    assert nothing_comes(consumer)
-    assert len(begun) == unacked
-
-    rest = list(begun)
-    while len(rest) < 20:
-        consumer.acknowledge(ids(rest)).result(PATIENCE)
-        rest += take(consumer, 1)
-    assert ids(rest) == sent
-
-
 def test_what_the_broker_shows_of_a_subscription_and_its_consumers(pulsar: PulsarUnderTest, open_consumer: Open):
     topic = pulsar.topic()
     how: dict[str, Any] = {"properties": {"team": "a", "ü": ""}, "priority_level": 3, "consumer_name": "spark-0"}
@@ -449,17 +208,6 @@ def test_where_a_new_subscription_begins(pulsar: PulsarUnderTest, open_consumer:
     consumer.grant(10)
     expected = after if initial is InitialPosition.Latest else before + after
     assert ids(take(consumer, len(expected))) == expected
-
-
-def test_consumers_of_lower_levels_come_first(pulsar: PulsarUnderTest, open_consumer: Open):
-    topic = pulsar.topic()
-    second = open_consumer(topic, priority_level=1)
-    first = open_consumer(topic, priority_level=0)
-    grant(second, 100)
-    grant(first, 10)
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(15)])
-    assert ids(take(first, 10)) == sent[:10]
-    assert ids(take(second, 5)) == sent[10:]
 
 
 @pytest.mark.parametrize("kind", list(SubType))
@@ -498,33 +246,3 @@ def test_a_topic_that_is_not_persistent(pulsar: PulsarUnderTest, open_consumer: 
     consumer.put_back(ids(messages))
     assert nothing_comes(consumer)
     consumer.acknowledge(ids(messages)).result(PATIENCE)
-
-
-def test_each_message_is_one_consumers_whoever_joins_and_leaves(pulsar: PulsarUnderTest, open_consumer: Open):
-    import pulsar as official
-
-    topic = pulsar.topic()
-    first = open_consumer(topic)
-    first.grant(100)
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(300)])
-    ours = take(first, 50)
-    first.acknowledge(ids(ours[:40])).result(PATIENCE)
-    other = pulsar.client().subscribe(topic, NAME, official.ConsumerType.Shared, receiver_queue_size=60)
-    theirs = [other.receive(20_000) for _ in range(60)]
-    for message in theirs:
-        other.acknowledge(message)
-    # It does not wait for the answers, and its acknowledgements may be lost when it is closed before they are there.
-    wait_until(
-        lambda: first.request_stats().result(PATIENCE).msg_backlog == 200, "the broker knows of all that is done"
-    )
-    # What it has not acknowledged goes to whoever is there next, as does what the other one has queued.
-    first.close(timeout_seconds=PATIENCE)
-    other.close()
-    second = open_consumer(topic)
-    second.grant(1000)
-    rest = take(second, 300 - 40 - 60)
-    assert nothing_comes(second, 0.5)
-    second.acknowledge(ids(rest)).result(PATIENCE)
-    of_theirs = [(one.message_id().ledger_id(), one.message_id().entry_id()) for one in theirs]
-    assert sorted(ids(ours[:40]) + of_theirs + ids(rest)) == sent
-    assert second.request_stats().result(PATIENCE).msg_backlog == 0

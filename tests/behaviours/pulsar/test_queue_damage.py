@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,14 +15,6 @@ from tests.fix_net import HOST, Fault, FaultProxy
 from tests.formats.pulsar import PulsarFormat
 
 SIZE = 500_000
-
-
-@pytest.fixture
-def link(pulsar: PulsarUnderTest) -> Iterator[FaultProxy]:
-    """What stands between the broker and us; a standalone broker sends its clients back there."""
-    parts = urlsplit(pulsar.service_url)
-    with FaultProxy(parts.hostname or "", parts.port or 0) as proxy:
-        yield proxy
 
 
 def publish(pulsar: PulsarUnderTest) -> tuple[str, list[str]]:
