@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
@@ -18,7 +17,6 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from spark_mq_source.net.write_ahead import TaskLog, open_folder
 from spark_mq_source.nsq.protocol.codec import encode
 from spark_mq_source.nsq.protocol.commands import Touch
 from spark_mq_source.nsq.read.planner import plan_batch
@@ -26,7 +24,7 @@ from spark_mq_source.nsq.read.reader import read_range
 from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import numbered, read, read_options, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import Fault, FaultProxy, TlsMaterial, free_port
+from tests.fix_net import FaultProxy, TlsMaterial, free_port
 from tests.formats import schema_of
 
 Start = Callable[..., NsqUnderTest]
@@ -69,19 +67,6 @@ def test_a_peek_puts_everything_back(nsq: NsqUnderTest):
     rows = read(read_options(nsq, topic, maxRows=50))
     assert sorted(values(rows)) == numbered(50)
     assert sorted(rows.column("attempts").to_pylist()) == [1] * 30 + [2] * 20
-
-
-def test_batches_are_no_larger_than_asked_for(nsq: NsqUnderTest, tmp_path: Path):
-    topic = filled(nsq, 3000)
-    for more in ({}, {"walDir": str(tmp_path / "wal"), "runId": "r"}):
-        options = read_options(nsq, topic, maxRows=1500, maxBatchRows=200, **more)
-        sizes = [
-            batch.num_rows
-            for task in plan_batch(options)
-            for batch in read_range(options, task, schema_of("value binary"))
-        ]
-        assert sum(sizes) == 1500
-        assert max(sizes) <= 200
 
 
 def test_time_that_spark_takes_does_not_end_a_read(nsq: NsqUnderTest):
@@ -191,13 +176,6 @@ def test_an_nsqd_that_wants_tls_says_so(nsq_private: Start, tls_material: TlsMat
         read(options)
 
 
-def test_columns_are_those_asked_for(nsq: NsqUnderTest):
-    topic = filled(nsq, 1)
-    options = read_options(nsq, topic, maxRows=1)
-    row = read(options, "nsqd string, value string, topic string, channel string").to_pylist()
-    assert row == [{"nsqd": nsq.tcp_address, "value": "m000000", "topic": topic, "channel": "c"}]
-
-
 def test_several_nsqd_are_read_by_one_task_each(nsq_private: Start):
     one = nsq_private()
     two = nsq_private(lookupd=one)
@@ -286,37 +264,3 @@ def test_a_run_that_cannot_reach_its_nsqd_fails_and_is_done_when_it_can(nsq_priv
         read_tasks(options, tasks)
     broker.broker.start()
     assert sorted(values(read_tasks(options, tasks))) == numbered(5)
-
-
-def test_a_run_whose_connection_is_cut_fails_and_is_done_by_the_next_attempt(nsq: NsqUnderTest, tmp_path: Path):
-    topic = filled(nsq, 3000)
-    host, port = nsq.tcp_address.split(":")
-    with FaultProxy(host, int(port)) as proxy:
-        where = {
-            "hostMap": f"{nsq.tcp_address}={proxy.address}",
-            "msgTimeout": "1s",
-            "maxInFlight": 200,
-            "idleTimeout": "30s",
-        }
-        options = read_options(nsq, topic, walDir=tmp_path, runId="r", maxRows=3000, **where)
-        tasks = plan_batch(options)
-        proxy.add(Fault("cut", "b2c", at=50_000))
-        with pytest.raises(TransportError):
-            read_tasks(options, tasks)
-        assert proxy.happened
-        found = values(read_tasks(options, tasks))
-        assert sorted(found) == numbered(3000)
-        assert values(read_tasks(options, tasks)) == found
-
-
-def test_an_attempt_whose_log_another_one_has_ended_gives_back_what_it_holds(nsq: NsqUnderTest, tmp_path: Path):
-    """With speculation the slower attempt may live on; what it holds is wanted by the next read."""
-    topic = filled(nsq, 5)
-    options = read_options(nsq, topic, walDir=tmp_path, runId="r", idleTimeout="10m")
-    tasks = plan_batch(options)
-    with ThreadPoolExecutor(1) as pool:
-        slower = pool.submit(read_tasks, options, tasks)
-        wait_until(lambda: waiting(nsq, topic) == (0, 5), "they were delivered")
-        TaskLog(open_folder("nsq", options.wal_dir or ""), tasks[0].folder, tasks[0].task).end()
-        assert values(slower.result()) == []
-    assert waiting(nsq, topic) == (5, 0)

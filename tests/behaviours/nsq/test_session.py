@@ -76,49 +76,6 @@ def test_messages_come_once_and_are_finished(nsq: NsqUnderTest):
     assert (stats["depth"], stats["in_flight_count"], stats["requeue_count"], stats["timeout_count"]) == (0, 0, 0, 0)
 
 
-def test_what_is_ready_bounds_what_is_in_flight(nsq: NsqUnderTest):
-    topic = nsq.topic("c")
-    nsq.publish(topic, b"1", b"2", b"3")
-    with open_session(nsq.tcp_address) as session:
-        consumer = session.subscribe(topic, "c")
-        assert consumer.receive(max_bytes=1, timeout_seconds=0.1) == []
-        consumer.ready(2)
-        first = receive(consumer, 2)
-        assert consumer.receive(max_bytes=1, timeout_seconds=0.3) == []
-        consumer.fin(ids_of(first)[:16])
-        take(consumer, 1)
-        consumer.fin(ids_of(first)[16:])
-        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
-
-
-def test_what_is_put_back_comes_again_with_another_attempt(nsq: NsqUnderTest):
-    topic = nsq.topic("c")
-    nsq.publish(topic, b"again")
-    with open_session(nsq.tcp_address) as session:
-        consumer = session.subscribe(topic, "c")
-        consumer.ready(1)
-        for attempts in (1, 2, 3):
-            runs = receive(consumer, 1)
-            assert [row["attempts"] for row in rows_of(runs)] == [attempts]
-            consumer.requeue(ids_of(runs))
-        take(consumer, 1)
-
-
-def test_touch_holds_a_message_beyond_its_timeout(nsq: NsqUnderTest):
-    topic = nsq.topic("c")
-    nsq.publish(topic, b"slow")
-    with open_session(nsq.tcp_address, msgTimeout="1s") as session:
-        consumer = session.subscribe(topic, "c")
-        consumer.ready(1)
-        held = receive(consumer, 1)
-        for _ in range(9):
-            assert consumer.receive(max_bytes=1, timeout_seconds=0.25) == []
-            consumer.touch(ids_of(held))
-        consumer.fin(ids_of(held))
-        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
-    assert nsq.channel_stats(topic, "c")["timeout_count"] == 0
-
-
 def test_the_barrier_names_what_was_finished_too_late(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     nsq.publish(topic, b"late", b"in time")
@@ -235,17 +192,6 @@ def test_names_are_refused_before_the_broker_misunderstands_them(nsq: NsqUnderTe
         assert not session.closed
 
 
-def test_ephemeral_topics_and_channels_vanish_with_their_last_consumer(nsq: NsqUnderTest):
-    topic = nsq.unused_topic() + "#ephemeral"
-    with open_session(nsq.tcp_address) as session:
-        consumer = session.subscribe(topic, "c#ephemeral")
-        consumer.ready(1)
-        session.publish(Pub(topic, b"now")).result(PATIENCE_S)
-        assert take(consumer, 1) == [b"now"]
-        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
-    wait_until(lambda: not nsq.topic_stats(topic), f"{topic} is gone")
-
-
 def test_a_cut_connection_loses_nothing_that_came_whole(nsq: NsqUnderTest, fault_proxy: Proxies):
     topic = nsq.topic("c")
     nsq.publish(topic, *(b"%03d" % number for number in range(100)))
@@ -306,13 +252,3 @@ def test_a_setting_beyond_the_brokers_limit_says_which(nsq: NsqUnderTest):
         open_session(nsq.tcp_address, msgTimeout="24h"),
     ):
         pass
-
-
-def test_two_consumers_of_a_channel_share_its_messages(nsq: NsqUnderTest):
-    topic = nsq.topic("c")
-    with open_session(nsq.tcp_address) as one, open_session(nsq.tcp_address) as two:
-        consumers = [session.subscribe(topic, "c") for session in (one, two)]
-        for consumer in consumers:
-            consumer.ready(1)
-        nsq.publish(topic, b"1", b"2")
-        assert sorted(take(consumers[0], 1) + take(consumers[1], 1)) == [b"1", b"2"]

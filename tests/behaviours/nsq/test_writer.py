@@ -84,13 +84,6 @@ def test_rows_arrive_each_once(nsq: NsqUnderTest, kind: str):
     assert stored(nsq, topic) == 5000
 
 
-def test_sliced_batches_are_read_where_they_begin(nsq: NsqUnderTest):
-    topic = nsq.topic("c")
-    whole = batch(numbered(100))
-    assert write(write_options(nsq.tcp_address, topic=topic), whole.slice(10, 7), whole.slice(97)) == 10
-    assert sorted(read_all(nsq.tcp_address, topic, 10)) == numbered(17)[10:] + numbered(100)[97:]
-
-
 def test_a_batch_of_messages_keeps_to_its_limits(nsq_private: Start):
     nsq = nsq_private(max_msg_size=1000, max_body_size=1200)
     topic = nsq.topic("c")
@@ -209,15 +202,6 @@ def test_batches_go_to_the_brokers_in_turn(nsq_private: Start):
     assert (stored(first, topic), stored(second, topic)) == (60, 60)
 
 
-def test_a_broker_that_is_down_is_passed_over(nsq_private: Start):
-    first, second = nsq_private(), nsq_private()
-    topic = second.topic("c")
-    first.broker.stop()
-    options = write_options(f"{first.tcp_address},{second.tcp_address}", topic=topic, batchingMaxMessages="10")
-    assert write(options, batch(numbered(100))) == 100
-    assert sorted(read_all(second.tcp_address, topic, 100)) == numbered(100)
-
-
 def test_what_a_lost_broker_has_not_taken_goes_to_another(nsq_private: Start, fault_proxy: Proxies, rng: random.Random):
     first, second = nsq_private(), nsq_private()
     topic = first.topic("c")
@@ -232,31 +216,6 @@ def test_what_a_lost_broker_has_not_taken_goes_to_another(nsq_private: Start, fa
     assert set(got) == set(numbered(5000))
     # Only what was under way when it broke can be there twice.
     assert all(times <= 2 for times in Counter(got).values())
-
-
-def test_the_only_broker_is_waited_for(nsq: NsqUnderTest, fault_proxy: Proxies):
-    topic = nsq.topic("c")
-    proxy = in_front_of(fault_proxy, nsq)
-    proxy.add(Fault("abort", "b2c", at=400))  # after some OKs
-    options = write_options(proxy.address, topic=topic, batchingMaxMessages="10")
-    assert write(options, batch(numbered(1000))) == 1000
-    assert proxy.connections == 2
-    assert set(read_all(nsq.tcp_address, topic, stored(nsq, topic))) == set(numbered(1000))
-
-
-def test_a_broker_that_answers_nothing_is_given_up_for_another(nsq_private: Start, fault_proxy: Proxies):
-    first, second = nsq_private(), nsq_private()
-    topic = second.topic("c")
-    proxy = in_front_of(fault_proxy, first)
-    proxy.add(Fault("stall", "b2c", at=400, connections=100))
-    options = write_options(
-        f"{proxy.address},{second.tcp_address}", topic=topic, batchingMaxMessages="10", sendTimeout="4s"
-    )
-    assert write(options, batch(numbered(1000))) == 1000
-    got = read_all(second.tcp_address, topic, stored(second, topic))
-    if stored(first, topic):
-        got += read_all(first.tcp_address, topic, stored(first, topic))
-    assert set(got) == set(numbered(1000))
 
 
 def test_no_broker_at_all_is_an_error_in_time(nsq: NsqUnderTest, fault_proxy: Proxies):
@@ -328,10 +287,3 @@ def test_a_lookup_without_brokers_is_an_error(nsq_private: Start):
     assert status == 200
     with pytest.raises(ServiceNotReadyError, match="no nsqd to write to"):
         NsqWriter(options)
-
-
-def test_everything_over_a_compressed_connection(nsq: NsqUnderTest):
-    topic = nsq.topic("c")
-    options = write_options(nsq.tcp_address, topic=topic, compression="deflate", batchingMaxBytes="10k")
-    assert write(options, batch(numbered(3000))) == 3000
-    assert sorted(read_all(nsq.tcp_address, topic, 3000)) == numbered(3000)

@@ -204,47 +204,6 @@ GONE = {"depth": 0, "in_flight_count": 0, "deferred_count": 0}
 COUNTS = tuple(GONE)
 
 
-@trace([{"depth": 0, "in_flight_count": 2}, [(0, 2, "a"), (1, 2, "b")], "not before the timeout"])
-def closing_gives_nothing_back_until_the_timeout(lab: Lab) -> Any:
-    topic = lab.topic("c")
-    lab.publish(topic, b"a", b"b")
-    first = lab.client(topic, ready=5, msg_timeout=3000)
-    first.messages(2)
-    since = lab.now
-    first.close()
-    lab.until(topic, client_count=0)
-    second = lab.client(topic, ready=5)
-    waiting = lab.stats(topic, "depth", "in_flight_count")
-    # nsqd brings them back in the order in which it looks at its heap.
-    again = sorted(second.message() for _ in range(2))
-    # They were delivered before `since`, by QUIET_S and what the machine adds.
-    return [waiting, again, "not before the timeout" if lab.now - since > 3.0 - 2 * QUIET_S else lab.now - since]
-
-
-@trace(
-    [
-        "E_FIN_FAILED FIN #0 failed client does not own message",
-        "E_REQ_FAILED REQ #0 failed client does not own message",
-        "E_TOUCH_FAILED TOUCH #0 failed client does not own message",
-        "E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight",
-        "OK",
-        {"depth": 0, "in_flight_count": 1, "deferred_count": 0},
-        [None, GONE],
-    ]
-)
-def only_the_connection_that_got_a_message_may_answer_it(lab: Lab) -> Any:
-    topic, elsewhere = lab.topic("c"), lab.topic("c")
-    lab.publish(topic, b"a")
-    owner = lab.client(topic, ready=1)
-    owner.messages(1)
-    other = lab.client(topic)
-    # None of these ends the connection.
-    found: list[Any] = [other.ask(line) for line in ("FIN #0", "REQ #0 0", "TOUCH #0", f"FIN {UNKNOWN.decode()}")]
-    found += [other.ask(f"PUB {elsewhere}", b"x"), lab.stats(topic, *COUNTS)]
-    owner.tell("FIN #0")
-    return [*found, [owner.reply(QUIET_S), lab.stats(topic, *COUNTS)]]
-
-
 @trace(
     [
         None,
@@ -496,16 +455,6 @@ def mpub_takes_all_messages_or_none(lab: Lab) -> Any:
     lab.client(topic, ready=9).messages(3)
     ids = list(lab.ids)
     return [*found, "ids rise" if ids == sorted(ids) else ids]
-
-
-@trace([["_heartbeat_", END], None])
-def who_answers_no_heartbeat_is_closed_after_two_intervals(lab: Lab) -> Any:
-    deaf = Client(lab, deaf=True, heartbeat_interval=1000)
-    found = [deaf.reply(), deaf.reply()]
-    # The second heartbeat and the end come at the same moment: nsqd sends either first.
-    if found[-1] == "_heartbeat_":
-        found[-1] = deaf.reply()
-    return [found, Client(lab, heartbeat_interval=1000).reply(4.5)]
 
 
 # -- traces of kills: go-diskqueue saves where it has read to after so many steps, or so long
