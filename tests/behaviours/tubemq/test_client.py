@@ -14,7 +14,6 @@ from spark_mq_source.core.errors import (
     AuthorizationError,
     BrokerError,
     MQSourceError,
-    ResourceBusyError,
     TopicNotFoundError,
     TransportError,
 )
@@ -25,7 +24,6 @@ from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from tests.behaviours.tubemq.conftest import options_for
-from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_brokers import wait_until
 from tests.fix_net import free_port
 from tests.fix_tubemq import TubeUnderTest
@@ -68,17 +66,6 @@ def test_metadata_has_every_partition_of_every_store_on_every_broker(tubemq: Tub
     assert found == [(1, addresses[0], 0), (1, addresses[0], 1), (2, addresses[1], 0), (2, addresses[1], 1)]
 
 
-def test_a_producer_is_told_the_same(tubemq: TubeUnderTest, client_of: Clients) -> None:
-    client = client_of(tubemq)
-    topic = tubemq.topic(2, stores=2)
-    producer = client.publish([topic])
-    try:
-        assert producer.meta.partitions() == partitions_of(client, topic)
-        assert producer.max_message_bytes == 1 << 20
-    finally:
-        producer.close()
-
-
 def test_a_topic_that_is_on_no_broker(tubemq: TubeUnderTest, client_of: Clients) -> None:
     client = client_of(tubemq)
     with pytest.raises(TopicNotFoundError, match=r"TOPIC_NOT_DEPLOYED \(431\).*nowhere"):
@@ -110,60 +97,6 @@ def test_the_web_interface_and_a_tls_port_are_told_apart_from_masters(
 
 
 # -- partitions
-
-
-def test_fetches_and_their_commits_are_ranges_without_gaps(
-    tubemq: TubeUnderTest, client_of: Clients, tube_java: TubeJavaClient
-) -> None:
-    topic, group = tubemq.topic(), tubemq.group()
-    written = [b"m%d" % n for n in range(3000)]
-    tube_java.produce(tubemq.cluster, topic, written)
-    client = client_of(tubemq)
-    (partition,) = partitions_of(client, topic)
-    consumer = reader(client, partition, group)
-    opened = client.wait(consumer.register(curr_offset=280, qry_priority_id=1), "register")
-    assert (opened.curr_offset, opened.max_offset) == (280, 28 * len(written))
-    read: list[bytes] = []
-    position = 280
-    while position < opened.max_offset:
-        for got, committed in [consumer.get_and_commit() for _ in range(4)]:
-            response = client.wait(got, "fetch")
-            if response.err_code == 200:
-                assert response.curr_offset == position
-                read += values(response)
-            position = client.wait(committed, "commit").curr_offset
-    assert read == written[10:]
-    assert client.wait(consumer.get_message(), "fetch at the end").err_code == 404
-    client.wait(consumer.unregister(), "unregister")
-    assert tubemq.admin.group_offset(1, group, topic, 0) == opened.max_offset
-
-
-def test_who_has_a_partition_keeps_it_and_others_are_told_so(tubemq: TubeUnderTest, client_of: Clients) -> None:
-    client, group = client_of(tubemq), tubemq.group()
-    (partition,) = partitions_of(client, tubemq.topic())
-    first, second = reader(client, partition, group), reader(client, partition, group)
-    client.wait(first.register(curr_offset=0), "register")
-    with pytest.raises(ResourceBusyError, match=f"has been registered by {first.client_id}") as occupied:
-        client.wait(second.register(curr_offset=0), "register")
-    assert code_of(occupied) == 410
-    with pytest.raises(BrokerError, match="DUPLICATE_PARTITION") as fenced:
-        client.wait(second.get_message(), "fetch")
-    assert (code_of(fenced), fenced.value.retryable) == (412, False)
-    with pytest.raises(BrokerError) as unauthorized:
-        client.wait(second.commit(), "commit")
-    assert code_of(unauthorized) == 401
-    # Only the id has to be right: so a zombie is put out, and finds out.
-    client.wait(
-        client.consumer(partition, client_id=first.client_id, group=group).unregister(commit=False), "unregister"
-    )
-    client.wait(second.register(curr_offset=0), "register")
-    with pytest.raises(BrokerError) as lost:
-        client.wait(first.get_message(), "fetch")
-    assert code_of(lost) == 412
-    client.wait(second.unregister(), "unregister")
-    with pytest.raises(BrokerError) as unknown:
-        client.wait(second.get_message(), "fetch")
-    assert (code_of(unknown), unknown.value.retryable) == (411, True)
 
 
 def test_a_heartbeat_finds_that_a_partition_is_lost(
@@ -254,28 +187,6 @@ def member(client: TubeMQClient, group: str, topic: str, log: list[str], name: s
         yield joined
     finally:
         joined.close()
-
-
-def test_members_of_a_group_share_its_partitions_and_get_them_back(
-    tubemq: TubeUnderTest, client_of: Clients, tube_java: TubeJavaClient
-) -> None:
-    client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
-    everything = frozenset(partitions_of(client, topic))
-    log: list[str] = []
-    with member(client, group, topic, log, "a") as first:
-        wait_until(lambda: first.assignment == everything, "the only member has everything")
-        assert first.assigned.wait(60), "the event is answered with a heartbeat"
-        with member(client, group, topic, log, "b") as second:
-            wait_until(lambda: len(second.assignment) == 1, "the second member has its part")
-            assert first.assignment | second.assignment == everything
-            assert not first.assignment & second.assignment
-            # What is handed over is left before it is taken.
-            (moved,) = (one.partition_id for one in second.assignment)
-            assert log.index(f"a leaves {moved}") < log.index(f"b takes {moved}")
-            with tube_java.join(tubemq.cluster, [topic], group) as java:
-                java.wait_until(lambda one: len(one.held) == 1, "the Java client has its part")
-                wait_until(lambda: len(first.assignment) == 1, "each has one")
-        wait_until(lambda: first.assignment == everything, "the only member has everything again")
 
 
 def test_an_event_that_fails_is_answered_too_and_the_group_goes_on(tubemq: TubeUnderTest, client_of: Clients) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,7 @@ import pytest
 
 from brokers.tubemq import TubeCluster
 from brokers.tubemq_admin import Topic
-from spark_mq_source.core.errors import ConnectionLostError, DataLossError
+from spark_mq_source.core.errors import ConnectionLostError
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.client import TubeMQClient
@@ -81,22 +80,6 @@ def crash(faulty: TubeUnderTest, broker_id: int = 1) -> None:
     faulty.cluster.restart_broker(broker_id, crash=True)
 
 
-def in_background(work: Callable[[], None]) -> Future[None]:
-    """Does it in a thread of its own; `result()` raises what it raised."""
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(work)
-    pool.shutdown(wait=False)
-    return future
-
-
-@pytest.fixture(scope="module")
-def flushed(faulty: TubeUnderTest, tube_java: TubeJavaClient) -> str:
-    """A topic of broker 2 with 100 messages, on their way to the disk, which takes up to 14 s: nobody need wait."""
-    topic = faulty.topic(brokers=(2,))
-    tube_java.produce(faulty.cluster, topic, encoded(numbered(100, "flushed.")))
-    return topic
-
-
 def read_all(options: TubeMQOptions) -> list[bytes]:
     """The values of all there is, read as one batch."""
     schema = schema_of("value binary")
@@ -107,7 +90,6 @@ def read_all(options: TubeMQOptions) -> list[bytes]:
 # -- brokers
 
 
-@pytest.mark.usefixtures("flushed")
 def test_a_broker_is_killed_and_restarted_while_ranges_are_read(faulty: TubeUnderTest, tube_java: TubeJavaClient):
     topic = faulty.topic(3)
     values = wide(12_000)
@@ -133,25 +115,6 @@ def test_a_broker_is_killed_and_restarted_while_ranges_are_read(faulty: TubeUnde
         faulty.cluster.start_broker(1)
         rows = [value for one in reading for value in one.result(120)]
     assert Counter(rows) == Counter(values)
-
-
-def test_a_broker_is_killed_and_restarted_while_rows_are_written(faulty: TubeUnderTest, tube_java: TubeJavaClient):
-    topic = faulty.topic(3)
-    values = wide(12_000)
-    options = tubemq_options(faulty.masters, topic, WRITE, maxPendingMessages=500)
-    with TubeMQWriter(options) as writer:
-        for begin in range(0, len(values), 1000):
-            writer.write(pa.record_batch({"value": values[begin : begin + 1000]}))
-            if begin == 2000:
-                faulty.cluster.broker(1).kill()
-                restarting = in_background(lambda: faulty.cluster.start_broker(1))
-        writer.flush()
-    restarting.result()
-    stored = faulty.admin.topic_range(1, topic, 0)[1] // INDEX_BYTES
-    found = Counter(m.value for m in tube_java.consume(faulty.cluster, topic, faulty.group(), stored))
-    assert found.keys() == set(values)
-    # What was under way when the broker was killed is sent again, whether or not it had been stored.
-    assert sum(found.values()) - len(values) <= 500
 
 
 @pytest.mark.slow
@@ -270,31 +233,6 @@ def test_flow_control_is_obeyed(faulty: TubeUnderTest, caplog: pytest.LogCapture
     assert f"#{topic}:0: flow control lets it wait for 200 ms" in caplog.text
 
 
-@pytest.mark.slow
-def test_acknowledged_messages_that_a_broker_loses_are_never_read_as_others(
-    faulty: TubeUnderTest, tube_java: TubeJavaClient, flushed: str
-):
-    topic = flushed
-    safe, hasty = (
-        Query(faulty.masters, topic, assignment="client", startingOffsets="earliest", lowLatency=low)
-        for low in ("false", "true")
-    )
-    with safe, hasty:
-        wait_until_flushed(safe.options, 100)
-        tube_java.produce(faulty.cluster, topic, encoded(numbered(50, "lost.")))
-        assert sorted(safe.trigger()) == sorted(numbered(100, "flushed."))
-        assert len(hasty.trigger()) == 150
-        crash(faulty, 2)
-        # It gives the offsets of what it lost to these.
-        tube_java.produce(faulty.cluster, topic, encoded(numbered(30, "later.")))
-        with pytest.raises(DataLossError, match="loses the messages in its memory"):
-            hasty.trigger()
-        wait_until_flushed(safe.options, 130)
-        safe.trigger()
-        read = [m.value.decode() for m in tube_java.consume(faulty.cluster, topic, faulty.group(), 130)]
-        assert safe.values == read == numbered(100, "flushed.") + numbered(30, "later.")
-
-
 # -- masters
 
 
@@ -342,7 +280,7 @@ def test_the_leading_master_is_killed_while_a_stream_a_writer_and_members_are_at
     assert Counter(query.values + [m.value.decode() for m in member.read]) == Counter(values)
 
 
-# -- groups
+# -- tasks and drivers
 
 DRIVER = """
 import json, sys
@@ -384,56 +322,7 @@ def dead_driver(faulty: TubeUnderTest, tube_java: TubeJavaClient) -> DeadDriver:
     return DeadDriver(topic, group, values, read, checkpoint)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("dead_driver")
-def test_a_group_that_is_shared_out_anew_every_few_seconds_loses_nothing(
-    faulty: TubeUnderTest, tube_java: TubeJavaClient, rng: random.Random
-):
-    topic, group = faulty.topic(3), faulty.group()
-    values: list[str] = []
-    found: list[str] = []
-    stop = threading.Event()
-
-    def keep_writing() -> None:
-        while not stop.wait(0.1):
-            more = numbered(20, f"{len(values)}.")
-            values.extend(more)
-            tube_java.produce(faulty.cluster, topic, encoded(more))
-
-    with Query(faulty.masters, topic, group=group, startingOffsets="earliest") as query:
-        query.begin()
-        writing = in_background(keep_writing)
-        try:
-            for _ in range(3):
-                with tube_java.join(faulty.cluster, [topic], group) as member:
-                    wanted = rng.randrange(20, 80)
-                    query.trigger_until(lambda m=member, n=wanted: len(m.look().read) >= n, "the other member reads")
-                found += [m.value.decode() for m in member.read]
-                had = len(query.rows)
-                query.trigger_until(lambda n=had: len(query.rows) > n + 60, "the query reads on")
-        finally:
-            stop.set()
-            writing.result()
-        query.trigger_until(lambda: len(query.rows) + len(found) >= len(values), "all is read")
-        assert query.trigger() == []
-    assert Counter(query.values + found) == Counter(values)
-
-
 # -- tasks and drivers
-
-
-def test_a_task_and_its_zombie_read_the_same_rows_each(faulty: TubeUnderTest, tube_java: TubeJavaClient):
-    topic = faulty.topic()
-    values = wide(20_000)
-    tube_java.produce(faulty.cluster, topic, values)
-    options = tubemq_options(faulty.masters, topic, READ, maxBatchRows=500)
-    (task,) = plan_batch(options)
-    zombie = read_range(options, task, schema_of(ROW))
-    taken = next(zombie).to_pylist()
-    again = [row for batch in read_range(options, task, schema_of(ROW)) for row in batch.to_pylist()]
-    taken += [row for batch in zombie for row in batch.to_pylist()]
-    assert [row["value"] for row in again] == values
-    assert taken == again
 
 
 @pytest.mark.slow

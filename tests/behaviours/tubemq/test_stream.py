@@ -11,10 +11,8 @@ import pytest
 
 from spark_mq_source.core.errors import AuthorizationError, DataLossError, OptionError, RequestTimeoutError
 from spark_mq_source.core.options import READ
-from spark_mq_source.tubemq.read import stream as stream_module
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.behaviours.tubemq.streams import Query, encoded, numbered
-from tests.fix_brokers import wait_until
 from tests.fix_tubemq import TubeUnderTest
 from tests.formats import through_json
 from tests.formats.tubemq import tubemq_options, wait_until_flushed
@@ -66,46 +64,6 @@ def test_starts_at_latest_unless_told_otherwise(tubemq: TubeUnderTest, query: Ma
     assert sorted(early.trigger()) == sorted(numbered(5, "old") + numbered(7, "new"))
 
 
-def test_triggers_chain_across_stores_and_brokers(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
-    topics = [tubemq.topic(2, stores=2), tubemq.topic()]
-    q = query(topics=",".join(topics), startingOffsets="earliest")
-    q.begin()
-    expected = []
-    for step in range(4):
-        for topic in topics:
-            values = numbered(20, f"{topic}.{step}.")
-            publish(topic, values)
-            expected += values
-        q.trigger()
-        if step == 1:
-            q.restart()
-    assert sorted(q.values) == sorted(expected)
-    assert len(q.triggers) == 4
-    assert {row["partition"] for row in q.rows if row["topic"] == topics[0]} == {0, 1, 10_000, 10_001}
-
-
-@pytest.mark.parametrize("tasks", [3, 8])
-def test_a_trigger_is_repeated_exactly_whatever_came_since(
-    tubemq: TubeUnderTest, query: MakeQuery, publish: Publish, tasks: int
-):
-    topic = tubemq.topic(3)
-    publish(topic, numbered(50, "a"))
-    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=17, minPartitions=tasks)
-    q.begin()
-    assert q.at is not None
-    start = q.at
-    end = through_json(q.stream.latest(start))
-    ranges = q.stream.ranges(start, end)
-    assert len(ranges) >= tasks
-    first = q.read(ranges)
-    publish(topic, numbered(50, "b"))
-    q.restart()
-    # As Spark does where the checkpoint has the end of the first batch and no commit: it asks for the start again.
-    again = q.read(q.stream.ranges(through_json(q.stream.initial()), end))
-    assert first == again
-    assert len(first) <= 17
-
-
 @pytest.mark.parametrize("limit", [1, 4, 7])
 def test_a_limit_is_exact_in_a_store_of_one_partition(
     tubemq: TubeUnderTest, query: MakeQuery, publish: Publish, limit: int
@@ -127,23 +85,6 @@ def test_a_limit_bounds_partitions_that_share_a_store(tubemq: TubeUnderTest, que
     q.trigger_until(lambda: len(q.rows) == 40, "all is read")
     assert max(q.triggers) <= 8
     assert sorted(q.values) == sorted(numbered(40))
-
-
-def test_available_now_ends_where_the_topic_ended(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
-    topic = tubemq.topic(2)
-    publish(topic, numbered(9))
-    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=4)
-    q.begin()
-    q.stream.cap_at_current_end()
-    publish(topic, numbered(9, "later"))
-    while True:
-        before = q.at
-        q.trigger()
-        if q.at == before:
-            break
-    assert sorted(q.values) == numbered(9)
-    assert q.stream.newest is not None
-    assert max(q.stream.newest["positions"].values()) == 18 * 28
 
 
 def test_the_groups_position_on_the_broker_follows(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
@@ -227,37 +168,6 @@ def test_a_new_group_starts_where_it_is_told(
     assert sorted(q.values) == expected
 
 
-def test_two_queries_share_a_topic_and_hand_over_while_it_is_written(
-    tubemq: TubeUnderTest, query: MakeQuery, publish: Publish
-):
-    topic, group = tubemq.topic(3), tubemq.group()
-    expected: list[str] = []
-
-    def write() -> None:
-        values = numbered(30, f"{len(expected)}.")
-        publish(topic, values)
-        expected.extend(values)
-
-    first, second = (query(topic, group=group, startingOffsets="earliest") for _ in range(2))
-    write()
-    first.trigger_until(lambda: len(first.rows) == 30, "the first reads all")
-    second.begin()
-    while not second.rows:
-        write()
-        first.trigger()
-        second.trigger()
-    for _ in range(3):
-        write()
-        second.trigger()
-        first.trigger()
-    second.stream.close()
-    for _ in range(3):
-        write()
-        first.trigger()
-    first.trigger_until(lambda: len(first.rows) + len(second.rows) >= len(expected), "the first has all again")
-    assert Counter(first.values + second.values) == Counter(expected)
-
-
 def test_a_java_consumer_takes_over_a_part_and_gives_it_back(
     tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, publish: Publish
 ):
@@ -298,59 +208,6 @@ def test_a_java_consumer_takes_over_a_part_and_gives_it_back(
     q.trigger_until(lambda: len(q.rows) + len(member.read) >= len(expected), "the query has all again")
     assert Counter(q.values + [m.value.decode() for m in member.read]) == Counter(expected)
     assert member.read
-
-
-def test_the_group_goes_on_while_a_trigger_takes_long(
-    tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, publish: Publish
-):
-    topic, group = tubemq.topic(3), tubemq.group()
-    publish(topic, numbered(60))
-    q = query(topic, group=group, startingOffsets="earliest")
-    q.begin()
-    q.stream.cap_at_current_end()
-    start = through_json(q.at)
-    end = through_json(q.stream.latest(start))
-    ranges = q.stream.ranges(start, end)
-    # The trigger is written down, and its tasks have not begun: what is handed over now begins at its end.
-    with tube_java.join(tubemq.cluster, [topic], group) as member:
-        member.wait_until(lambda m: bool(m.held), "it has a partition, though the trigger has not ended")
-        publish(topic, numbered(30, "after"))
-        member.wait_until(lambda m: bool(m.read), "it reads")
-        assert sorted(row["value"] for row in q.read(ranges)) == sorted(numbered(60))
-        # Done again after a restart, it is the same, though the partition is another's by now.
-        q.restart()
-        assert sorted(row["value"] for row in q.read(q.stream.ranges(start, end))) == sorted(numbered(60))
-    assert {m.value.decode()[:5] for m in member.read} == {"after"}
-
-
-def test_a_query_that_plans_for_long_keeps_its_partition_and_the_group_goes_on(
-    tubemq: TubeUnderTest,
-    tube_java: TubeJavaClient,
-    query: MakeQuery,
-    publish: Publish,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-):
-    """Another source of the same query may be slow between `latest` and `ranges`."""
-    monkeypatch.setattr(stream_module, "PLANNED_WITHIN_SECONDS", 0.5)
-    topic, group = tubemq.topic(3), tubemq.group()
-    publish(topic, numbered(60))
-    q = query(topic, group=group, startingOffsets="earliest")
-    q.begin()
-    q.stream.cap_at_current_end()
-    start = through_json(q.at)
-    end = through_json(q.stream.latest(start))
-    with tube_java.join(tubemq.cluster, [topic], group) as member:
-        # The master goes on with the group, and asks for it again and again.
-        wait_until(lambda: caplog.text.count("is kept, and left when asked again") >= 2, "it is asked twice")
-        assert not member.look().held
-        ranges = q.stream.ranges(start, end)
-        member.wait_until(lambda m: bool(m.held), "it has a partition once the trigger is planned")
-        publish(topic, numbered(30, "after"))
-        q.at, q.stream._target = end, None
-        q.trigger_until(lambda: len(q.rows) + len(member.look().read) >= 30, "both read on")
-        q.rows += q.read(ranges)
-    assert Counter(q.values + [m.value.decode() for m in member.read]) == Counter(numbered(60) + numbered(30, "after"))
 
 
 def test_a_trigger_of_an_earlier_run_is_done_again_though_the_query_has_no_partition(
