@@ -13,12 +13,10 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from tests.spark.streams import Sink, Write
@@ -102,24 +100,6 @@ def reader_killed(sink: Sink, *, port: int, after: int) -> Write:
     return lambda df, number: sink.write(df, number, kill)
 
 
-def overtaken(sink: Sink, *, after: int) -> Write:
-    """The first two attempts at a task stop when they have so many rows, until both have as many."""
-    folder = sink.folder
-
-    def wait(rows: Iterator[Row]) -> Iterator[Row]:
-        context = TaskContext.get()
-        assert context is not None
-        attempt = context.attemptNumber()
-        for number, row in enumerate(rows):
-            if number == after:
-                (folder / f"attempt-{attempt}").touch()
-                while attempt < 2 and not (folder / f"attempt-{1 - attempt}").exists():
-                    time.sleep(0.01)  # another process than the one that decides
-            yield row
-
-    return lambda df, number: sink.write(df, number, wait)
-
-
 def worker_killed(sink: Sink, *, after: int) -> Write:
     """The Python worker of a task that has so many rows ends without a word; once."""
     notes = sink.folder / "killed"
@@ -142,7 +122,6 @@ STEPS = {
         killed_when_written,
         reader_killed,
         worker_killed,
-        overtaken,
     )
 }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +21,6 @@ from spark_mq_source.pulsar.offsets import EARLIEST
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.fix_net import Fault, FaultProxy
-from tests.fix_spark import SparkCluster
 from tests.formats import numbers
 from tests.formats.pulsar import PulsarFeed, PulsarFormat
 from tests.spark.streams import QUERY_TIMEOUT_S, Sink, pausing, run_driver, stored
@@ -178,18 +176,6 @@ def test_a_task_is_killed_while_it_reads_and_stores_dead_letters(
     assert found.count(bad[-1]) == 1
 
 
-@pytest.mark.slow
-def test_two_attempts_at_a_task_read_at_once(spark_cluster: SparkCluster, pulsar: PulsarUnderTest, sink: Sink) -> None:
-    feed = PulsarFeed(pulsar, 1)
-    feed.publish(large(300), batching_enabled=False)
-    speculation = {"": "true", ".interval": "100ms", ".task.duration.threshold": "100ms"}
-    conf = {f"spark.speculation{name}": value for name, value in speculation.items()}
-    options = feed.options | PINNED | FEW_AHEAD
-    assert run_driver(sink, options, "overtaken", master=spark_cluster.master_url, conf=conf, after=10) == 0
-    assert {path.name for path in sink.folder.glob("attempt-*")} == {"attempt-0", "attempt-1"}
-    sink.check(feed)
-
-
 # -- the link
 
 
@@ -227,71 +213,4 @@ def test_a_link_fails(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink, 
     check_pin(feed, sink)
 
 
-def test_the_links_of_a_query_fail_between_its_triggers(
-    spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink, link: FaultProxy
-) -> None:
-    feed = PulsarFeed(pulsar, 2)
-    feed.publish(numbers(10))
-
-    def reset() -> None:
-        link.cut_now(abort=True)
-
-    def stall() -> None:
-        link.stall_now()
-        opened = link.connections
-        link.wait_for(lambda proxy: proxy.connections > opened)
-        link.resume()
-
-    def meet_the_deaf() -> None:
-        link.add(Fault("deaf", connections=2))
-        link.cut_now()
-
-    with sink.running(spark, through(link, feed)) as query:
-        for fault in (link.cut_now, reset, stall, meet_the_deaf):
-            query.processAllAvailable()
-            feed.publish(numbers(10))
-            fault()
-        query.processAllAvailable()
-    sink.check(feed)
-    check_pin(feed, sink)
-
-
 # -- everything, in any order
-
-
-@pytest.mark.parametrize("number", range(2))
-def test_random_schedules(
-    spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink, link: FaultProxy, number: int
-) -> None:
-    rng = random.Random(number)
-    feed = PulsarFeed(pulsar, rng.randrange(1, 4))
-    options = through(link, feed, maxEntriesPerTrigger=rng.randrange(4, 40))
-
-    def publish() -> None:
-        feed.publish(numbers(rng.randrange(1, 40)), batching_enabled=rng.random() < 0.5)
-
-    def unload() -> None:
-        pulsar.admin.unload(rng.choice(feed.topic_partitions))
-
-    def cut() -> None:
-        link.cut_now(abort=rng.random() < 0.5)
-
-    def grow() -> None:
-        partitions = len(feed.topic_partitions) + 1
-        pulsar.admin.add_partitions(feed.topic, partitions)
-        feed.topic_partitions.append(f"{feed.topic}-partition-{partitions - 1}")
-
-    publish()
-    for run in range(2):
-        # Leaving the block stops the query wherever it is.
-        with sink.running(spark, options) as query:
-            for _ in range(rng.randrange(2, 6)):
-                action = rng.choice([publish, publish, unload, unload, cut, cut, grow, query.processAllAvailable])
-                print(run, action.__name__)  # noqa: T201
-                action()
-            if run:
-                query.processAllAvailable()
-                feed.publish(numbers(1))  # a new batch, which commits the last one
-                query.processAllAvailable()
-    sink.check(feed)
-    check_pin(feed, sink)
