@@ -13,10 +13,9 @@ import pytest
 from spark_mq_source.core.errors import BrokerError, RequestTimeoutError, ResourceBusyError
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.write.writer import PulsarWriter
-from tests.behaviours.pulsar.test_renewed_credentials import Frames
-from tests.behaviours.pulsar.test_stream import wait_until
+from tests.behaviours.pulsar.test_security import Frames
 from tests.behaviours.pulsar.test_writer import options
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.fix_net import Fault, FaultProxy, RecordingProxy
 from tests.formats.pulsar import PulsarFormat
 

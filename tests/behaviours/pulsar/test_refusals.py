@@ -12,11 +12,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from brokers.credentials import BASIC_PASSWORD, BASIC_USER
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     AuthenticationError,
-    AuthorizationError,
     MQSourceError,
     OptionError,
     TopicNotFoundError,
@@ -161,13 +159,6 @@ def test_columns_of_a_topic_without_a_schema(
     )
 
 
-def test_a_partition_that_is_absent(pulsar_format: PulsarFormat):
-    topic = pulsar_format.new_topic(2)
-    with refused(TopicNotFoundError, f"{topic}-partition-2"):
-        read(pulsar_format.broker.service_url, f"{topic}-partition-2")
-    assert f"{topic}-partition-2" not in pulsar_format.broker.admin.topics(pulsar_format.broker.namespace)
-
-
 def test_a_pattern_in_a_namespace_that_is_absent(pulsar_format: PulsarFormat):
     # The broker answers with no topics, as for a namespace that is empty (seen on 4.0.8).
     assert pulsar_format.plan(None, topicsPattern="public/absent/t.*") == []
@@ -212,13 +203,6 @@ def test_a_host_that_has_no_address():
 # -- TLS
 
 
-def test_tls_with_a_certificate_that_is_trusted(secured):
-    mq, topic = secured
-    broker = mq.broker.require_own()
-    certs = broker.credentials.ca_certificate
-    assert read(broker.service_url_tls, topic, trustCerts=certs, authToken=broker.admin_token) == [b"v"]
-
-
 @pytest.mark.parametrize("trusted", [None, "other"])
 def test_tls_with_a_certificate_that_is_not_trusted(secured, trusted):
     mq, topic = secured
@@ -236,23 +220,6 @@ def test_tls_with_a_certificate_for_another_host(secured):
     with refused(TransportError, "localhost", "host ?name|certificate"):
         read(url, topic, **options)
     assert read(url, topic, tlsVerifyHostname=False, **options) == [b"v"]
-
-
-def test_a_client_certificate_says_who_we_are(secured):
-    mq, topic = secured
-    broker = mq.broker.require_own()
-    mtls = {
-        "trustCerts": broker.credentials.ca_certificate,
-        "clientCert": broker.credentials.certificate("client"),
-        "clientKey": broker.credentials.key("client"),
-    }
-    with refused(AuthorizationError, topic):
-        read(broker.service_url_tls, topic, **mtls)
-    mq.broker.admin.grant(mq.broker.namespace, "client", ["consume"])
-    try:
-        assert read(broker.service_url_tls, topic, **mtls) == [b"v"]
-    finally:
-        mq.broker.admin.revoke(mq.broker.namespace, "client")
 
 
 # -- who we are
@@ -275,44 +242,3 @@ def test_a_token_that_is_refused_is_not_shown(secured, kind):
     }[kind]
     with refused(AuthenticationError, mq.broker.service_url.removeprefix("pulsar://"), rf"^(?!.*{re.escape(token)})"):
         read(mq.broker.service_url, topic, authToken=token)
-
-
-def test_a_token_of_somebody_who_may_not_read(secured):
-    mq, topic = secured
-    token = mq.broker.require_own().credentials.token("somebody")
-    with refused(AuthorizationError, topic, "consume|permission|authoriz"):
-        read(mq.broker.service_url, topic, authToken=token)
-    mq.broker.admin.grant(mq.broker.namespace, "somebody", ["consume"])
-    try:
-        assert read(mq.broker.service_url, topic, authToken=token) == [b"v"]
-    finally:
-        mq.broker.admin.revoke(mq.broker.namespace, "somebody")
-
-
-def test_a_token_in_a_file(secured, tmp_path):
-    mq, topic = secured
-    file = tmp_path / "token"
-    file.write_text(f"{mq.broker.require_own().admin_token}\n")
-    assert read(mq.broker.service_url, topic, authTokenFile=file) == [b"v"]
-    with refused(MQSourceError, "absent-file"):
-        read(mq.broker.service_url, topic, authTokenFile=tmp_path / "absent-file")
-
-
-def test_user_name_and_password(secured):
-    mq, topic = secured
-    mq.broker.admin.grant(mq.broker.namespace, BASIC_USER, ["consume"])
-    try:
-        options = {"authBasicUser": BASIC_USER, "authBasicPassword": BASIC_PASSWORD}
-        assert read(mq.broker.service_url, topic, **options) == [b"v"]
-        with refused(AuthenticationError, mq.broker.service_url.removeprefix("pulsar://"), "^(?!.*wrong-word)"):
-            read(mq.broker.service_url, topic, **(options | {"authBasicPassword": "wrong-word"}))
-    finally:
-        mq.broker.admin.revoke(mq.broker.namespace, BASIC_USER)
-
-
-def test_nothing_was_created_by_any_of_these(featured: PulsarFormat):
-    admin = featured.broker.admin
-    before = admin.topics(featured.broker.namespace)
-    with pytest.raises(MQSourceError):
-        featured.read(featured.broker.unused_topic())
-    assert admin.topics(featured.broker.namespace) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -19,10 +21,9 @@ from spark_mq_source.core.errors import AuthenticationError, AuthorizationError,
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.client import oauth2
 from spark_mq_source.pulsar.write.writer import PulsarWriter
-from tests.behaviours.pulsar.test_renewed_credentials import MESSAGES, SMALL, Frames, proxied
-from tests.behaviours.pulsar.test_stream import wait_until
 from tests.behaviours.pulsar.test_writer import options, write
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import PulsarUnderTest, wait_until
+from tests.fix_net import RecordingProxy
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
 
@@ -224,6 +225,23 @@ def test_who_is_not_believed_is_told_so_and_nothing_else(
 # -- tokens that expire on the way
 
 
+MESSAGES = 2_000
+SMALL = {"maxBatchRows": 1, "receiverQueueSize": 20, "operationTimeout": "5s"}
+"""So that much is still to come from the broker when the first batch is handed over."""
+
+
+class Frames(io.StringIO):
+    """What passed a recording proxy."""
+
+    def passed(self, kind: str) -> int:
+        return sum(json.loads(line)["type"] == kind for line in self.getvalue().splitlines())
+
+
+def proxied(featured: PulsarFormat, frames: Frames) -> RecordingProxy:
+    parts = urlsplit(featured.broker.service_url)
+    return RecordingProxy(parts.hostname or "", parts.port or 0, frames, "token")
+
+
 def soon(credentials: Credentials) -> str:
     """A token that is good for connecting, and not for long."""
     return credentials.token("admin", expires_at_s=time.time() + 6)
@@ -236,11 +254,17 @@ class Renewal:
         self._credentials = credentials
         self._first = soon(credentials)
         self.asked = 0
-        self.is_renewed = False
+        self.file: Path | None = None
+        self._is_renewed = False
 
     def fetch(self) -> str:
         self.asked += 1
-        return self._credentials.token("admin") if self.is_renewed else self._first
+        return self._credentials.token("admin") if self._is_renewed else self._first
+
+    def renew(self) -> None:
+        self._is_renewed = True
+        if self.file is not None:
+            self.file.write_text(self.fetch())
 
 
 @pytest.fixture
@@ -248,14 +272,20 @@ def renewal(credentials: Credentials) -> Renewal:
     return Renewal(credentials)
 
 
-@pytest.fixture(params=["supplier", "OAuth2"])
+@pytest.fixture(params=["file", "supplier", "OAuth2"])
 def renewed(
     request: pytest.FixtureRequest,
     renewal: Renewal,
     supply: Callable[[Callable[[], str]], str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[dict[str, str]]:
     """Options by which a token is renewed."""
+    if request.param == "file":
+        renewal.file = tmp_path / "token"
+        renewal.file.write_text(renewal.fetch())
+        yield {"authTokenFile": str(renewal.file)}
+        return
     if request.param == "supplier":
         yield {"authTokenSupplier": supply(renewal.fetch)}
         return
@@ -275,7 +305,7 @@ def test_a_write_goes_on_with_a_renewed_token_on_its_connection(
             writer.write(pa.record_batch({"value": [b"0"]}))
             writer.flush()
             opened = proxy.connections
-            renewal.is_renewed = True
+            renewal.renew()
             wait_until(lambda: frames.passed("AUTH_RESPONSE") >= opened, "the renewed tokens to be sent")
             writer.write(pa.record_batch({"value": [b"1"]}))
             writer.finish()
@@ -285,12 +315,18 @@ def test_a_write_goes_on_with_a_renewed_token_on_its_connection(
     assert featured.read(topic).column("value").to_pylist() == [b"0", b"1"]
 
 
-def test_a_read_goes_on_with_a_renewed_token_on_its_connection(
-    featured: PulsarFormat, renewal: Renewal, renewed: dict[str, str]
-):
-    topic = featured.broker.topic()
+@pytest.fixture
+def topic(featured: PulsarFormat) -> str:
+    """Batches of ten messages, on the broker that looks for expired tokens every second."""
+    name = featured.broker.topic()
     values = [b"%d" % n for n in range(MESSAGES)]
-    write(featured.broker, topic, {"value": values}, batchingMaxMessages=10, **featured.defaults)
+    write(featured.broker, name, {"value": values}, batchingMaxMessages=10, **featured.defaults)
+    return name
+
+
+def test_a_read_goes_on_with_a_renewed_token_on_its_connection(
+    featured: PulsarFormat, topic: str, renewal: Renewal, renewed: dict[str, str]
+):
     reader = PulsarFormat(featured.broker)
     rows = []
     with proxied(featured, frames := Frames()) as proxy:
@@ -299,12 +335,25 @@ def test_a_read_goes_on_with_a_renewed_token_on_its_connection(
             rows += batch.to_pylist()
             if number == 0:
                 opened = proxy.connections
-                renewal.is_renewed = True
+                renewal.renew()
                 wait_until(lambda: frames.passed("AUTH_RESPONSE") > 0, "the renewed token to be sent")
+        assert frames.passed("AUTH_CHALLENGE") == frames.passed("AUTH_RESPONSE")
         assert proxy.connections == opened
     assert renewal.asked > 1
     assert_each_once(rows, reader.position_of)
-    assert [row["value"] for row in rows] == values
+    assert [int(row["value"]) for row in rows] == list(range(MESSAGES))
+
+
+def test_a_token_that_nobody_renews_ends_the_read(featured: PulsarFormat, topic: str, credentials: Credentials):
+    token = soon(credentials)
+    reader = PulsarFormat(featured.broker)
+    with proxied(featured, frames := Frames()) as proxy:
+        batches = reader.batches(topic, **SMALL, service=("127.0.0.1", proxy.port), authToken=token)
+        assert next(batches).num_rows
+        wait_until(lambda: frames.passed("AUTH_RESPONSE") > 0, "the old token to be sent again")
+        with pytest.raises(AuthenticationError, match=rf"reading {topic}.*expired") as caught:
+            assert sum(batch.num_rows for batch in batches) < MESSAGES
+    assert token not in str(caught.value)
 
 
 def test_a_token_that_nobody_renews_ends_the_write(featured: PulsarFormat, credentials: Credentials):
