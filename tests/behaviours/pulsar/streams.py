@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
 from typing import Any
 
 from spark_mq_source.core.options import STREAM
 from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.stream import PulsarStream
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats import through_json
 from tests.formats.pulsar import MESSAGE_ID, read_tasks
 
@@ -141,13 +139,6 @@ def rolled(broker: PulsarUnderTest, topic: str, ledgers: int, entries: int) -> l
         broker.admin.unload(topic)
         values += part
     return values
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)  # the admin interface tells nobody by itself
 
 
 def backlog(broker: PulsarUnderTest, topic: str) -> int:

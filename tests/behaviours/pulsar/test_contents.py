@@ -11,7 +11,7 @@ import pytest
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata
-from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
+from tests.formats.pulsar import MESSAGE_ID, PulsarFormat
 from tests.readable import ddl_of
 
 CODECS = ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"]
@@ -188,14 +188,6 @@ def test_an_entry_of_many_messages_comes_in_batches_of_the_wanted_size(pulsar_fo
     assert max(part.num_rows for part in batches) < 2 * 4
 
 
-def test_a_producer_that_restarts_within_a_message_joins_no_two_of_the_same_uuid(pulsar_format: PulsarFormat):
-    topic = pulsar_format.broker.topic()
-    with RawProducer(pulsar_format.service, topic) as producer:
-        for n, part in [(0, b"A0"), (0, b"B0"), (1, b"B1")]:
-            producer.send(metadata(chunk("u", n, 2, 4)), part)
-    assert pulsar_format.read(topic).column("value").to_pylist() == [b"B0B1"]
-
-
 def test_chunked_messages_that_do_not_fit_in_memory_together_come_all(pulsar_format: PulsarFormat):
     topic = pulsar_format.broker.topic()
     with RawProducer(pulsar_format.service, topic) as producer:
@@ -205,25 +197,6 @@ def test_chunked_messages_that_do_not_fit_in_memory_together_come_all(pulsar_for
     values = pulsar_format.read(topic, maxPendingChunkBytes="2100k").column("value").to_pylist()
     assert [value[:1] for value in values] == [b"a", b"b", b"c", b"d", b"e"]
     assert {len(value) for value in values} == {1_000_000}
-
-
-def test_chunks_of_several_producers_between_each_other(pulsar_format: PulsarFormat):
-    topic, rng = pulsar_format.broker.topic(), random.Random(11)
-    messages = {f"uuid-{n}": rng.randbytes(100 * n + 50) for n in range(8)}
-    chunks = {uuid: [value[at : at + 40] for at in range(0, len(value), 40)] for uuid, value in messages.items()}
-    left = {uuid: list(enumerate(parts)) for uuid, parts in chunks.items()}
-    order: list[str] = []
-    with RawProducer(pulsar_format.service, topic) as producer:
-        while left:
-            uuid = rng.choice(sorted(left))
-            n, part = left[uuid].pop(0)
-            producer.send(metadata(chunk(uuid, n, len(chunks[uuid]), len(messages[uuid]))), part)
-            if not left[uuid]:
-                del left[uuid]
-                order.append(uuid)
-    rows = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}").to_pylist()
-    assert [row["value"] for row in rows] == [messages[uuid] for uuid in order]
-    assert_each_once(rows, pulsar_format.position_of)
 
 
 def test_messages_of_many_schemas_keep_their_versions(pulsar_format: PulsarFormat):

@@ -15,7 +15,6 @@ from spark_mq_source.core.compression import decompress
 from spark_mq_source.core.errors import (
     CorruptMessageError,
     EncryptedMessageError,
-    TopicNotFoundError,
     UnsupportedFeatureError,
 )
 from spark_mq_source.core.sql_types import arrow_schema_of
@@ -109,15 +108,6 @@ def test_a_corrupt_entry_goes_to_the_dead_letter_topic_as_it_was(pulsar_format: 
         "REASON": corrupt["_error"],
         "ATTEMPT": "0",
     }
-
-
-def test_a_dead_letter_topic_has_to_exist_when_the_read_is_planned(pulsar_format: PulsarFormat):
-    topic, _ = publish(pulsar_format, *CORRUPT["no ZSTD"])
-    dead = pulsar_format.broker.unused_topic()
-    with pytest.raises(
-        TopicNotFoundError, match=rf"deadLetterTopic {dead}: .*, or set createTopic=true to create the topic"
-    ):
-        pulsar_format.plan(topic, onCorrupt="deadLetter", deadLetterTopic=dead)
 
 
 def test_a_dead_letter_keeps_its_key_and_may_be_larger_than_an_entry(pulsar_format: PulsarFormat):

@@ -24,26 +24,6 @@ def some(prefix: str, count: int = 7) -> list[bytes]:
     return [f"{prefix}-{n}".encode() for n in range(count)]
 
 
-@pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
-def test_a_committed_transaction_at_the_end_is_read(featured: PulsarFormat, java: JavaClient, batching):
-    topic, broker = featured.broker.topic(), featured.broker
-    java.produce(broker, topic, some("plain"))
-    transaction = java.begin(broker, "t")
-    java.produce(broker, topic, some("committed"), transaction=transaction, batching=batching)
-    java.commit(broker, transaction)
-    assert values_of(featured, topic) == some("plain") + some("committed")
-
-
-@pytest.mark.parametrize("before", [0, 7])
-def test_an_aborted_transaction_at_the_end_is_not_read(featured: PulsarFormat, java: JavaClient, before):
-    topic, broker = featured.broker.topic(), featured.broker
-    java.produce(broker, topic, some("plain", before))
-    transaction = java.begin(broker, "t")
-    java.produce(broker, topic, some("aborted"), transaction=transaction)
-    java.abort(broker, transaction)
-    assert values_of(featured, topic) == some("plain", before)
-
-
 def test_aborted_transactions_between_messages_are_left_out(featured: PulsarFormat, java: JavaClient):
     topic, broker = featured.broker.topic(), featured.broker
     for n in range(4):
@@ -67,15 +47,6 @@ def test_an_open_transaction_hides_what_follows_until_it_ends(featured: PulsarFo
     assert values_of(featured, topic) == some("plain") + some("open") + some("later")
 
 
-def test_a_topic_with_nothing_but_an_open_transaction_is_empty(featured: PulsarFormat, java: JavaClient):
-    topic, broker = featured.broker.topic(), featured.broker
-    transaction = java.begin(broker, "only")
-    java.produce(broker, topic, some("open"), transaction=transaction)
-    assert featured.plan(topic) == []
-    java.abort(broker, transaction)
-    assert values_of(featured, topic) == []
-
-
 def test_a_terminated_topic_is_read_to_its_end(featured: PulsarFormat, java: JavaClient):
     topic, broker = featured.broker.topic(), featured.broker
     java.produce(broker, topic, some("v", 25))
@@ -87,29 +58,6 @@ def test_a_terminated_topic_without_messages_is_empty(featured: PulsarFormat):
     topic = featured.broker.topic()
     featured.broker.admin.terminate(topic)
     assert values_of(featured, topic) == []
-
-
-def test_ledgers_of_ten_entries_chain(featured: PulsarFormat, java: JavaClient):
-    topic, broker = featured.broker.topic(), featured.broker
-    java.produce(broker, topic, some("v", 95))
-    assert len(broker.admin.ledgers(topic)) >= 9
-    assert values_of(featured, topic) == some("v", 95)
-    # Which ledgers there are is known from the admin interface only.
-    split = {"minPartitions": 12, "adminUrl": broker.admin_url}
-    assert len(featured.plan(topic, **split)) >= 12
-    assert values_of(featured, topic, **split) == some("v", 95)
-    assert values_of(featured, topic, minPartitions=12) == some("v", 95)
-
-
-def test_ledgers_that_were_empty_or_ended_by_unload_chain(featured: PulsarFormat, java: JavaClient):
-    topic, broker = featured.broker.topic(), featured.broker
-    for n in range(4):
-        java.produce(broker, topic, some(f"{n}", 3))
-        broker.admin.unload(topic)
-        broker.admin.unload(topic)
-    expected = [v for n in range(4) for v in some(f"{n}", 3)]
-    assert values_of(featured, topic) == expected
-    assert values_of(featured, topic, minPartitions=4, adminUrl=broker.admin_url) == expected
 
 
 def test_a_compacted_topic_is_read_compacted_only_when_asked_for(featured: PulsarFormat, java: JavaClient):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,6 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.writer import PulsarWriter, write_rows
 from tests.behaviours.pulsar.test_writer import read_official
 from tests.fix_brokers import PulsarUnderTest, wait_until
-from tests.fix_net import Fault, FaultProxy
 
 TASK = TaskAttempt("query", batch_id=7, partition=3)
 """Each test has topics of its own, so that all of them can write under one name."""
@@ -156,31 +154,6 @@ def test_a_message_of_which_one_chunk_is_stored_is_there_once_after_an_unload(
     assert found == [*batch["value"].to_pylist(), b"000000"]
 
 
-def test_a_message_in_chunks_is_there_once_when_its_topic_is_unloaded_while_it_is_written_again(
-    pulsar: PulsarUnderTest, topic: str
-) -> None:
-    """Its first chunks, which a broker never takes for duplicates, would put their low id behind what follows."""
-    pulsar.require_version((3, 3), "cannot deduplicate chunks")
-    batch = pa.record_batch({"value": [b"before", random.Random(1).randbytes(11 << 20), b"behind"]})
-    write(pulsar, topic, batch, chunking=True)
-    with PulsarWriter(options(pulsar, topic, chunking=True), replace(TASK, attempt=1)) as writer:
-        send, sent = writer._send_entry, []
-
-        def unload_before_the_third(producer: Any, entry: Any) -> None:
-            sent.append(entry)
-            if len(sent) == 3:
-                pulsar.admin.unload(topic)
-            send(producer, entry)
-
-        writer._send_entry = unload_before_the_third  # type: ignore[method-assign]
-        writer.write(batch)
-        writer.finish()
-    assert len(sent) >= 3
-    write(pulsar, topic, rows(0), replace(TASK, partition=0))
-    reader = pulsar.client().create_reader(topic, official.MessageId.earliest)
-    assert [reader.read_next(20_000).data() for _ in range(4)] == [*batch["value"].to_pylist(), b"000000"]
-
-
 @pytest.mark.parametrize(
     ("again", "sentence"),
     [
@@ -291,31 +264,3 @@ def test_a_broker_that_does_not_deduplicate_is_found_out(pulsar: PulsarUnderTest
     with pytest.raises(UnsupportedFeatureError, match=sentence):
         write(pulsar, topic, rows(*range(100)))
     assert stored(pulsar, topic, 10) == list(range(10))
-
-
-@pytest.fixture
-def proxy(pulsar: PulsarUnderTest) -> Iterator[FaultProxy]:
-    host, _, port = pulsar.service_url.removeprefix("pulsar://").rpartition(":")
-    with FaultProxy(host, int(port)) as proxy:
-        yield proxy
-
-
-@pytest.mark.parametrize("number", range(4))
-def test_whatever_happens_each_row_is_there_once_and_in_order(
-    pulsar: PulsarUnderTest, topic: str, proxy: FaultProxy, rng: random.Random, number: int
-) -> None:
-    given = {"serviceUrl": f"pulsar://{proxy.address}", "batchingMaxBytes": 3000, "batchingMaxMessages": 100}
-    batches = [rows(*range(start, start + 500)) for start in range(0, 5000, 500)]
-    for attempt in range(4):
-        proxy.add(Fault("cut", rng.choice(["c2b", "b2c"]), at=rng.randrange(200, 60_000), connections=3))
-        with PulsarWriter(options(pulsar, topic, **given), replace(TASK, attempt=attempt)) as writer:
-            for batch in batches[: rng.randrange(11) if attempt < 3 else None]:
-                writer.write(batch)
-                action = rng.randrange(6)
-                if action == 0:
-                    pulsar.admin.unload(topic)
-                elif action == 1:
-                    proxy.cut_now(abort=rng.random() < 0.5)
-            if attempt == 3:
-                writer.finish()
-    assert stored(pulsar, topic, 5000) == list(range(5000))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from urllib.parse import urlsplit
+from collections.abc import Callable
 
 import pytest
 
@@ -13,14 +12,6 @@ from tests.fix_net import FaultProxy
 
 DEFAULTS = {"operationTimeout": "30s"}
 """The timeout's own default, in place of what the tests of streams take for theirs."""
-
-
-@pytest.fixture
-def link(pulsar: PulsarUnderTest) -> Iterator[FaultProxy]:
-    """What stands between the broker and us; a standalone broker sends its clients back there."""
-    parts = urlsplit(pulsar.service_url)
-    with FaultProxy(parts.hostname or "", parts.port or 0) as proxy:
-        yield proxy
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
 import socket
@@ -13,7 +12,6 @@ import pytest
 from spark_mq_source.core.errors import CorruptMessageError, MQSourceError
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
-from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, metadata
 from tests.fix_brokers import wait_until
 from tests.fix_net import Direction, Fault, FaultProxy, _Link, free_port
@@ -40,42 +38,6 @@ def numbered(pulsar_format: PulsarFormat) -> tuple[str, list[bytes]]:
     """A topic of 600 batches of ten messages of 1000 bytes, and its values."""
     topic = pulsar_format.broker.topic()
     return topic, publish_batches(pulsar_format, topic, 600)
-
-
-def collected(mq: PulsarFormat, batches, between) -> list[bytes]:
-    """The values of all batches; `between(n)` is called while the n-th is in the reader's consumer's hands."""
-    rows = []
-    for n, one in enumerate(batches):
-        rows += one.to_pylist()
-        between(n)
-    assert_each_once(rows, mq.position_of)
-    return [row["value"] for row in rows]
-
-
-def test_unloading_the_topic_while_it_is_read(pulsar_format: PulsarFormat, numbered):
-    topic, values = numbered
-    unloaded = []
-
-    def unload(n: int) -> None:
-        if n % 100 == 50 and len(unloaded) < 5:
-            pulsar_format.broker.admin.unload(topic)
-            unloaded.append(n)
-
-    assert collected(pulsar_format, pulsar_format.batches(topic, ROW, **SMALL), unload) == values
-    assert len(unloaded) == 5
-
-
-def test_unloading_between_the_chunks_of_messages(pulsar_format: PulsarFormat, java: JavaClient):
-    topic = pulsar_format.broker.topic()
-    values = [bytes([n]) * 20_000 for n in range(60)]
-    java.produce(pulsar_format.broker, topic, values, chunkBytes=500)
-
-    def unload(n: int) -> None:
-        if n in (5, 20):
-            pulsar_format.broker.admin.unload(topic)
-
-    batches = pulsar_format.batches(topic, ROW, maxBatchRows=1, receiverQueueSize=7)
-    assert collected(pulsar_format, batches, unload) == values
 
 
 def test_unloading_all_bundles_while_planning_and_reading(pulsar_format: PulsarFormat):
@@ -143,25 +105,6 @@ def test_a_bit_that_is_always_flipped_is_reported(pulsar_format: PulsarFormat, l
         link.add(Fault("flip", "b2c", at=200_000 + 500_000 * n, connections=100))
     with pytest.raises(CorruptMessageError, match=rf"{re.escape(topic)}.*{task.end.ledger}:0.*checksum"):
         list(read_range(options, task, schema_of(ROW)))
-
-
-def test_a_link_that_is_cut_at_many_places(pulsar_format: PulsarFormat, numbered, link: FaultProxy):
-    topic, values = numbered
-    cuts = itertools.count()
-    batches = pulsar_format.batches(topic, ROW, **SMALL, service=("127.0.0.1", link.port))
-    assert collected(pulsar_format, batches, lambda n: n % 40 or (next(cuts) and link.cut_now())) == values
-    assert next(cuts) > 5
-
-
-def test_a_range_read_twice_at_once_is_read_by_both(pulsar_format: PulsarFormat, numbered):
-    topic, values = numbered
-    both = [pulsar_format.batches(topic, ROW, **SMALL) for _ in range(2)]
-    found: tuple[list[bytes], list[bytes]] = ([], [])
-    for pair in itertools.zip_longest(*both):
-        for n, one in enumerate(pair):
-            if one is not None:
-                found[n].extend(one.column("value").to_pylist())
-    assert found == (values, values)
 
 
 def test_a_reader_that_is_given_up_leaves_nothing_behind(pulsar_format: PulsarFormat, numbered):

@@ -37,8 +37,8 @@ from tests.behaviours.pulsar.queues import (
     read_tasks,
     values,
 )
-from tests.behaviours.pulsar.streams import numbered, publish, wait_until
-from tests.fix_brokers import PulsarUnderTest
+from tests.behaviours.pulsar.streams import numbered, publish
+from tests.fix_brokers import PulsarUnderTest, wait_until
 
 
 def options_of(broker: PulsarUnderTest, scope: Scope = WRITE, **more: str) -> PulsarOptions:

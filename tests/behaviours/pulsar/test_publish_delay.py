@@ -13,9 +13,8 @@ import pytest
 from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.write.writer import write_rows
-from tests.behaviours.pulsar.test_stream import wait_until
 from tests.behaviours.pulsar.test_writer import options
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat
 
 

@@ -13,8 +13,9 @@ from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
-from tests.behaviours.pulsar.streams import Query, numbered, publish, trim_all, wait_until
-from tests.formats import schema_of, through_json
+from tests.behaviours.pulsar.streams import Query, numbered, publish
+from tests.fix_brokers import wait_until
+from tests.formats import schema_of
 from tests.formats.pulsar import PulsarFormat
 
 LEDGERS, ENTRIES = 10, 4
@@ -115,17 +116,6 @@ def test_a_tolerant_reader_goes_on_with_what_is_left(topic: Topic, trimmed: int,
     assert "gone from the broker" in caplog.text
 
 
-@pytest.mark.parametrize("remove", [Topic.trim_to, Topic.truncate])
-def test_an_end_in_what_was_removed_is_a_loss(topic: Topic, remove: Callable[[Topic, int], None]):
-    end = {topic.name: topic.ids[5 * ENTRIES + 1].to_json()}
-    reading = topic.read_slowly(endingOffsets=str(end).replace("'", '"'))
-    rows = take(reading, 2)
-    remove(topic, 7 * ENTRIES)
-    with pytest.raises(DataLossError, match="gone from the broker"):
-        rows += reading
-    assert rows == VALUES[: len(rows)]
-
-
 def test_a_truncated_topic_is_a_loss(topic: Topic):
     reading = topic.read_slowly()
     rows = take(reading, 2)
@@ -133,64 +123,6 @@ def test_a_truncated_topic_is_a_loss(topic: Topic):
     with pytest.raises(DataLossError, match="gone from the broker"):
         rows += reading
     assert rows == VALUES[: len(rows)]
-
-
-def test_trimmed_while_the_topic_is_unloaded_is_a_loss(topic: Topic):
-    reading = topic.read_slowly()
-    rows = take(reading, ENTRIES)
-    topic.trim_to(5 * ENTRIES)
-    topic.admin.unload(topic.name)
-    with pytest.raises(DataLossError, match="gone from the broker"):
-        rows += reading
-    assert rows == VALUES[: len(rows)]
-
-
-def test_expired_and_deleted_is_a_loss(topic: Topic):
-    reading = topic.read_slowly()
-    rows = take(reading, ENTRIES)
-    topic.expire(0)
-    trim_all(topic.mq.broker, topic.name)
-    with pytest.raises(DataLossError, match="gone from the broker"):
-        rows += reading
-    assert rows == VALUES[: len(rows)]
-
-
-@pytest.mark.parametrize("with_admin", [False, True])
-def test_the_piece_of_a_split_whose_start_is_gone_is_a_loss(topic: Topic, with_admin: bool):
-    end = {topic.name: topic.ids[-1].to_json()}
-    options = {"minPartitions": 6, "endingOffsets": str(end).replace("'", '"')}
-    made = topic.mq.options(
-        topic.name, **SLOW, **options, **({"adminUrl": topic.mq.broker.admin_url} if with_admin else {})
-    )
-    tasks = plan_batch(made)
-    assert len(tasks) > 1
-    topic.trim_to(8 * ENTRIES)
-    for task in tasks:
-        if task.start.ledger <= topic.ids[8 * ENTRIES - 1].ledger:
-            with pytest.raises(DataLossError, match="gone from the broker"):
-                list(read_range(made, task, schema_of("value string")))
-
-
-def test_a_stream_at_the_end_of_a_ledger_notices_the_ledgers_after_it(topic: Topic, query: Callable[..., Query]):
-    q = query(topic.name, startingOffsets="earliest", maxEntriesPerTrigger=ENTRIES)
-    assert q.drain_to(VALUES[ENTRIES - 1]) == VALUES[:ENTRIES]
-    topic.trim_to(4 * ENTRIES)
-    for _ in range(2):
-        with pytest.raises(DataLossError, match=rf"messages after {topic.ids[ENTRIES - 1]} up to \d+:-1 are gone"):
-            q.trigger()
-
-
-def test_a_stream_whose_first_ledger_goes_while_it_is_planned(topic: Topic, query: Callable[..., Query]):
-    q = query(topic.name, startingOffsets="earliest", maxEntriesPerTrigger=ENTRIES + 1)
-    q.at = through_json(q.stream.initial())
-    ask = q.stream._limiter.limit
-    # Between the look at what there is and that at how long its ledgers are.
-    q.stream._limiter.limit = lambda starts, ends: topic.trim_to(2 * ENTRIES) or ask(starts, ends)
-    with pytest.raises(DataLossError, match="gone"):
-        q.trigger()
-    q.stream._limiter.limit = ask
-    with pytest.raises(DataLossError, match="gone"):
-        q.trigger()
 
 
 # -- removed after it was read, or not removed at all

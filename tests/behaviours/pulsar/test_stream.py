@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import random
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +12,6 @@ import pytest
 
 from spark_mq_source.core.errors import DataLossError, OptionError, ResourceBusyError, TopicNotFoundError
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
-from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.streams import (
     PIN,
     ROW,
@@ -26,14 +22,11 @@ from tests.behaviours.pulsar.streams import (
     position,
     publish,
     rolled,
-    started,
-    trim_all,
     trimmed,
-    wait_until,
 )
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats import through_json
-from tests.formats.pulsar import PulsarFormat, read_tasks
+from tests.formats.pulsar import read_tasks
 
 # -- where a query starts
 
@@ -62,19 +55,6 @@ def test_a_pin_right_before_a_ledger_is_where_it_was_brought_to(
     assert "stays at" not in caplog.text
     publish(pulsar, topic, ["new"])
     assert q.trigger() == ["new"]
-
-
-@pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_starts_in_an_empty_topic_that_is_unloaded_before_the_first_message(
-    pulsar: PulsarUnderTest, query: Callable[..., Query], start: str
-):
-    topic = pulsar.topic()
-    q = query(topic, startingOffsets=start)
-    assert q.trigger() == []
-    pulsar.admin.unload(topic)
-    assert q.trigger() == []
-    publish(pulsar, topic, numbered(3))
-    assert q.trigger() == numbered(3)
 
 
 def test_starts_after_a_position(pulsar: PulsarUnderTest, query: Callable[..., Query]):
@@ -151,17 +131,6 @@ def test_a_position_that_is_gone_is_no_start(pulsar: PulsarUnderTest, query: Cal
 # -- what is new
 
 
-def test_nothing_new_is_the_same_offset(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic(3)
-    publish(pulsar, f"{topic}-partition-1", numbered(3))
-    q = query(topic, startingOffsets="earliest")
-    q.trigger()
-    for _ in range(3):
-        assert json.dumps(q.stream.latest(q.at)) == json.dumps(q.at)
-    pulsar.admin.unload(topic)
-    assert json.dumps(q.stream.latest(q.at)) == json.dumps(q.at)
-
-
 def test_new_partitions_and_new_topics_start_at_earliest(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     namespace = pulsar.new_namespace()
     topic = pulsar.topic(1, prefix="flights", namespace=namespace)
@@ -208,97 +177,7 @@ def test_a_limit_is_exact_across_ledgers(pulsar: PulsarUnderTest, query: Callabl
     assert q.triggers == [limit] * full + [rest] * (rest > 0)
 
 
-def test_a_limit_counts_entries_not_messages(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(40), batch=10)
-    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=3)
-    assert q.trigger() == numbered(30)
-    assert q.trigger() == numbered(40)[30:]
-
-
-def test_no_limit_where_spark_asks_for_everything(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(10))
-    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=3)
-    assert q.trigger(limited=False) == numbered(10)
-
-
-def test_a_large_backlog_starves_nobody(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic(4)
-    for n, entries in enumerate((60, 3, 1, 12)):
-        publish(pulsar, f"{topic}-partition-{n}", numbered(entries, f"{n}."))
-    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=8)
-    q.trigger()
-    assert {row["partition"] for row in q.rows} == {0, 1, 2, 3}
-    q.drain()
-    assert max(q.triggers) <= 8
-    assert len(q.rows) == len({(row["partition"], row["value"]) for row in q.rows}) == 76
-    tight = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=1)
-    for _ in range(4):
-        tight.trigger()
-    assert {row["partition"] for row in tight.rows} == {0, 1, 2, 3}
-
-
-def test_random_triggers_read_each_entry_once(pulsar: PulsarUnderTest, query: Callable[..., Query], rng: random.Random):
-    topic = pulsar.topic(2)
-    names = [f"{topic}-partition-{n}" for n in range(2)]
-    limit = rng.randrange(1, 9)
-    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=limit, subscription=PIN)
-    published: dict[str, list[str]] = {name: [] for name in names}
-    for step in range(15):
-        name = rng.choice(names)
-        action = rng.choice(["publish", "publish", "unload", "trigger", "trigger", "restart"])
-        print(step, action, name)  # noqa: T201
-        if action == "publish":
-            values = numbered(rng.randrange(1, 9), f"{step}.")
-            publish(pulsar, name, values, batch=rng.choice([1, 3]))
-            published[name] += values
-        elif action == "unload":
-            pulsar.admin.unload(name)
-        elif action == "trigger":
-            q.trigger()
-            assert max([0, *q.triggers]) <= limit
-        elif q.at is not None:
-            q.restart()
-    q.drain()
-    assert max([0, *q.triggers]) <= limit
-    for n, name in enumerate(names):
-        assert [row["value"] for row in q.rows if row["partition"] == n] == published[name]
-
-
-def test_limits_over_ten_entry_ledgers_with_aborted_transactions(featured: PulsarFormat, java: JavaClient):
-    broker = featured.broker
-    topic = broker.topic()
-    values = []
-    for n in range(4):
-        part = numbered(6, f"{n}.")
-        transaction = java.begin(broker, f"stream-{n}")
-        java.produce(broker, topic, [v.encode() for v in part], transaction=transaction)
-        (java.commit if n % 2 else java.abort)(broker, transaction)
-        plain = numbered(3, f"plain{n}.")
-        java.produce(broker, topic, [v.encode() for v in plain])
-        values += (part if n % 2 else []) + plain
-    assert len(broker.admin.ledgers(topic)) > 2
-    with contextlib.ExitStack() as stack:
-        options = featured.defaults | {"startingOffsets": "earliest", "maxEntriesPerTrigger": 4, "subscription": PIN}
-        q = started(stack, broker, topic, dict(options))
-        assert q.drain() == values
-        assert max(q.triggers) <= 4
-
-
 # -- a first batch that is done again
-
-
-def test_a_first_batch_is_repeated_from_the_same_start(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(3))
-    q = query(topic, startingOffsets="earliest")
-    end = through_json(q.stream.latest(q.stream.initial()))
-    publish(pulsar, topic, ["later"])
-    q.restart()
-    # As Spark does where the checkpoint has the end of the first batch, and no commit.
-    ranges = q.stream.ranges(through_json(q.stream.initial()), end)
-    assert read_tasks(q.options, ranges).column("value").to_pylist() == [b"0", b"1", b"2"]
 
 
 def test_a_first_batch_that_began_at_latest_cannot_be_repeated_and_it_is_said(
@@ -374,59 +253,7 @@ def test_a_pin_that_somebody_moved_is_no_start(pulsar: PulsarUnderTest, query: C
 # -- AvailableNow
 
 
-def test_aiming_at_now_ends_and_leaves_the_rest(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic(2)
-    zero, one = (f"{topic}-partition-{n}" for n in range(2))
-    publish(pulsar, zero, numbered(7))
-    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=3)
-    q.stream.cap_at_current_end()
-    assert q.trigger() == numbered(3)
-    publish(pulsar, zero, ["later"])
-    publish(pulsar, one, ["later too"])
-    pulsar.admin.add_partitions(topic, 3)
-    publish(pulsar, f"{topic}-partition-2", ["grown"])
-    assert q.drain() == numbered(7)[3:]
-    assert q.trigger() == []
-    q.restart()
-    q.stream.cap_at_current_end()
-    assert sorted(q.drain()) == ["grown", "later", "later too"]
-
-
-def test_aiming_at_now_with_latest_reads_nothing(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(3))
-    q = query(topic)
-    q.stream.cap_at_current_end()
-    assert q.trigger() == []
-
-
 # -- unloads
-
-
-def test_unloads_between_and_during_triggers(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic(2)
-    names = [f"{topic}-partition-{n}" for n in range(2)]
-    for name in names:
-        publish(pulsar, name, numbered(30, name[-1]))
-    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=5, subscription=PIN)
-    stop = threading.Event()
-
-    def unload() -> int:
-        count = 0
-        while not stop.wait(0.2):
-            pulsar.admin.unload(names[count % 2])
-            count += 1
-        return count
-
-    with ThreadPoolExecutor(1) as pool:
-        storm = pool.submit(unload)
-        try:
-            values = q.drain()
-        finally:
-            stop.set()
-        print("unloads", storm.result())  # noqa: T201
-    assert sorted(values) == sorted(numbered(30, "0") + numbered(30, "1"))
-    assert max(q.triggers) <= 5
 
 
 # -- the pin
@@ -484,26 +311,6 @@ def test_a_restart_moves_no_cursor(pulsar: PulsarUnderTest, query: Callable[...,
     assert again.trigger() == numbered(10)[4:]
 
 
-def test_what_was_committed_but_not_acknowledged_is_acknowledged_later(
-    pulsar: PulsarUnderTest, query: Callable[..., Query]
-):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(10))
-    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=4, subscription=PIN)
-    q.trigger()
-    kept = cursor(pulsar, topic)
-    q.trigger()
-    # A broker that crashes forgets the last acknowledgements.
-    other = query(topic, startingOffsets="earliest", subscription=PIN)
-    q.stream.close()
-    other.plan()
-    other.stream.close()
-    assert cursor(pulsar, topic) < kept
-    again = query(topic, subscription=PIN, checkpoint=q.at)
-    again.stream.commit(q.at)
-    assert backlog(pulsar, topic) == 3
-
-
 def test_a_subscription_that_is_held_is_waited_for(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(3))
@@ -521,87 +328,7 @@ def test_a_subscription_that_is_held_is_waited_for(pulsar: PulsarUnderTest, quer
         assert waiting.result() == numbered(3)
 
 
-def test_a_pin_keeps_what_is_not_read_yet(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
-    q = query(topic, subscription=PIN, maxEntriesPerTrigger=4)
-    q.trigger()
-    values = rolled(pulsar, topic, 3, 4)
-    pulsar.trim(topic)
-    q.stream.close()
-    again = query(topic, subscription=PIN, maxEntriesPerTrigger=4, checkpoint=q.at)
-    assert again.drain() == values
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_read_and_deleted_is_no_loss_where_there_is_a_pin(
-    pulsar: PulsarUnderTest, query: Callable[..., Query], restart: bool
-):
-    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
-    q = query(topic, startingOffsets="earliest", subscription=PIN)
-    q.trigger()
-    for round_ in range(3):
-        values = rolled(pulsar, topic, 2, 3)
-        assert q.trigger() == values
-        first = position(q.at or {}, topic).ledger
-        # Each ledger that was read goes, but for the one that the next trigger starts in.
-        pulsar.trim(topic)
-        wait_until(lambda first=first: pulsar.admin.ledgers(topic)[0][0] == first, f"round {round_}: trimmed")
-        assert q.trigger() == []
-        if restart:
-            q.restart()
-
-
-def test_single_entry_ledgers_are_let_go(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
-    q = query(topic, startingOffsets="earliest", subscription=PIN)
-    q.trigger()
-    for n in range(4):
-        publish(pulsar, topic, [str(n)])
-        assert q.trigger() == [str(n)]
-        pulsar.admin.unload(topic)
-    # An acknowledgement is forgotten if the topic is unloaded before it is on disk; the next one stands for it.
-    publish(pulsar, topic, ["last"])
-    assert q.trigger() == ["last"]
-    assert backlog(pulsar, topic) == 1
-    pulsar.trim(topic)
-    wait_until(lambda: len(pulsar.admin.ledgers(topic)) <= 2, "the ledgers are gone")
-
-
 # -- loss
-
-
-def test_unread_and_trimmed_is_loss(
-    pulsar: PulsarUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
-):
-    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
-    publish(pulsar, topic, numbered(5))
-    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=3)
-    assert q.trigger() == numbered(3)
-    trim_all(pulsar, topic)
-    publish(pulsar, topic, ["left"])
-    at = position(q.at or {}, topic)
-    for _ in range(2):
-        with pytest.raises(DataLossError, match=f"{topic}: messages after {at} up to .* are gone"):
-            q.trigger()
-    tolerant = query(topic, failOnDataLoss=False, checkpoint=q.at)
-    with caplog.at_level(logging.WARNING, "spark_mq_source"):
-        assert tolerant.trigger() == ["left"]
-    assert f"{topic}: messages after {at} up to" in caplog.text
-    assert tolerant.trigger() == []
-
-
-def test_somebody_else_who_empties_the_pin_loses_data_and_it_is_said(
-    pulsar: PulsarUnderTest, query: Callable[..., Query]
-):
-    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
-    q = query(topic, startingOffsets="earliest", subscription=PIN, maxEntriesPerTrigger=2)
-    q.trigger()
-    publish(pulsar, topic, numbered(5))
-    assert q.trigger() == numbered(2)
-    pulsar.admin.skip_all(topic, PIN)
-    trim_all(pulsar, topic)
-    with pytest.raises(DataLossError, match="are gone"):
-        q.trigger()
 
 
 def test_cursors_that_expiry_moves_lose_nothing_that_is_kept(pulsar: PulsarUnderTest, query: Callable[..., Query]):

@@ -32,9 +32,8 @@ from tests.behaviours.pulsar.streams import (
     rolled,
     started,
     trim_all,
-    wait_until,
 )
-from tests.fix_brokers import PulsarUnderTest, _start, _under_test
+from tests.fix_brokers import PulsarUnderTest, _start, _under_test, wait_until
 from tests.fix_net import FaultProxy
 from tests.formats import through_json
 from tests.formats.pulsar import PulsarFormat, read_tasks
@@ -118,25 +117,6 @@ def test_expired_and_deleted_is_loss(
     delete_ledgers(pulsar, topic, pulsar.admin.ledgers(topic)[-1][0])
     publish(pulsar, topic, ["left"])
     assert_lost(query, q, topic, ["left"], caplog)
-
-
-def test_evicted_is_loss(hasty: PulsarUnderTest, hasty_query: Callable[..., Query], caplog: pytest.LogCaptureFixture):
-    namespace = hasty.new_namespace(keep_data=False)
-    quota = {"limitSize": 20_000, "policy": "consumer_backlog_eviction"}
-    topic = hasty.topic(namespace=namespace)
-    q = hasty_query(topic, subscription=PIN, maxEntriesPerTrigger=2)
-    values = [f"{n:01000}" for n in range(40)]
-    q.trigger()
-    for n in range(0, 40, 10):
-        publish(hasty, topic, values[n : n + 10])
-        hasty.admin.unload(topic)
-    assert q.trigger() == values[:2]
-    hasty.admin.request("POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=destination_storage", quota)
-    wait_until(lambda: backlog(hasty, topic) < 25, "evicted")
-    delete_ledgers(hasty, topic, position(q.at or {}, topic).ledger)
-    left = sum(entries for _, entries in hasty.admin.ledgers(topic))
-    assert 0 < left < 38
-    assert_lost(hasty_query, q, topic, values[-left:], caplog)
 
 
 def test_a_loss_that_may_be_is_told_once(

@@ -20,8 +20,8 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read import stream
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
-from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish, wait_until
-from tests.fix_brokers import PulsarUnderTest
+from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish
+from tests.fix_brokers import PulsarUnderTest, wait_until
 
 Types = official.ConsumerType
 EARLIEST = official.InitialPosition.Earliest
@@ -137,30 +137,6 @@ def test_a_query_whose_turn_does_not_come_says_who_has_it(
     second = failover(query, topic, priorityLevel="1", operationTimeout="2s")
     with pytest.raises(ResourceBusyError, match=r"another consumer of subscription pin is active .* priorityLevel"):
         second.trigger()
-
-
-def test_a_query_that_is_overtaken_waits_and_goes_on(
-    pulsar: PulsarUnderTest, query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(stream, "TURN_MS", 0)
-    topic = pulsar.topic()
-    q = failover(query, topic, priorityLevel="1", operationTimeout="3s")
-    publish(pulsar, topic, ["a"])
-    assert q.trigger() == ["a"]
-    other = pulsar.client().subscribe(topic, PIN, consumer_type=Types.Failover)  # its level is 0
-    publish(pulsar, topic, ["b"])
-    read: list[str] = []
-
-    def trigger_until_it_hears() -> None:
-        # A broker tells it a second later (activeConsumerFailoverDelayTimeMillis).
-        while True:
-            read.extend(q.trigger())
-
-    with pytest.raises(ResourceBusyError, match="another consumer of subscription pin is active"):
-        trigger_until_it_hears()
-    other.close()
-    publish(pulsar, topic, ["c"])
-    assert read + q.trigger() == ["b", "c"]
 
 
 def test_with_exclusive_another_consumer_is_refused(pulsar: PulsarUnderTest, query: Callable[..., Query]):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 
 import pytest
 
 from spark_mq_source.core.errors import EndOfStreamError
-from tests.behaviours.pulsar.java_client import JavaClient
-from tests.behaviours.pulsar.streams import PIN, Query, backlog, numbered, publish, rolled, started
+from tests.behaviours.pulsar.streams import PIN, Query, backlog, numbered, publish, rolled
 from tests.fix_brokers import PulsarUnderTest
-from tests.formats.pulsar import PulsarFormat
 
 
 def read_to_end(q: Query) -> list[str]:
@@ -52,20 +49,6 @@ def test_a_stream_ends_when_all_partitions_are_terminated_and_read(
     assert sorted(row["value"] for row in q.rows) == values
 
 
-def test_a_topic_that_is_terminated_later_ends_a_stream_that_waits(
-    pulsar: PulsarUnderTest, query: Callable[..., Query]
-):
-    topic = pulsar.topic()
-    q = ending(query, topic)
-    for n in range(3):
-        for _ in range(4):
-            assert q.trigger() == []
-        publish(pulsar, topic, [f"{n}"])
-        assert q.drain_to(f"{n}") == [f"{n}"]
-    pulsar.admin.terminate(topic)
-    assert read_to_end(q) == []
-
-
 def test_an_empty_topic_that_is_terminated_ends_a_stream(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic(2)
     q = ending(query, topic)
@@ -90,18 +73,6 @@ def test_a_stream_that_is_started_again_behind_the_end_ends_again(pulsar: Pulsar
     assert read_to_end(q) == []
 
 
-def test_a_stream_ends_though_its_topic_was_unloaded_meanwhile(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(3))
-    q = ending(query, topic)
-    assert q.drain() == numbered(3)
-    for _ in range(3):
-        assert q.trigger() == []
-    pulsar.admin.unload(topic)
-    pulsar.admin.terminate(topic)
-    assert read_to_end(q) == []
-
-
 def test_a_compacted_read_ends(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     producer = pulsar.client().create_producer(topic, batching_enabled=False)
@@ -114,21 +85,6 @@ def test_a_compacted_read_ends(pulsar: PulsarUnderTest, query: Callable[..., Que
     assert read_to_end(q)[-1] == "9"
 
 
-def test_aborted_messages_at_the_end_do_not_keep_a_stream_from_it(featured: PulsarFormat, java: JavaClient):
-    broker = featured.broker
-    topic = broker.topic()
-    java.produce(broker, topic, [b"0", b"1"])
-    transaction = java.begin(broker, "tail")
-    java.produce(broker, topic, [b"never"] * 8, transaction=transaction)
-    given = featured.defaults | {"startingOffsets": "earliest", "subscription": PIN, "endAtTermination": "true"}
-    with contextlib.ExitStack() as stack:
-        q = started(stack, broker, topic, dict(given))
-        assert q.drain() == ["0", "1"]
-        java.abort(broker, transaction)
-        broker.admin.terminate(topic)
-        assert read_to_end(q) == []
-
-
 def test_a_stream_that_does_not_ask_goes_on(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(3))
@@ -136,15 +92,4 @@ def test_a_stream_that_does_not_ask_goes_on(pulsar: PulsarUnderTest, query: Call
     q = query(topic, startingOffsets="earliest")
     assert q.drain() == numbered(3)
     for _ in range(10):
-        assert q.trigger() == []
-
-
-def test_what_is_available_now_is_read_without_an_error(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(3))
-    pulsar.admin.terminate(topic)
-    q = ending(query, topic)
-    q.stream.cap_at_current_end()
-    assert q.drain() == numbered(3)
-    for _ in range(5):
         assert q.trigger() == []

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import queue
-import random
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pulsar as official
@@ -19,14 +16,8 @@ import pytest
 from spark_mq_source.core.errors import BrokerError, MQSourceError, RequestTimeoutError, UnsupportedFeatureError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.payload.encoder import EntryEncoder, open_rows
-from spark_mq_source.pulsar.protocol.commands import SendReceipt
 from spark_mq_source.pulsar.write.transactions import (
-    MAX_REQUESTS_IN_FLIGHT,
-    TaskTransaction,
     Transaction,
     abort_transactions,
     commit_transactions,
@@ -110,52 +101,6 @@ def test_rows_can_be_seen_when_the_driver_has_committed(broker: PulsarUnderTest)
     assert sorted(found[0] + found[1]) == list(range(100))
 
 
-class Receipts:
-    """What a producer is told, one by one."""
-
-    def __init__(self) -> None:
-        self.arrived: queue.SimpleQueue[object] = queue.SimpleQueue()
-
-    def opened(self) -> None:
-        pass
-
-    def deliver(self, event: object) -> None:
-        self.arrived.put(event)
-
-    def fail(self, error: MQSourceError) -> None:
-        self.arrived.put(error)
-
-
-def test_the_rows_of_hundreds_of_tasks_are_there_once_or_not_at_all(broker: PulsarUnderTest) -> None:
-    topic, count = broker.topic(), MAX_REQUESTS_IN_FLIGHT + 10
-    at, given, receipts = TopicPartition(topic, -1), options(broker, topic), Receipts()
-    transactions = []
-    with PulsarClient(given) as client:
-        # A writer for each would take a minute; they have this producer in common.
-        session, opened = client.open_producer(at, 1, receipts, name=None, epoch=0)
-        for number in range(count):
-            transaction = TaskTransaction(given, client)
-            most, least = transaction.join(at)
-            encoder = EntryEncoder(
-                producer_id=1,
-                producer_name=opened.producer_name,
-                sequence_id=number,
-                max_message_bytes=session.max_message_bytes,
-                batch_bytes=given.batching_max_bytes,
-                batch_rows=given.batching_max_messages,
-                txn_id=(least, most),
-            )
-            encoder.append(open_rows(rows(number)), None, 0, 1, now_ms=1)
-            encoder.flush(now_ms=1)
-            session.send(*encoder.take())
-            transactions.append(Transaction(most, least))
-        assert all(isinstance(receipts.arrived.get(timeout=60), SendReceipt) for _ in range(count))
-    abort_transactions(given, transactions[::100])
-    commit_transactions(given, [one for number, one in enumerate(transactions) if number % 100])
-    # An open transaction would hide what comes behind it.
-    assert visible(broker, topic) == [number for number in range(count) if number % 100]
-
-
 def test_no_row_of_an_attempt_that_was_not_taken_is_seen(broker: PulsarUnderTest) -> None:
     topic = broker.topic()
     loser, winner = write(broker, topic, *range(50)), write(broker, topic, *range(50))
@@ -229,45 +174,6 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(broker: PulsarUnderTest, pro
     commit_transactions(through_proxy, [write(broker, topic, 1)])
     assert proxy.lose_at == {}
     assert visible(broker, topic) == [0, 1]
-
-
-def attempts_under_faults(broker: PulsarUnderTest, topic: str, proxy: FaultProxy, rng: random.Random) -> int:
-    """Runs attempts at a task, as Spark does, until one succeeds and is committed; how many failed."""
-    given = options(
-        broker, topic, serviceUrl=f"pulsar://{proxy.address}", batchingMaxMessages=100, operationTimeout="20s"
-    )
-    for failed in range(20):
-        # Spark would give up: it must succeed in the end.
-        faults = 6 if failed < 5 else 0
-        try:
-            with PulsarWriter(given, replace(TASK, attempt=failed)) as writer:
-                for start in range(0, 5000, 250):
-                    writer.write(rows(*range(start, start + 250)))
-                    if faults and rng.random() < faults / 20:
-                        if rng.random() < 0.5:
-                            broker.admin.unload(topic)
-                        else:
-                            proxy.cut_now(abort=rng.random() < 0.5)
-                transaction = writer.finish()
-        except MQSourceError as error:
-            assert "this attempt is aborted, and Spark may run the task again" in str(error)  # noqa: PT017 - some attempts fail, which ones is chance
-            continue
-        assert transaction is not None
-        commit_transactions(options(broker, topic), [transaction])
-        return failed
-    pytest.fail("no attempt succeeded, not even without faults")
-
-
-@pytest.mark.parametrize("deduplicates", [True, False])
-def test_unloads_and_cut_links_leave_each_row_once(
-    broker: PulsarUnderTest, proxy: FaultProxy, rng: random.Random, deduplicates: bool
-) -> None:
-    namespace = broker.new_namespace()
-    broker.admin.set_deduplication(namespace, enabled=deduplicates)
-    for _ in range(3):
-        topic = broker.topic(namespace=namespace)
-        failed = attempts_under_faults(broker, topic, proxy, rng)
-        assert visible(broker, topic) == list(range(5000)), f"after {failed} failed attempts"
 
 
 def test_a_task_without_rows_begins_no_transaction(broker: PulsarUnderTest) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -224,16 +223,6 @@ def test_what_cannot_be_decoded(pulsar: PulsarUnderTest, pulsar_format: PulsarFo
     assert rows[1]["_error"].startswith("value: field carrier: ")
 
 
-def test_values_with_a_schema_of_the_option(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat) -> None:
-    topic = pulsar.topic()
-    publish_bytes(pulsar, topic, b'{"a": 1, "b": ["x"]}', b'{"a": null}', b"nothing")
-    rows = pulsar_format.read(
-        topic, "value struct<b:array<string>,a:bigint>", valueFormat="json", valueSchema="a bigint, b array<string>",
-        onCorrupt="null",
-    )  # fmt: skip
-    assert [row["value"] for row in rows.to_pylist()] == [{"b": ["x"], "a": 1}, {"b": None, "a": None}, None]
-
-
 def test_strings_and_single_values(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat) -> None:
     topic = pulsar.topic()
     producer = pulsar.client().create_producer(topic, schema=official_schema.StringSchema())
@@ -260,39 +249,6 @@ def test_topics_that_differ_are_read_apart(pulsar: PulsarUnderTest) -> None:
 # -- pairs of a key and a value
 
 
-def _part(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big") + data
-
-
-def register_pair(broker: PulsarUnderTest, topic: str, kind: str, key: str, value: str) -> None:
-    """What the Java client registers for `Schema.KeyValue(JSON, JSON, kind)`."""
-    schema = json.dumps({"key": json.loads(key), "value": json.loads(value)})
-    properties = {
-        "key.schema.name": "", "key.schema.type": "JSON", "key.schema.properties": "{}",
-        "value.schema.name": "", "value.schema.type": "JSON", "value.schema.properties": "{}",
-        "kv.encoding.type": kind,
-    }  # fmt: skip
-    document = {"type": "KEY_VALUE", "schema": schema, "properties": properties}
-    broker.admin.request("POST", f"schemas/{topic.partition('://')[2]}/schema", document)
-
-
-ID = json.dumps({"type": "record", "name": "Id", "fields": [{"name": "id", "type": "long"}]})
-ROW = {
-    "type": "record",
-    "name": "Row",
-    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"], "default": None}],
-}
-CHANGE = json.dumps(
-    {
-        "type": "record",
-        "name": "Change",
-        "fields": [
-            {"name": "before", "type": ["null", ROW], "default": None},
-            {"name": "after", "type": ["null", "Row"], "default": None},
-            {"name": "op", "type": "string"},
-        ],
-    }
-)
 PAIR_DDL = (
     "key struct<id:bigint>, value struct<before:struct<id:bigint,name:string>,after:struct<id:bigint,name:string>,"
     "op:string>"
@@ -319,6 +275,8 @@ def test_pairs_of_the_java_client(
     rows = pulsar_format.read(topic, PAIR_DDL, valueFormat="auto").to_pylist()
     expected = [{"key": key, "value": value} for key, value in CHANGES]
     assert sorted(rows, key=repr) == sorted(expected, key=repr)
+    with pytest.raises(OptionError, match="keyFormat: the topic's KEY_VALUE schema says how keys are encoded"):
+        columns(pulsar, topic, keyFormat="string")
 
 
 @pytest.mark.parametrize("kind", ["AVRO", "JSON"])
@@ -344,23 +302,3 @@ def test_the_types_of_the_java_client(
         full | {"bytes": b"\0\xff", "counts": [("x", 1)]},
         dict.fromkeys(full) | plain,
     ]
-
-
-@pytest.mark.parametrize("kind", ["INLINE", "SEPARATED"])
-def test_change_events_of_debezium(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, kind: str) -> None:
-    topic = pulsar.topic()
-    register_pair(pulsar, topic, kind, ID, CHANGE)
-    producer = pulsar.client().create_producer(topic)
-    for key, value in CHANGES:
-        parts = [None if part is None else json.dumps(part).encode() for part in (key, value)]
-        if kind == "INLINE":
-            producer.send(b"".join(b"\xff" * 4 if part is None else _part(part) for part in parts))
-        elif parts[1] is not None:
-            producer.send(parts[1], partition_key=(parts[0] or b"").decode())
-    producer.close()
-    assert columns(pulsar, topic).startswith(f"{PAIR_DDL}, topic string")
-    rows = pulsar_format.read(topic, PAIR_DDL, valueFormat="auto").to_pylist()
-    expected = [{"key": key, "value": value} for key, value in CHANGES]
-    assert rows == (expected if kind == "INLINE" else expected[:-1])
-    with pytest.raises(OptionError, match="keyFormat: the topic's KEY_VALUE schema says how keys are encoded"):
-        columns(pulsar, topic, keyFormat="string")

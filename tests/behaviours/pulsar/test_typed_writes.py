@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pulsar import schema as official_schema
 
-from spark_mq_source.core.errors import BrokerError, OptionError
+from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.core.sql_types import ddl_of
 from spark_mq_source.values.encodings import PRIMITIVES
@@ -207,17 +207,6 @@ def test_single_values(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, jav
     assert found == [shown or found[0]]
     rows = pulsar_format.read(topic, f"value {ddl_of(type_)}", valueFormat="auto").column("value").to_pylist()
     assert rows == [value, None, value]
-
-
-def test_a_refusal_has_the_brokers_reason_and_sends_no_row(pulsar: PulsarUnderTest) -> None:
-    topic = pulsar.topic()
-    write(pulsar, topic, {"value": pa.array([{"a": 1}])}, valueFormat="avro")
-    with pytest.raises(BrokerError, match=r"IncompatibleSchema \(18\).*Unable to read schema") as caught:
-        write(pulsar, topic, {"value": pa.array([{"a": "x"}])}, valueFormat="avro")
-    assert f"writing to {topic}" in str(caught.value)
-    with pytest.raises(BrokerError, match=r"IncompatibleSchema \(18\).*exists schema type AVRO, new schema type JSON"):
-        write(pulsar, topic, {"value": pa.array([{"a": 1}])}, valueFormat="json")
-    assert pulsar.admin.stats(topic)["msgInCounter"] == 1
 
 
 def test_a_topics_own_schema_is_written_with(pulsar: PulsarUnderTest) -> None:

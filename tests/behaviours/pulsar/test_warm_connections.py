@@ -20,7 +20,7 @@ from spark_mq_source.pulsar.client.warm import SessionKey, WarmSessions, warm_se
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
-from tests.behaviours.pulsar.streams import wait_until
+from tests.fix_brokers import wait_until
 from tests.fix_net import FaultProxy
 from tests.formats import schema_of
 from tests.formats.pulsar import PulsarFormat, read_tasks

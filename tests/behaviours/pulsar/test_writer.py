@@ -141,70 +141,29 @@ def assert_complete(found: list[int], total: int) -> None:
         seen = max(seen, number)
 
 
-def test_unloading_the_topic_while_it_is_written(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
-    topic = pulsar.topic()
-    with PulsarWriter(options(pulsar, topic, batchingMaxBytes=5000), ATTEMPT) as writer:
-        for n, columns in enumerate(numbered(20_000)):
-            writer.write(pa.record_batch(columns))
-            if n % 8 == 4:
-                pulsar.admin.unload(topic)
-        pulsar.admin.unload(topic)
-        writer.flush()
-    assert_complete(numbers(pulsar_format, topic), 20_000)
-
-
-def test_a_deduplicating_broker_keeps_one_of_each_when_the_topic_is_unloaded(
-    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat
+@pytest.mark.parametrize(
+    ("fault", "deduplicates"), [("unload", False), ("unload", True), ("cut", False), ("cut", True)]
+)
+def test_a_write_goes_on_when_its_topic_is_unloaded_or_its_link_cut(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link: FaultProxy, fault: str, deduplicates: bool
 ):
     namespace = pulsar.new_namespace()
-    pulsar.admin.set_deduplication(namespace, enabled=True)
+    pulsar.admin.set_deduplication(namespace, enabled=deduplicates)
     topic = pulsar.topic(namespace=namespace)
-    with PulsarWriter(options(pulsar, topic, batchingMaxBytes=5000), ATTEMPT) as writer:
+    with PulsarWriter(
+        options(pulsar, topic, service=("127.0.0.1", link.port), batchingMaxBytes=5000), ATTEMPT
+    ) as writer:
         for n, columns in enumerate(numbered(20_000)):
             writer.write(pa.record_batch(columns))
             if n % 8 == 4:
-                pulsar.admin.unload(topic)
+                link.cut_now() if fault == "cut" else pulsar.admin.unload(topic)
         writer.flush()
-    if pulsar.is_before((3, 3)):
-        # 2.10.1 and 2.11.0 sometimes break the connection, too: see the next test.
-        assert_complete(numbers(pulsar_format, topic), 20_000)
-    else:
-        assert numbers(pulsar_format, topic) == list(range(20_000))
-
-
-def test_a_link_to_a_deduplicating_broker_that_is_cut(
-    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link_cut_often
-):
-    """What it may have refused, unheard, it would take for a duplicate: some are there twice, but all are."""
-    namespace = pulsar.new_namespace()
-    pulsar.admin.set_deduplication(namespace, enabled=True)
-    topic = pulsar.topic(namespace=namespace)
-    proxy, cut = link_cut_often
-    with PulsarWriter(options(pulsar, topic, service=proxy, batchingMaxBytes=5000), ATTEMPT) as writer:
-        for n, columns in enumerate(numbered(20_000)):
-            writer.write(pa.record_batch(columns))
-            if n % 8 == 4:
-                cut()
-        writer.flush()
-    assert_complete(numbers(pulsar_format, topic), 20_000)
-
-
-@pytest.fixture
-def link_cut_often(pulsar_format: PulsarFormat) -> Iterator[Any]:
-    with pulsar_format.proxy() as proxy:
-        yield ("127.0.0.1", proxy.port), proxy.cut_now
-
-
-def test_a_link_that_is_cut_while_it_is_written(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link_cut_often):
-    topic = pulsar.topic()
-    proxy, cut = link_cut_often
-    with PulsarWriter(options(pulsar, topic, service=proxy, batchingMaxBytes=5000), ATTEMPT) as writer:
-        for n, columns in enumerate(numbered(20_000)):
-            writer.write(pa.record_batch(columns))
-            if n % 8 == 4:
-                cut()
-        writer.flush()
-    assert_complete(numbers(pulsar_format, topic), 20_000)
+    found = numbers(pulsar_format, topic)
+    assert_complete(found, 20_000)
+    # What the broker may have refused, unheard on a lost connection, is sent as something new. 2.10.1 and 2.11.0
+    # sometimes break the connection when they unload.
+    if fault == "unload" and deduplicates and not pulsar.is_before((3, 3)):
+        assert found == list(range(20_000))
 
 
 def test_a_flipped_bit_is_sent_again(
