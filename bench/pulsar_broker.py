@@ -274,7 +274,7 @@ def drain(address: tuple[str, int], workload: Workload) -> None:
             at = skipped
             while len(data) - at >= len(A_MESSAGE):
                 left -= data[at + 8 : at + 10] == A_MESSAGE[8:]
-                at += 4 + int.from_bytes(data[at : at + 4])
+                at += 4 + int.from_bytes(data[at : at + 4], "big")
             head, skipped = data[at:], max(0, at - len(data))
 
 

@@ -703,7 +703,7 @@ class TlsMaterial:
 
 class _Authority:
     def __init__(self, name: str) -> None:
-        self._now = datetime.datetime.now(datetime.UTC)
+        self._now = datetime.datetime.now(datetime.timezone.utc)
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._key = ec.generate_private_key(ec.SECP256R1())
         key = self._key.public_key()

@@ -131,7 +131,7 @@ def _run(part: Part, *, running: list[subprocess.Popen[str]], stopping: threadin
         text=True,
         errors="replace",
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        process_group=0,  # an interrupt of the terminal reaches it by `stop` alone
+        start_new_session=True,  # an interrupt of the terminal reaches it by `stop` alone
     ) as process:
         running.append(process)
         assert process.stdout is not None  # noqa: S101 - for mypy

@@ -6,7 +6,7 @@ import struct
 import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -33,7 +33,7 @@ RequestBody: Final = make_class(
     "RequestBody", {"method": (1, "int32"), "timeout": (2, "int64"), "request": (3, "bytes")}
 )
 TOKEN: Final = 0xFF7FF4FE
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class UnreadableError(Exception):
@@ -156,7 +156,7 @@ def time_of(minute: bytes | None, zone: str) -> int | None:
     except ValueError:
         return None
     offset = local.replace(tzinfo=ZoneInfo(zone)).utcoffset() or timedelta(0)
-    return (local.replace(tzinfo=UTC) - EPOCH - offset) // timedelta(microseconds=1)
+    return (local.replace(tzinfo=timezone.utc) - EPOCH - offset) // timedelta(microseconds=1)
 
 
 def sends_of(frames: bytes) -> list[tuple[int, int, Any]]:

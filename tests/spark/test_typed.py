@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -168,7 +168,7 @@ def test_what_is_written_as_structs_is_read_as_structs(spark: SparkSession, mq: 
             "numbers": [n, -n] if n % 3 else None,
             "price": Decimal(n),
             "halves": [("half", n / 2)],
-            "at": datetime.fromtimestamp(0, UTC) + timedelta(microseconds=n),
+            "at": datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=n),
         }
         for n in range(500)
     ]

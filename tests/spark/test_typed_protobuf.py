@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,7 @@ def test_every_type_reaches_spark(spark: SparkSession, nsq_embedded_format: Form
     expected = empty | {
         "carrier": "AA",
         "number": -1,
-        "at": datetime(2013, 1, 1, 5, 0, 0, 250_000, tzinfo=UTC).astimezone().replace(tzinfo=None),
+        "at": datetime(2013, 1, 1, 5, 0, 0, 250_000, tzinfo=timezone.utc).astimezone().replace(tzinfo=None),
         "took": timedelta(seconds=-3.5),
         "legs": [{"city": "JFK"}, {"city": None}],
         "tags": {"a": 1},

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pulsar
 from google.protobuf import text_format
@@ -37,6 +37,9 @@ from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import FaultProxy, RecordingProxy
 from tests.protobuf import pulsar as pb
 from tests.vectors import FOLDER
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 HOST = "127.0.0.1"
 NAMESPACE = "persistent://public/tests"

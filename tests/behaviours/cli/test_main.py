@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -318,7 +318,7 @@ def test_peek_prints_a_line_for_each_message_of_tubemq(tubemq: TubeUnderTest):
         options | {"waitForDisk": "true"},
         value=pa.array([b"one", b"two"]),
         message_type=pa.array(["UA", None]),
-        message_time=pa.array([datetime(2026, 2, 28, 23, 59, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
+        message_time=pa.array([datetime(2026, 2, 28, 23, 59, tzinfo=timezone.utc), None], pa.timestamp("us", "UTC")),
         attributes=headers([("day", "1"), ("late", "no")], []),
     )
     given = ["tubemq", *(flag for name, value in options.items() for flag in ("-o", f"{name}={value}"))]

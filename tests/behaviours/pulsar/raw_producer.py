@@ -10,12 +10,15 @@ from __future__ import annotations
 import itertools
 import struct
 import time
-from typing import Self
+from typing import TYPE_CHECKING
 
 import crc32c
 
 from spark_mq_source.pulsar.protocol.commands import Send, SendReceipt
 from tests.vectors.raw_connection import RawConnection
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class RawProducer:

@@ -16,7 +16,7 @@ from tests.readable import ddl_of
 
 CODECS = ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"]
 ROW = ddl_of(COLUMNS)
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def some_values(count: int) -> list[bytes]:
@@ -74,7 +74,7 @@ def test_messages_of_the_java_client(pulsar_format: PulsarFormat, java: JavaClie
 
 def test_all_columns_of_a_message(pulsar_format: PulsarFormat, java: JavaClient):
     topic = pulsar_format.broker.topic()
-    before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(milliseconds=1)
+    before = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(milliseconds=1)
     message = {
         "key": "clé",
         "value": b"v",
@@ -87,7 +87,7 @@ def test_all_columns_of_a_message(pulsar_format: PulsarFormat, java: JavaClient)
     java.produce(pulsar_format.broker, topic, [message, message], batching=True, producer="p-True")
     single, batched, _ = pulsar_format.read(topic, ROW).to_pylist()
     for row, batch_index in (single, -1), (batched, 0):
-        assert before <= row.pop("publish_time") <= datetime.datetime.now(datetime.UTC)
+        assert before <= row.pop("publish_time") <= datetime.datetime.now(datetime.timezone.utc)
         assert row.pop("message_id")["batch_index"] == batch_index
         assert row == {
             "key": "clé".encode(),

@@ -86,12 +86,12 @@ def test_a_compacted_topic_whose_last_messages_are_all_gone_ends(featured: Pulsa
 
 def test_the_brokers_own_times_and_indexes_are_exact(featured: PulsarFormat, java: JavaClient):
     topic, broker = featured.broker.topic(), featured.broker
-    before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(milliseconds=1)
+    before = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(milliseconds=1)
     java.produce(broker, topic, some("single", 3))
     java.produce(broker, topic, some("batched", 10), batching=True, batchMessages=4)
     java.produce(broker, topic, [b"c" * 2500], chunkBytes=1000)
     rows = featured.read(topic, "value binary, broker_index bigint, broker_publish_time timestamp").to_pylist()
-    after = datetime.datetime.now(datetime.UTC)
+    after = datetime.datetime.now(datetime.timezone.utc)
     assert all(before <= row["broker_publish_time"] <= after for row in rows)
     # Each chunk of a message takes an index; the message has its last one's.
     indexes = [row["broker_index"] for row in rows]

@@ -172,7 +172,7 @@ def test_times_as_start_and_end(pulsar_format: PulsarFormat):
     assert between(startingTimestamp=0) == list(range(20))
     assert between(endingTimestamp=base) == []
     assert between(endingTimestamp=base + 60_000) == list(range(20))
-    iso = datetime.datetime.fromtimestamp(base / 1000 + 5, datetime.UTC).isoformat()
+    iso = datetime.datetime.fromtimestamp(base / 1000 + 5, datetime.timezone.utc).isoformat()
     assert between(startingTimestamp=iso) == list(range(5, 20))
     assert between(startingTimestamp=json.dumps({topic: base + 18_000})) == [18, 19]
 

@@ -25,7 +25,7 @@ from tests.fix_brokers import PulsarUnderTest
 from tests.formats.pulsar import PulsarFormat
 from tests.oracles.protobuf import schema as protobuf_schema
 
-UTC = datetime.UTC
+UTC = datetime.timezone.utc
 STRUCTS = ["avro", "json"]
 FLIGHT = pa.struct(
     [("carrier", pa.string()), ("number", pa.int32()), ("distance", pa.float64()), ("stops", pa.list_(pa.string()))]

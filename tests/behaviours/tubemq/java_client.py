@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from brokers.tubemq import TubeCluster, distribution
 from tests.java_program import JavaProgram
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PATIENCE_S = 60.0
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -50,7 +50,7 @@ def stored(tubemq: TubeUnderTest, topic: str, *, flushed: bool = True) -> dict[s
 
 def test_the_java_client_reads_what_was_written(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> None:
     topic = tubemq.topic(3)
-    time = datetime(2026, 2, 28, 23, 59, 30, tzinfo=UTC)
+    time = datetime(2026, 2, 28, 23, 59, 30, tzinfo=timezone.utc)
     batch = pa.record_batch(
         {
             "value": pa.array([b"plain", b"typed", "käse".encode(), bytes(20_000), b"attributes only"]),

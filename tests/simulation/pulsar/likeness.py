@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from brokers.pulsar_admin import CONFLICT, AdminError
@@ -25,6 +25,9 @@ from tests.simulation.pulsar.broker import Cluster
 from tests.simulation.pulsar.dispatch import Limits
 from tests.simulation.pulsar.entries import Entry, make_entry
 from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 QUIET_SECONDS = 1.0
 """How long nothing has to come before nothing is taken to come."""

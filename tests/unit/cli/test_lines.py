@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from spark_mq_source.cli.formats import FORMATS, load_format
 from spark_mq_source.cli.lines import TOKENS, Line, default_line
 from spark_mq_source.core.errors import OptionError
 
-TIME = datetime(2026, 11, 22, 21, 16, 14, 294_000, UTC)
+TIME = datetime(2026, 11, 22, 21, 16, 14, 294_000, timezone.utc)
 ROWS = {
     "pulsar-native": {
         "key": b"UA",

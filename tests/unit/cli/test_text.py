@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ from spark_mq_source.cli.text import as_json, as_text
         (r"C:\new", r"C:\new"),
         (-1, "-1"),
         (True, "true"),
-        (datetime(2026, 11, 22, 21, 16, 14, 294_999, UTC), "2026-11-22T21:16:14.294Z"),
+        (datetime(2026, 11, 22, 21, 16, 14, 294_999, timezone.utc), "2026-11-22T21:16:14.294Z"),
         (datetime(2026, 11, 22, 21, 16, tzinfo=timezone(timedelta(hours=2))), "2026-11-22T19:16:00.000Z"),
         ({"ledger": 309, "entry": 0, "batch": -1}, "309:0"),
         ({"ledger_id": 309, "entry_id": 0, "batch_index": 12}, "309:0:12"),

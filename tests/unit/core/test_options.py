@@ -1,6 +1,5 @@
 """The common part of all formats' options."""
 
-import enum
 import pickle
 import re
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from spark_mq_source.core.options import (
     Options,
     Scope,
     Section,
+    StrEnum,
     at_least,
     option,
     parse_bool,
@@ -30,7 +30,7 @@ from spark_mq_source.core.options import (
 )
 
 
-class Colour(enum.StrEnum):
+class Colour(StrEnum):
     RED = "red"
     BLUE = "blue"
 

@@ -427,7 +427,7 @@ def test_conditions_become_predicates_and_stay_sparks_to_check() -> None:
     assert list(reader.pushFilters(filters)) == filters
     expected = [
         Predicate("n", "=", 1), Predicate("n", "<", 2), Predicate("n", "<=", 3), Predicate("n", ">", 4),
-        Predicate("publish_time", ">=", at.replace(tzinfo=datetime.UTC)), Predicate("n", "in", (5, 6)),
+        Predicate("publish_time", ">=", at.replace(tzinfo=datetime.timezone.utc)), Predicate("n", "in", (5, 6)),
     ]  # fmt: skip
     assert [partition.value for partition in reader.partitions()[101:]] == expected
 

@@ -15,7 +15,7 @@ from spark_mq_source.values.primitives import primitive_decoder, primitive_type_
 from tests.java_arrow import as_java_writes
 from tests.oracles.protobuf import schema as protobuf_schema
 
-UTC = datetime.UTC
+UTC = datetime.timezone.utc
 BEFORE = datetime.datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)
 VALUES = {
     "bool": [True, False],

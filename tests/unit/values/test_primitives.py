@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.values.primitives import primitive_decoder, primitive_type_of
 
-UTC = datetime.UTC
+UTC = datetime.timezone.utc
 FORMATS = {
     "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "float": "f", "double": "d", "date": "q",
     "timestamp": "q", "time": "q", "instant": "qi", "local_date": "q", "local_time": "q", "local_date_time": "qq",

@@ -23,10 +23,11 @@ _T = TypeVar("_T")
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
-
-    _makes_frozen_dataclass = dataclass_transform(frozen_default=True, field_specifiers=(field,))
 else:
-    _makes_frozen_dataclass = lambda function: function  # noqa: E731 - the type checker's words mean nothing at run time
+
+    def dataclass_transform(**_: object) -> Callable[[_T], _T]:
+        """Leave a decorator as it is: only type checkers read this one."""
+        return lambda decorator: decorator
 
 
 NO_ID: Final = -1
@@ -36,7 +37,7 @@ COMMAND_TYPES: Final[dict[type, int]] = {}
 """Every command in use, with its number in `BaseCommand.Type`, which is also the number of its field."""
 
 
-@_makes_frozen_dataclass
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def _command(command_type: int) -> Callable[[type[_T]], type[_T]]:
     """Return a decorator that makes a class the command of this type, and a frozen dataclass."""
 

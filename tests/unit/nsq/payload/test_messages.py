@@ -4,7 +4,7 @@ import gc
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -79,7 +79,7 @@ def test_recorded_messages_have_their_rows(impl: str) -> None:
         "topic": "t",
         "channel": "c",
         "message_id": "18a29bd3a0e69000",
-        "timestamp": datetime.fromtimestamp(0x18E9EFC50D3A57EE // 10**9, UTC).replace(
+        "timestamp": datetime.fromtimestamp(0x18E9EFC50D3A57EE // 10**9, timezone.utc).replace(
             microsecond=0x18E9EFC50D3A57EE // 1000 % 10**6
         ),
         "attempts": 1,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import cramjam
@@ -31,7 +31,7 @@ from tests.protobuf import pulsar as pulsar_pb
 from tests.readable import schema_of
 from tests.vectors import RecordedFrame, pulsar_frames
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 TIME = pa.timestamp("us", "UTC")
 MESSAGE_ID = pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())])
 # The loops leave the others to `SparseColumns`.

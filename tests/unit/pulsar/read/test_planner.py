@@ -198,7 +198,9 @@ def test_offsets_that_leave_a_partition_out_are_a_mistake():
 
 
 def at(ms, us=0):
-    return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(milliseconds=ms, microseconds=us)
+    return datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(
+        milliseconds=ms, microseconds=us
+    )
 
 
 @pytest.mark.parametrize(

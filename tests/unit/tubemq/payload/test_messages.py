@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import zlib
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -110,7 +110,7 @@ def test_messages_of_a_real_broker(impl: str) -> None:
     }
     assert typed["value"] == "k\u00e4se".encode()
     assert typed["message_type"] == "a"
-    assert typed["message_time"] == datetime(2026, 11, 21, 3, 40, tzinfo=UTC)
+    assert typed["message_time"] == datetime(2026, 11, 21, 3, 40, tzinfo=timezone.utc)
     assert typed["attributes"] == {}
     assert large["value"] == b"Z" * 20_000
     assert first_message(body) == (234145655977672704, 1242675533)
@@ -125,7 +125,7 @@ def test_every_column_has_what_a_message_with_every_field_says(impl: str) -> Non
     assert corrupt["_error"] is not None
     assert whole == {
         "value": b"v", "topic": "t", "broker_id": 1, "partition": 10_002, "message_id": 7, "attributes": {"k": "v"},
-        "message_time": datetime(2026, 11, 23, 12, tzinfo=UTC), "message_type": "a", "fetch_offset": 2800,
+        "message_time": datetime(2026, 11, 23, 12, tzinfo=timezone.utc), "message_type": "a", "fetch_offset": 2800,
         "_corrupt": None, "_error": None,
     }  # fmt: skip
 
@@ -172,7 +172,7 @@ def test_a_time_that_is_none_is_null(impl: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["197001010000", "200002291234", "190003010000", "000101010000", "999912312359"])
 def test_times_are_those_of_the_calendar(impl: str, text: str) -> None:
-    expected = datetime.strptime(text, "%Y%m%d%H%M").replace(tzinfo=UTC)
+    expected = datetime.strptime(text, "%Y%m%d%H%M").replace(tzinfo=timezone.utc)
     assert rows_of(impl, message(b"", f"$msgTime$={text}"))[0]["message_time"] == expected
 
 
@@ -180,9 +180,9 @@ def test_times_are_of_the_zone_asked_for(impl: str) -> None:
     times = ["202601010000", "202607010000", "202601010000"]
     rows = rows_of(impl, *(message(b"", f"$msgTime$={t}") for t in times), message(), time_zone="Europe/Berlin")
     assert [row["message_time"] for row in rows] == [
-        datetime(2025, 12, 31, 23, 0, tzinfo=UTC),
-        datetime(2026, 6, 30, 22, 0, tzinfo=UTC),
-        datetime(2025, 12, 31, 23, 0, tzinfo=UTC),
+        datetime(2025, 12, 31, 23, 0, tzinfo=timezone.utc),
+        datetime(2026, 6, 30, 22, 0, tzinfo=timezone.utc),
+        datetime(2025, 12, 31, 23, 0, tzinfo=timezone.utc),
         None,
     ]
 

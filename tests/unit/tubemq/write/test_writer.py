@@ -6,7 +6,7 @@ import contextlib
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -75,7 +75,7 @@ def test_a_value_alone_is_the_message() -> None:
 
 def test_type_time_and_attributes_stand_before_the_value_as_the_java_client_2_4_0_writes_them() -> None:
     # Recorded: sendMessage with $msgType$/$msgTime$.
-    time = pa.array([datetime(2026, 11, 21, 3, 40, 59, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    time = pa.array([datetime(2026, 11, 21, 3, 40, 59, tzinfo=timezone.utc)], pa.timestamp("us", "UTC"))
     batch = rows("käse".encode(), message_type=["a"], message_time=time)
     data = bytes.fromhex("00000022") + b"$msgType$=a,$msgTime$=202611210340" + "käse".encode()
     assert encoded(batch) == [("t", data, 1, "a", "202611210340")]

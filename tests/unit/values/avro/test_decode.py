@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, date, datetime
+from datetime import date, datetime, timezone
 from decimal import Decimal
 
 import fastavro
@@ -288,18 +288,18 @@ def test_nulls_in_arrays_are_bounded_for_a_payload_and_not_for_a_batch(decode):
         (record(a="int", b="string"), {"a": 1, "b": "b"}, record(b="string", a="long"), {"b": "b", "a": 1}),
         (record(a="int", b="string"), {"a": 1, "b": "b"}, record(b="string"), {"b": "b"}),
         ("int", 7, logical("int", "date"), date(1970, 1, 8)),
-        ("long", 7, logical("long", "timestamp-millis"), datetime(1970, 1, 1, 0, 0, 0, 7000, UTC)),
+        ("long", 7, logical("long", "timestamp-millis"), datetime(1970, 1, 1, 0, 0, 0, 7000, timezone.utc)),
         (
             logical("long", "timestamp-millis"),
             7,
             logical("long", "timestamp-micros"),
-            datetime(1970, 1, 1, 0, 0, 0, 7000, UTC),
+            datetime(1970, 1, 1, 0, 0, 0, 7000, timezone.utc),
         ),
         (
             logical("long", "timestamp-micros"),
             7,
             logical("long", "timestamp-millis"),
-            datetime(1970, 1, 1, 0, 0, 0, 7, UTC),
+            datetime(1970, 1, 1, 0, 0, 0, 7, timezone.utc),
         ),
         (logical("long", "timestamp-millis"), 7, "long", 7),
         (logical("int", "time-millis"), 7, logical("long", "time-micros"), 7000),
@@ -356,7 +356,7 @@ def with_default(kind, default):
         (["int", "string"], "a", {"member0": None, "member1": "a"}),
         (INT_IN_RECORD, {"x": 5}, {"x": 5}),
         (with_default("int", 7), {}, {"d": 7}),
-        (logical("long", "timestamp-millis"), 7, datetime(1970, 1, 1, 0, 0, 0, 7000, UTC)),
+        (logical("long", "timestamp-millis"), 7, datetime(1970, 1, 1, 0, 0, 0, 7000, timezone.utc)),
     ],
 )
 def test_what_was_not_written_has_the_readers_default(values_of, kind, default, expected):

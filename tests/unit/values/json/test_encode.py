@@ -47,7 +47,7 @@ def test_other_types(values, type_, text):
 
 
 def test_times_can_be_texts():
-    moment = datetime.datetime(1969, 12, 31, 23, 59, 59, 5, datetime.UTC)
+    moment = datetime.datetime(1969, 12, 31, 23, 59, 59, 5, datetime.timezone.utc)
     inner = pa.struct([("local", pa.timestamp("us")), ("day", pa.date32())])
     type_ = pa.struct([("at", pa.timestamp("us", "Europe/Paris")), ("in", pa.map_(pa.string(), pa.list_(inner)))])
     rows = [{"at": moment, "in": [("k", [{"local": moment.replace(tzinfo=None), "day": moment.date()}])]}, None]
