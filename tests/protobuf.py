@@ -53,7 +53,7 @@ def _declare(kind: type, file: FileDescriptorProto, names: dict[type, str]) -> s
             field = message.field.add(name=name, number=number, label=label)
             known = _DEFAULTS.get(name, default)
             if isinstance(known, int | str):
-                field.default_value = str(known).lower() if isinstance(known, bool) else str(known)
+                field.default_value = f"{known}".lower() if isinstance(known, bool) else f"{known}"
             if wire_type is None:
                 field.type_name = f".{file.package}.{_declare(part, file, names)}"
             else:

@@ -477,7 +477,9 @@ def _parse_timestamp(value: object) -> int:
     if not isinstance(value, str):
         raise ValueError("expected milliseconds since 1970 or an ISO-8601 time such as 2013-01-01T05:15:00Z")  # noqa: TRY004 - all of a user's mistakes are ValueErrors
     try:
-        time = datetime.fromisoformat(re.sub("Z$", "+00:00", value))  # Python 3.10 does not know Z
+        # Python 3.10 knows neither Z nor other fractions than of 3 or 6 digits.
+        six_digits = re.sub(r"\.([0-9]{1,6})[0-9]*", lambda match: f".{match[1]:0<6}", value)
+        time = datetime.fromisoformat(re.sub("Z$", "+00:00", six_digits))
     except ValueError:
         raise ValueError("expected milliseconds since 1970 or an ISO-8601 time such as 2013-01-01T05:15:00Z") from None
     if time.tzinfo is None:

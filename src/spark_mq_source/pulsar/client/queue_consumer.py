@@ -23,6 +23,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 
 from spark_mq_source.core.errors import MQSourceError, ServiceNotReadyError
@@ -142,7 +143,7 @@ class QueueConsumer(BaseConsumer):
 
     def close(self, *, timeout_seconds: float) -> None:
         """Close, and wait for the broker; on a lost connection it has closed the consumer, or will."""
-        with contextlib.suppress(MQSourceError, TimeoutError):
+        with contextlib.suppress(MQSourceError, FutureTimeoutError):
             self.request_close().result(timeout_seconds)
 
     def note_active(self, *, is_active: bool) -> None:

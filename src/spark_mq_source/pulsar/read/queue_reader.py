@@ -27,6 +27,7 @@ import logging
 import time
 from array import array
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -618,7 +619,7 @@ class _Inflow:
             try:
                 with waiting(self._counters):
                     acknowledgement.result(deadline.remaining_seconds())
-            except TimeoutError:
+            except FutureTimeoutError:
                 failure = RequestTimeoutError(f"{self._consumer.address}: no answer to ACK within operationTimeout")
                 self._unconfirmed += entries
             except MQSourceError as error:
