@@ -12,16 +12,26 @@ from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_tubemq import TubeUnderTest
 from tests.formats import Feed, Format
 from tests.formats.nsq import NsqFormat
-from tests.formats.pulsar import PulsarFormat
+from tests.formats.pulsar import PulsarFormat, PulsarQueueFormat
 from tests.formats.tubemq import TubeMQFormat
 
 FORMATS = ["pulsar", "tubemq", "nsq_embedded", "nsq_nsqd"]
+every_stream = pytest.mark.parametrize(
+    "mq", [pytest.param(name, marks=pytest.mark.broker) for name in (*FORMATS, "pulsar_queue")], indirect=True
+)
+"""Runs a test with each format, and with a subscription of Pulsar that is read as a queue."""
 
 
 @pytest.fixture
 def pulsar_format(pulsar: PulsarUnderTest) -> PulsarFormat:
     """`pulsar-native` on the shared stock broker."""
     return PulsarFormat(pulsar)
+
+
+@pytest.fixture
+def pulsar_queue_format(pulsar: PulsarUnderTest, tmp_path: Path) -> PulsarQueueFormat:
+    """The same, with streams that read a subscription as a queue."""
+    return PulsarQueueFormat(pulsar, folder=tmp_path)
 
 
 @pytest.fixture

@@ -9,9 +9,12 @@ from itertools import pairwise
 import pytest
 
 from tests.fix_brokers import wait_until
+from tests.fix_formats import every_stream
 from tests.formats import Feed, Format, Query, numbers
 
 MakeQuery = Callable[..., Query]
+
+pytestmark = every_stream
 
 
 @pytest.fixture
@@ -90,7 +93,7 @@ def test_a_trigger_waits_for_enough_rows(mq: Format, query: MakeQuery):
     topic.publish(numbers(15)[5:])
     wait_until(lambda: asked.plan() == asked.at and asked.stream.newest != before, "more rows are there")
     assert asked.trigger() == 0
-    topic.publish(numbers(60)[15:])
+    topic.publish(numbers(60)[15:], **mq.counted)
     sizes = asked.until(60)
     assert next(filter(None, sizes)) >= 20
     assert sorted(asked.values) == sorted(numbers(60))

@@ -87,6 +87,7 @@ class Format:
         takes_empty: whether a message may hold nothing.
         plenty: more messages of 100 bytes than a broker sends ahead to somebody who takes none.
         apart: how a feed publishes messages that a limit can come between.
+        counted: how a feed publishes messages that a stream counts one by one before it reads them.
         ordered: whether a partition's messages come as they were published. NSQ promises no order.
         rows_stay: whether what was read can be read by others. What NSQ has delivered is gone.
         reconnects: whether one read goes on over a new connection. NSQ's does not: what a broken connection held is
@@ -113,6 +114,7 @@ class Format:
     takes_empty: ClassVar[bool] = True
     plenty: ClassVar[int] = 60_000
     apart: ClassVar[Mapping[str, Any]] = {}
+    counted: ClassVar[Mapping[str, Any]] = {}
     ordered: ClassVar[bool] = True
     rows_stay: ClassVar[bool] = True
     reconnects: ClassVar[bool] = True

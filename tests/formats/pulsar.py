@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -98,6 +99,23 @@ class PulsarFormat(Format):
 
     def assert_each_once(self, rows: Sequence[dict[str, Any]]) -> None:
         assert_each_once(rows, self.position_of)
+
+
+@dataclass(kw_only=True)
+class PulsarQueueFormat(PulsarFormat):
+    """The same, whose streams read a subscription as a queue. What is put back comes again out of order."""
+
+    ordered = False
+    counted = PulsarFormat.apart  # a subscription's backlog is told in entries
+
+    folder: Path
+
+    def feed(self, partitions: int) -> PulsarFeed:
+        feed = super().feed(partitions)
+        queue = {"subscription": "queue", "subscriptionType": "shared", "initialPosition": "earliest"}
+        # A trigger waits for what it was planned for as long as a busy broker takes.
+        feed.stream = feed.options | queue | {"walDir": str(self.folder / "wal"), "idleTimeout": "20s"}
+        return feed
 
 
 class PulsarFeed:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
+from tests.fix_formats import every_stream
 from tests.formats import Format, numbers
 from tests.spark.streams import Sink, run_driver
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@every_stream
 def test_the_sink_has_each_message_once_through_restarts_within_the_limit(
     spark: SparkSession, mq: Format, tmp_path: Path
 ) -> None:

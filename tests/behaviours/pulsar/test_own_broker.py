@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from brokers.pulsar import PulsarStandalone
-from tests.behaviours.pulsar.raw_producer import RawProducer, batch
-from tests.fix_brokers import _start, _under_test
+from spark_mq_source.pulsar.offsets import Position
+from tests.behaviours.pulsar.streams import PIN, Query, backlog, cursor, numbered, position, publish, started
+from tests.behaviours.pulsar.test_interruptions import SMALL, publish_batches
+from tests.fix_brokers import _start, _under_test, wait_until
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 
 ROW = f"value binary, {MESSAGE_ID}"
-SMALL = {"receiveQueueBytes": "1m", "maxBatchRows": 1, "receiverQueueSize": 200}
 KEEP_ALIVE_SECONDS = 2
+
+Filled = tuple[str, list[bytes]]
 
 
 @pytest.fixture(scope="module")
 def impatient(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarFormat]:
-    """A broker that drops clients which were silent for four seconds."""
-    folder = tmp_path_factory.mktemp("pulsar-impatient")
-    broker = PulsarStandalone(folder, overrides={"keepAliveIntervalSeconds": str(KEEP_ALIVE_SECONDS)})
+    """A broker that drops clients which were silent for four seconds, and that a test may crash."""
+    overrides = {
+        "keepAliveIntervalSeconds": str(KEEP_ALIVE_SECONDS),
+        # A cursor is written to disk once, and then not again before the topic is closed: a crash takes it back.
+        "managedLedgerDefaultMarkDeleteRateLimit": "0.001",
+        "managedLedgerCursorPositionFlushSeconds": "3600",
+    }
+    broker = PulsarStandalone(tmp_path_factory.mktemp("pulsar-impatient"), overrides=overrides)
     under_test = _under_test(_start(pytestconfig, broker))
     yield PulsarFormat(under_test)
     under_test.close_clients()
     broker.remove()
 
 
-def filled(mq: PulsarFormat, entries: int = 600) -> tuple[str, list[bytes]]:
+@pytest.fixture
+def query(impatient: PulsarFormat) -> Iterator[Callable[..., Query]]:
+    """Starts queries there, from the first message on."""
+    with contextlib.ExitStack() as stack:
+        yield lambda topic, **options: started(
+            stack, impatient.broker, topic, {"startingOffsets": "earliest", **options}
+        )
+
+
+@pytest.fixture
+def filled(impatient: PulsarFormat) -> Filled:
     """A topic of batches of ten messages of 1000 bytes, and its values."""
-    topic = mq.broker.topic()
-    values = [n.to_bytes(4, "big") * 250 for n in range(10 * entries)]
-    with RawProducer(mq.service, topic) as producer:
-        for at in range(0, len(values), 10):
-            producer.send(*batch(*values[at : at + 10]), messages=10)
-    return topic, values
+    topic = impatient.broker.topic()
+    return topic, publish_batches(impatient, topic, 600)
 
 
-def test_a_consumer_of_batches_that_pauses_keeps_its_connection(impatient: PulsarFormat):
-    topic, values = filled(impatient)
+def test_a_consumer_of_batches_that_pauses_keeps_its_connection(impatient: PulsarFormat, filled: Filled):
+    topic, values = filled
     with impatient.proxy() as link:
         batches = impatient.batches(topic, ROW, **SMALL, keepAliveInterval="300ms", service=("127.0.0.1", link.port))
         rows = next(batches).to_pylist()
@@ -53,8 +68,8 @@ def test_a_consumer_of_batches_that_pauses_keeps_its_connection(impatient: Pulsa
     assert_each_once(rows, impatient.position_of)
 
 
-def test_a_consumer_of_batches_that_is_dropped_while_it_pauses_goes_on(impatient: PulsarFormat):
-    topic, values = filled(impatient)
+def test_a_consumer_of_batches_that_is_dropped_while_it_pauses_goes_on(impatient: PulsarFormat, filled: Filled):
+    topic, values = filled
     # Our own interval is the default of 30 s: with the queue full nothing is read, and the broker's PING stays there.
     batches = impatient.batches(topic, ROW, **SMALL)
     rows = next(batches).to_pylist()
@@ -65,8 +80,8 @@ def test_a_consumer_of_batches_that_is_dropped_while_it_pauses_goes_on(impatient
     assert_each_once(rows, impatient.position_of)
 
 
-def test_a_broker_that_crashes_and_restarts_while_a_range_is_read(impatient: PulsarFormat):
-    topic, values = filled(impatient)
+def test_a_broker_that_crashes_and_restarts_while_a_range_is_read(impatient: PulsarFormat, filled: Filled):
+    topic, values = filled
     batches = impatient.batches(topic, ROW, **SMALL, operationTimeout="100s")
     rows = []
     for n, one in enumerate(batches):
@@ -75,3 +90,47 @@ def test_a_broker_that_crashes_and_restarts_while_a_range_is_read(impatient: Pul
             impatient.broker.require_own().restart(crash=True)
     assert [row["value"] for row in rows] == values
     assert_each_once(rows, impatient.position_of)
+
+
+@pytest.mark.slow
+def test_a_pin_that_a_crash_took_back_is_moved_again_and_nothing_comes_twice(
+    impatient: PulsarFormat, query: Callable[..., Query]
+):
+    broker = impatient.broker
+    topic = broker.topic(namespace=broker.new_namespace(keep_data=False))
+    values = numbered(60)
+    q = query(topic, subscription=PIN, maxEntriesPerTrigger=6, operationTimeout="100s")
+    q.trigger()
+    publish(broker, topic, values)
+    for _ in range(5):
+        q.trigger()
+    before = cursor(broker, topic)
+    at = position(q.at or {}, topic)
+    assert Position(*map(int, before.split(":"))) < at
+    broker.require_own().restart(crash=True)
+    broker.client().get_topic_partitions(topic)
+    wait_until(lambda: PIN in broker.admin.subscriptions(topic), "the topic is back", 60)
+    rolled_back = Position(*map(int, cursor(broker, topic).split(":")))
+    assert rolled_back < Position(*map(int, before.split(":")))
+    assert [row["value"] for row in q.rows] + q.drain() == values
+    assert backlog(broker, topic) == 1
+
+
+def test_connections_outlive_a_driver_that_computes(impatient: PulsarFormat, query: Callable[..., Query]):
+    topic = impatient.new_topic(2)
+    with impatient.proxy() as proxy:
+        options = {"serviceUrl": f"pulsar://{proxy.address}", "keepAliveInterval": "500ms"}
+        q = query(topic, subscription=PIN, maxEntriesPerTrigger=2, **options)
+        for n in range(2):
+            publish(impatient.broker, f"{topic}-partition-{n}", numbered(4, f"{n}."))
+        q.trigger()
+        opened = proxy.connections
+        # In Python, so that whoever answers the broker has to get its turn beside this.
+        until = time.monotonic() + 3 * KEEP_ALIVE_SECONDS
+        while time.monotonic() < until:
+            pass
+        q.stream.latest(q.at)
+        q.stream.commit(q.at)
+        assert proxy.connections == opened
+        assert len(q.drain()) == 6
+        q.close()

@@ -203,16 +203,6 @@ def test_a_subscription_begins_with_the_query(pulsar: PulsarUnderTest, queue: Ca
     assert q.until(1) == ["after"]
 
 
-def test_a_trigger_has_at_most_maxrowspertrigger(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
-    topic = pulsar.topic(2)
-    for partition in range(2):
-        publish(pulsar, f"{topic}-partition-{partition}", numbered(50, f"{partition}."), batch=5)
-    q = queue(topic, maxRowsPerTrigger=20)
-    sizes = [len(q.trigger()) for _ in range(6)]
-    assert max(sizes) == 20
-    assert sorted(q.until(100)) == sorted(numbered(50, "0.") + numbered(50, "1."))
-
-
 class KilledError(Exception):
     """A task ends here."""
 
@@ -483,17 +473,6 @@ def test_a_new_partition_is_found_at_the_next_trigger(pulsar: PulsarUnderTest, q
     pulsar.admin.add_partitions(topic, 2)
     publish(pulsar, f"{topic}-partition-1", ["1"])
     assert q.until(2) == ["0", "1"]
-
-
-def test_a_trigger_waits_for_minrowspertrigger(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
-    topic = pulsar.topic()
-    q = queue(topic, minRowsPerTrigger=10)
-    publish(pulsar, topic, numbered(3))
-    assert q.until(3) == numbered(3)  # the first trigger of a query is not delayed
-    publish(pulsar, topic, numbered(3))
-    assert q.trigger() == []
-    publish(pulsar, topic, numbered(7))
-    assert len(q.trigger()) == 10
 
 
 def test_a_stream_ends_with_its_terminated_topics(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):

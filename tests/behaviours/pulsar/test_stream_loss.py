@@ -9,13 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from brokers.pulsar import PulsarStandalone
 from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.pulsar.offsets import Position
 from tests.behaviours.pulsar.java_client import JavaClient
@@ -25,7 +23,6 @@ from tests.behaviours.pulsar.streams import (
     Offset,
     Query,
     backlog,
-    cursor,
     numbered,
     position,
     publish,
@@ -33,40 +30,9 @@ from tests.behaviours.pulsar.streams import (
     started,
     trim_all,
 )
-from tests.fix_brokers import PulsarUnderTest, _start, _under_test, wait_until
-from tests.fix_net import FaultProxy
+from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats import through_json
 from tests.formats.pulsar import PulsarFormat, read_tasks
-
-KEEP_ALIVE_SECONDS = 2
-
-
-@pytest.fixture(scope="module")
-def _hasty(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarUnderTest]:
-    overrides = {
-        "keepAliveIntervalSeconds": str(KEEP_ALIVE_SECONDS),
-        "backlogQuotaCheckIntervalInSeconds": "1",
-        # A cursor is written to disk once, and then not again before the topic is closed: a crash takes it back.
-        "managedLedgerDefaultMarkDeleteRateLimit": "0.001",
-        "managedLedgerCursorPositionFlushSeconds": "3600",
-    }
-    broker = PulsarStandalone(tmp_path_factory.mktemp("pulsar-hasty"), overrides=overrides)
-    yield _under_test(_start(pytestconfig, broker))
-    broker.remove()
-
-
-@pytest.fixture
-def hasty(_hasty: PulsarUnderTest) -> Iterator[PulsarUnderTest]:
-    """A broker that drops silent clients after two seconds, evicts backlogs at once, and that a test may crash."""
-    yield _hasty
-    _hasty.close_clients()
-
-
-@pytest.fixture
-def hasty_query(hasty: PulsarUnderTest) -> Iterator[Callable[..., Query]]:
-    """Starts queries there, from the first message on."""
-    with contextlib.ExitStack() as stack:
-        yield lambda topic, **options: started(stack, hasty, topic, {"startingOffsets": "earliest", **options})
 
 
 def assert_lost(
@@ -280,29 +246,6 @@ def test_aborted_messages_at_the_end_are_no_loss_and_no_trigger(featured: Pulsar
 # -- pins
 
 
-@pytest.mark.slow
-def test_a_pin_that_a_crash_took_back_is_moved_again_and_nothing_comes_twice(
-    hasty: PulsarUnderTest, hasty_query: Callable[..., Query]
-):
-    topic = hasty.topic(namespace=hasty.new_namespace(keep_data=False))
-    values = numbered(60)
-    q = hasty_query(topic, subscription=PIN, maxEntriesPerTrigger=6, operationTimeout="100s")
-    q.trigger()
-    publish(hasty, topic, values)
-    for _ in range(5):
-        q.trigger()
-    before = cursor(hasty, topic)
-    at = position(q.at or {}, topic)
-    assert Position(*map(int, before.split(":"))) < at
-    hasty.require_own().restart(crash=True)
-    hasty.client().get_topic_partitions(topic)
-    wait_until(lambda: PIN in hasty.admin.subscriptions(topic), "the topic is back", 60)
-    rolled_back = Position(*map(int, cursor(hasty, topic).split(":")))
-    assert rolled_back < Position(*map(int, before.split(":")))
-    assert [row["value"] for row in q.rows] + q.drain() == values
-    assert backlog(hasty, topic) == 1
-
-
 HOLDER = """
 import sys
 from spark_mq_source.core.options import STREAM
@@ -331,24 +274,3 @@ def test_a_hung_driver_that_holds_the_pin_is_waited_for(pulsar: PulsarUnderTest,
             assert query(topic, startingOffsets="earliest", subscription=PIN).trigger() == numbered(3)
         finally:
             os.kill(holder.pid, signal.SIGKILL)
-
-
-def test_connections_outlive_a_driver_that_computes(hasty: PulsarUnderTest, hasty_query: Callable[..., Query]):
-    topic = hasty.topic(2)
-    address = urlsplit(hasty.service_url)
-    with FaultProxy(address.hostname or "", address.port or 0) as proxy:
-        options = {"serviceUrl": f"pulsar://{proxy.address}", "keepAliveInterval": "500ms"}
-        q = hasty_query(topic, subscription=PIN, maxEntriesPerTrigger=2, **options)
-        for n in range(2):
-            publish(hasty, f"{topic}-partition-{n}", numbered(4, f"{n}."))
-        q.trigger()
-        opened = proxy.connections
-        # In Python, so that whoever answers the broker has to get its turn beside this.
-        until = time.monotonic() + 3 * KEEP_ALIVE_SECONDS
-        while time.monotonic() < until:
-            pass
-        q.stream.latest(q.at)
-        q.stream.commit(q.at)
-        assert proxy.connections == opened
-        assert len(q.drain()) == 6
-        q.close()

@@ -7,10 +7,9 @@ from functools import partial
 
 import pytest
 
-from spark_mq_source.core.errors import LocalProtocolError, MQSourceError
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Consumer
-from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition
 from spark_mq_source.pulsar.protocol import commands
 from tests.formats.pulsar import PulsarFormat
 
@@ -37,37 +36,6 @@ def consumer(client: PulsarClient, topic: str) -> Consumer:
     return client.open_consumer(TopicPartition(topic, -1), EARLIEST)
 
 
-def assert_alive(client: PulsarClient, consumer: Consumer) -> None:
-    """The connection still answers, and messages still come."""
-    assert client.wait(consumer.request_bounds(), "the bounds").last == consumer.opened.last
-    consumer.grant(1000)
-    assert consumer.receive(max_bytes=1 << 20, timeout_seconds=10)
-
-
-@pytest.mark.parametrize("permits", [0, -1, 2**31, 2**32])
-def test_a_flow_that_breaks_the_connection_is_refused_before_it_is_sent(client, consumer, permits):
-    with pytest.raises(LocalProtocolError, match="permits"):
-        consumer.grant(permits)
-    assert_alive(client, consumer)
-
-
-def test_permits_whose_sum_overflows_are_refused_before_they_are_sent(client, consumer):
-    consumer.grant(2**31 - 1)
-    with pytest.raises(LocalProtocolError, match="overflow"):
-        consumer.grant(2**31 - 1)
-    assert client.wait(consumer.request_bounds(), "the bounds").last == consumer.opened.last
-    assert consumer.receive(max_bytes=1 << 20, timeout_seconds=10)
-
-
-def test_consumer_stats_of_an_unknown_consumer_are_refused_before_they_are_sent(client, consumer):
-    asked = consumer.session.request(
-        lambda request_id: commands.ConsumerStats(request_id=request_id, consumer_id=99), lambda answer: answer
-    )
-    with pytest.raises(LocalProtocolError, match="99"):
-        asked.result(10)
-    assert_alive(client, consumer)
-
-
 def test_the_cluster_counts_the_entries_of_a_consumer_that_was_not_granted_any(client, consumer):
     asked = consumer.session.request(
         partial(_stats, consumer),
@@ -79,16 +47,6 @@ def test_the_cluster_counts_the_entries_of_a_consumer_that_was_not_granted_any(c
 
 def _stats(consumer: Consumer, request_id: int) -> commands.ConsumerStats:
     return commands.ConsumerStats(request_id=request_id, consumer_id=consumer._consumer_id)
-
-
-@pytest.mark.parametrize("ahead", [1, 50])
-def test_a_consumer_past_the_end_waits_and_does_not_begin_again(pulsar_format, client, consumer, topic, ahead):
-    last = consumer.opened.last
-    past = client.open_consumer(TopicPartition(topic, -1), Position(last.ledger, last.entry + ahead))
-    past.grant(1000)
-    # The answer comes behind any message that would have been sent.
-    assert client.wait(past.request_bounds(), "the bounds").last == last
-    assert past.receive(max_bytes=1 << 20, timeout_seconds=0.5) == []
 
 
 def test_a_terminated_topic_whose_end_is_announced_only_after_acks_ends_all_the_same(pulsar_format, topic):
@@ -113,11 +71,3 @@ def test_a_subscription_named_by_the_user_begins_the_names_shown_to_the_broker(p
     (name,) = pulsar_format.broker.admin.subscriptions(topic)
     assert name.startswith("nightly-")
     batches.close()
-
-
-def test_requests_after_the_connection_ended_fail_at_once(client, consumer):
-    consumer.session.close()
-    with pytest.raises(MQSourceError):
-        consumer.grant(1)
-    with pytest.raises(MQSourceError):
-        client.wait(consumer.request_bounds(), "the bounds")
