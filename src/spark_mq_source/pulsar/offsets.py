@@ -3,7 +3,7 @@
 A position is that of the last message already read. A range is ``(start, end]`` by the order of positions, so the end
 of one range is the start of the next, and neither end has to be an existing entry.
 
-Three JSON forms, all with exact int64 numbers:
+Four JSON forms, all with exact int64 numbers:
 
 - the options ``startingOffsets`` and ``endingOffsets``, any mixture of::
 
@@ -11,6 +11,7 @@ Three JSON forms, all with exact int64 numbers:
       {"t": {"0": {"ledger": 12, "entry": 3}, "1": "earliest"}}
       {"t": "latest"}
 
+- the same with message ids as pulsar-spark has them, lists of bytes, see `message_id_entry`;
 - the same with times (milliseconds since 1970 or ISO-8601 text) instead of positions;
 - the offsets of a streaming checkpoint, see `encode_offsets`; also accepted as ``startingOffsets``.
 """
@@ -21,17 +22,22 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from spark_mq_source.core import queue_offsets
 from spark_mq_source.core.counters import Lag
+from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.json_text import load_json_object
+from spark_mq_source.core.protobuf import signed64
+from spark_mq_source.core.protobuf_fields import take_fields
 
 T = TypeVar("T")
 
 OFFSETS_VERSION: Final = 1
 
 _INT64_MAX: Final = 2**63 - 1
+_LEDGER_TAG, _ENTRY_TAG = 1 << 3, 2 << 3
 _INT32_MAX: Final = 2**31 - 1
 # A whole entry sorts after each of its messages; no batch has this many (the count is an int32).
 _AFTER_EVERY_BATCH_INDEX: Final = 2**31
@@ -278,8 +284,57 @@ class TopicPartition:
         return partition_name(self.topic, self.partition)
 
 
-def parse_position(value: object) -> Position:
+def message_id_entry(data: bytes) -> Position:
+    """Return the whole entry of a message id that the Java client has serialized (``MessageId.toByteArray``).
+
+    Its index within a batch is left out, as by pulsar-spark, which begins and ends only between entries (3.1.1.4).
+
+    Args:
+        data: ``MessageIdData`` of PulsarApi.proto; its earliest id is -1:-1, its latest the largest int64 twice.
+
+    Raises:
+        ValueError: not a message id.
+
+    Example:
+        >>> message_id_entry(bytes([8, 11, 16, 101, 24, 1, 32, 1]))
+        Position(ledger=11, entry=101, batch=-1)
+    """
+    try:
+        numbers = {tag: value for tag, value, _ in take_fields(data, 0, len(data))}
+    except CorruptMessageError as error:
+        raise ValueError(f"the bytes are not a message id: {error}") from error
+    try:
+        position = Position(signed64(numbers[_LEDGER_TAG]), signed64(numbers[_ENTRY_TAG]))
+    except KeyError:
+        raise ValueError("the bytes are not a message id: it has a ledger and an entry") from None
+    if position not in (EARLIEST, LATEST) and min(position.ledger, position.entry) < 0:
+        raise ValueError(f"the bytes are not a message id: {position} does not exist")
+    return position
+
+
+def parse_message_id(value: object) -> Position:
+    """Return the whole entry of a message id from decoded JSON, a list of signed bytes as pulsar-spark writes it.
+
+    Raises:
+        ValueError: not such a list, or not a message id.
+
+    Example:
+        >>> parse_message_id([8, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 16, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1])
+        Position(ledger=-1, entry=-1, batch=-1)
+    """
+    if not isinstance(value, list) or not all(type(byte) is int and -128 <= byte < 256 for byte in value):
+        raise ValueError("expected a message id as a list of bytes, such as [8, 12, 16, 3]")
+    return message_id_entry(bytes(byte & 0xFF for byte in value))
+
+
+def parse_position(value: object, *, is_end: bool = False) -> Position:
     """Return a position from decoded JSON: ``{"ledger": .., "entry": .., "batch": ..}`` (batch is optional) or a word.
+
+    A list of bytes is a message id of pulsar-spark, which also reads the entry of a starting message id.
+
+    Args:
+        value: the JSON.
+        is_end: whether it is an `endingOffsets`.
 
     Raises:
         ValueError: not a position; the message gives the expected forms.
@@ -293,7 +348,9 @@ def parse_position(value: object) -> Position:
     if isinstance(value, str) and value.lower() in ("earliest", "latest"):
         return EARLIEST if value.lower() == "earliest" else LATEST
     if isinstance(value, list):
-        raise ValueError('pulsar-spark\'s list of bytes is not supported; write {"ledger": 12, "entry": 3} instead')  # noqa: TRY004 - all of a user's mistakes are ValueErrors
+        entry = parse_message_id(value)
+        # The position before the entry: 12:-1 is before the first entry of ledger 12.
+        return entry if is_end or entry in (EARLIEST, LATEST) else Position(entry.ledger, entry.entry - 1)
     if not isinstance(value, Mapping) or not {"ledger", "entry"} <= value.keys() <= {"ledger", "entry", "batch"}:
         raise ValueError('expected "earliest", "latest" or {"ledger": 12, "entry": 3} with an optional "batch"')
     numbers = [value["ledger"], value["entry"], value.get("batch", -1)]
@@ -309,8 +366,12 @@ def parse_position(value: object) -> Position:
     return position
 
 
-def parse_offsets(text: str) -> PerTopic[Position]:
+def parse_offsets(text: str, *, is_end: bool = False) -> PerTopic[Position]:
     """Parse ``earliest``, ``latest`` or JSON (see the module's docstring).
+
+    Args:
+        text: the option.
+        is_end: whether it is `endingOffsets`.
 
     Raises:
         ValueError: not offsets; the message gives the place and the reason.
@@ -320,6 +381,8 @@ def parse_offsets(text: str) -> PerTopic[Position]:
         True
         >>> parse_offsets('{"t": {"0": {"ledger": 12, "entry": 3}}}').named
         {'persistent://public/default/t-partition-0': Position(ledger=12, entry=3, batch=-1)}
+        >>> parse_offsets('{"t": [8, 12, 16, 3]}').named["persistent://public/default/t"]
+        Position(ledger=12, entry=2, batch=-1)
     """
     if not text.lstrip().startswith("{"):
         if text.lower() in ("earliest", "latest"):
@@ -328,7 +391,8 @@ def parse_offsets(text: str) -> PerTopic[Position]:
     document = load_json_object(text)
     if type(document.get("version")) is int and "positions" in document:
         return PerTopic(named=decode_offsets(document))
-    return PerTopic(named=_parse_per_topic(document, parse_position, is_value=lambda value: "ledger" in value))
+    parse = partial(parse_position, is_end=is_end)
+    return PerTopic(named=_parse_per_topic(document, parse, is_value=lambda value: "ledger" in value))
 
 
 def parse_timestamps(text: str) -> PerTopic[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_mq_source.core.errors import DataLossError, OptionError
+from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.read.reader import PulsarRange
 from tests.behaviours.pulsar.java_client import JavaClient
@@ -52,6 +53,19 @@ def test_a_range_begins_after_its_start_and_ends_with_its_end(pulsar_format: Pul
             topic, startingOffsets=json_of(topic, ids[first]), endingOffsets=json_of(topic, ids[last])
         )
         assert table.column("value").to_pylist() == values[first + 1 : last + 1]
+
+
+def test_message_ids_of_pulsar_spark_give_their_whole_entries(pulsar_format: PulsarFormat, java: JavaClient):
+    topic = pulsar_format.broker.topic()
+    values = [b"%d" % n for n in range(12)]
+    ids = java.produce(pulsar_format.broker, topic, values, batching=True, batchMessages=4)
+    for first, last in ((0, 0), (1, 2), (4, 11), (6, 6)):
+        start, end = (
+            json.dumps({topic: [*b"\x08", *encode_varint(ledger), *b"\x10", *encode_varint(entry), *b"\x20", batch]})
+            for ledger, entry, batch, _ in (ids[first], ids[last])
+        )
+        table = pulsar_format.read(topic, startingOffsets=start, endingOffsets=end)
+        assert table.column("value").to_pylist() == values[first // 4 * 4 : last // 4 * 4 + 4]
 
 
 def test_cutting_at_every_message_gives_each_once(pulsar_format: PulsarFormat, java: JavaClient):

@@ -211,7 +211,12 @@ def test_a_partition_comes_before_its_topic():
         ),
         ('{"t": {"ledger": -1, "entry": 0}}', 'an "entry" needs a "ledger"'),
         ('{"t": {"ledger": 1, "entry": -1, "batch": 0}}', 'a "batch" needs an "entry"'),
-        ('{"t": [8, 12, 16, 3]}', "pulsar-spark's list of bytes"),
+        ('{"t": [8, 12]}', "not a message id: it has a ledger and an entry"),
+        ('{"t": []}', "not a message id: it has a ledger and an entry"),
+        ('{"t": [8, 12, 16]}', "not a message id"),
+        ('{"t": [8, 12, 16, 300]}', "expected a message id as a list of bytes"),
+        ('{"t": [8, 12, 16, true]}', "expected a message id as a list of bytes"),
+        ('{"t": [8, 12, 16, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1]}', "does not exist"),
         ('{"t": 5}', 'expected "earliest"'),
         ('{"t": null}', 'expected "earliest"'),
         ('{"non-persistent://a/b/t": "earliest"}', "nothing can be read back"),
@@ -221,6 +226,30 @@ def test_offsets_refused(text, reason):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the sentence is compared below
         parse_offsets(text)
     assert reason in str(caught.value)
+
+
+# As pulsar-spark 3.1.1.4 wrote them on broker 4.0.8: its __messageId, and the lists of bytes in its checkpoint.
+EARLIEST_ID = [8, *[-1] * 9, 1, 16, *[-1] * 9, 1]
+LATEST_ID = [8, *[-1] * 8, 127, 16, *[-1] * 8, 127]
+
+
+@pytest.mark.parametrize(
+    ("message_id", "before", "entry"),
+    [
+        ([8, 3, 16, 1], Position(3, 0), Position(3, 1)),
+        ([8, 3, 16, 1, 32, 2], Position(3, 0), Position(3, 1)),
+        ([8, 3, 16, 1, 32, 2, 48, 4], Position(3, 0), Position(3, 1)),
+        ([8, 3, 16, 0, 24, 2], Position(3, -1), Position(3, 0)),
+        ([8, -84, 2, 16, 101], Position(300, 100), Position(300, 101)),
+        ([8, 172, 2, 16, 101], Position(300, 100), Position(300, 101)),
+        (EARLIEST_ID, EARLIEST, EARLIEST),
+        (LATEST_ID, LATEST, LATEST),
+    ],
+)
+def test_a_message_id_of_pulsar_spark_begins_and_ends_with_its_whole_entry(message_id, before, entry):
+    text = json.dumps({T: message_id})
+    assert parse_offsets(text).named == {T: before}
+    assert parse_offsets(text, is_end=True).named == {T: entry}
 
 
 def test_checkpoint_form_is_this_text():

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from spark_mq_source.core.options import (
@@ -181,8 +182,8 @@ class RangeOptions(Options):
     starting_offsets: PerTopic[Position] | None = option(
         'Positions to start after: `earliest`, or JSON per topic or partition: `{"flights": {"0": {"ledger": 12, '
         '"entry": 3}, "1": "earliest"}}`. A position is that of the last message already read; its optional '
-        "`batch` is an index within the entry's batch, and without it the whole entry counts as read. A stream uses "
-        "this only if it has no checkpoint.",
+        "`batch` is an index within the entry's batch, and without it the whole entry counts as read. A list of bytes "
+        "is a message id as in pulsar-spark, whose entry is read. A stream uses this only if it has no checkpoint.",
         default=None,
         default_text="`earliest`; `latest` in a stream",
         parse=parse_offsets,
@@ -193,7 +194,7 @@ class RangeOptions(Options):
         default=None,
         default_text="`latest`",
         scope=READ,
-        parse=parse_offsets,
+        parse=partial(parse_offsets, is_end=True),
     )
     starting_timestamp: PerTopic[int] | None = option(
         "Read messages published at or after this time: milliseconds since 1970, ISO-8601 with a zone "
