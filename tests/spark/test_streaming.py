@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_mq_source.cli.checkpoints import migrated_checkpoint
+from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats import numbers
 from tests.formats.pulsar import PulsarFeed
-from tests.spark.streams import Sink, stream
+from tests.spark.streams import Message, Sink, stored, stream
+from tests.vectors import PULSAR_SPARK_CHECKPOINT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,3 +124,30 @@ def test_lost_data_ends_the_query_and_is_named(spark: SparkSession, pulsar: Puls
         sink.run(spark, options)
     sink.run(spark, options | {"failOnDataLoss": "false"})
     assert sorted(message.value for message in sink.messages) == ["1", "2"]
+
+
+def test_a_stream_of_pulsar_spark_goes_on_behind_its_last_batch(
+    spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink
+) -> None:
+    """A recorded checkpoint with this topic's message ids; batch 2 is committed, and 3 was interrupted."""
+    feed = PulsarFeed(pulsar, 2)
+    old = Path(shutil.copytree(PULSAR_SPARK_CHECKPOINT, sink.folder / "old"))
+    shutil.rmtree(old / "state")
+    (old / "commits" / "3").unlink()
+    values = numbers(60)
+    for batch, part in ((2, values[:20]), (3, values[20:40])):
+        feed.publish(part)
+        file = old / "offsets" / str(batch)
+        ends = {feed.topic_partitions[one.partition]: message_id(one) for one in stored(feed)}
+        file.write_text("\n".join([*file.read_text().splitlines()[:2], json.dumps(ends)]))
+    migrated_checkpoint(old, sink.folder / "checkpoint")
+    feed.publish(values[40:])
+    sink.run(spark, feed.options)
+    assert sink.batches == [20, 20]
+    assert sorted(int(message.value) for message in sink.messages) == list(range(20, 60))
+
+
+def message_id(message: Message) -> list[int]:
+    """The bytes of `MessageIdData`, as pulsar-spark's JSON has them."""
+    numbers = ((0x08, message.ledger), (0x10, message.entry), (0x18, message.partition))
+    return [byte for tag, number in numbers for byte in (tag, *encode_varint(number))]

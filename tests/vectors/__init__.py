@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+PULSAR_SPARK_CHECKPOINT = FOLDER / "pulsar" / "pulsar-spark-checkpoint"
 
 
 @dataclass(frozen=True)

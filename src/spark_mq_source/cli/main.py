@@ -8,7 +8,6 @@ Ctrl-C ends `tail`), 1 if the broker or the network failed, 2 for invalid argume
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -23,6 +22,7 @@ try:
 except ImportError:  # pragma: no cover - the tests install them
     sys.exit("spark-mq: typer and rich are not installed: pip install 'spark-mq-source[cli]'")
 
+from spark_mq_source.cli.checkpoints import migrated_checkpoint, read_offsets
 from spark_mq_source.cli.completion import complete_format, complete_option, complete_profile, complete_topic
 from spark_mq_source.cli.formats import FORMATS
 from spark_mq_source.cli.lines import TOKENS_HELP, Line, default_line
@@ -184,7 +184,7 @@ def lag(
     """Show the lag of a query, a subscription or a channel."""
     if checkpoint is not None and subscription is not None:
         raise OptionError("--checkpoint and --subscription exclude each other")
-    read = None if checkpoint is None else _offsets_of(checkpoint, source)
+    read = None if checkpoint is None else read_offsets(checkpoint, source)
     named = [] if subscription is None else [f"subscription={subscription}"]
     with closing(_source(format_name, topic, [*(option or ()), *named]).open_inspector()) as inspector:
         show(inspector.lag(read), json=as_json)
@@ -278,6 +278,23 @@ def doctor(format_name: FormatName = None, topic: TopicName = None, option: Opti
             console.print(found, markup=False, highlight=False)
 
 
+@app.command(name="migrate-checkpoint")
+@_reporting
+def migrate_checkpoint(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="Checkpoint folder of the stopped query.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="Checkpoint folder to make.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Convert the checkpoint of a query with pulsar-spark, so that pulsar-native continues behind its last batch."""
+    migrated = migrated_checkpoint(old, new)
+    show(migrated.rows(), json=as_json)
+    if migrated.planned > migrated.committed:
+        print(  # noqa: T201 - a command line prints
+            f"batch {migrated.planned} was not committed: the query repeats it with the same messages", file=sys.stderr
+        )
+
+
 @app.command()
 @_reporting
 def profiles(*, as_json: AsJson = False) -> None:
@@ -326,25 +343,6 @@ class _Printer:
 
 def _source(format_name: str | None, topic: str | None, option: list[str] | None) -> Source:
     return Source.of(_profile.get(), format_name, topic, option)
-
-
-def _offsets_of(checkpoint: Path, source: int) -> dict[str, object]:
-    """Return the end offsets of a streaming query's last committed batch, from its checkpoint.
-
-    Spark writes one file per batch into `offsets`: a line with the version, one with the batch's metadata, and one per
-    source (`OffsetSeqLog`, Spark 4.0 to 4.3).
-
-    Raises:
-        OptionError: the folder is not a query's checkpoint, or it has no such source or no committed batch.
-    """
-    committed = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdecimal()]
-    if not committed:
-        raise OptionError(f"{checkpoint}: no committed batch of a streaming query found")
-    lines = (checkpoint / "offsets" / str(max(committed))).read_text(encoding="utf-8").splitlines()[2:]
-    if source >= len(lines):
-        raise OptionError(f"{checkpoint}: the query has {len(lines)} sources, so source {source} does not exist")
-    found: dict[str, object] = json.loads(lines[source])
-    return found
 
 
 if __name__ == "__main__":

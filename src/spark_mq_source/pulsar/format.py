@@ -18,6 +18,7 @@ from spark_mq_source.pulsar.offsets import count_lag
 from spark_mq_source.pulsar.options import AckMode, PulsarOptions
 from spark_mq_source.pulsar.options.queue import QueueOptions, SubscriptionOptions
 from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, java_topic
+from spark_mq_source.pulsar.pulsar_spark import from_pulsar_spark
 from spark_mq_source.pulsar.read.letters import COPIED
 from spark_mq_source.pulsar.read.planner import check_dead_letter_topic, plan_batch, topics_of
 from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange, read_queue
@@ -53,6 +54,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
     options_type = PulsarOptions
     raw_errors = (CORRUPT, ERROR)
     count_lag = staticmethod(count_lag)
+    from_pulsar_spark = staticmethod(from_pulsar_spark)
 
     def wants_pushdown(self, options: PulsarOptions) -> bool:
         """Return the option `pushdown`."""

@@ -1,7 +1,7 @@
 """The options of pulsar-spark, StreamNative's connector, for jobs that change only the format name.
 
 Aliases are in `PulsarOptions.aliases`. This module translates the other options, or refuses them with the name of our
-equivalent.
+equivalent; and it converts the offsets of a checkpoint.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 from urllib.parse import unquote
+
+from spark_mq_source.pulsar.offsets import LATEST, encode_offsets, parse_message_id, parse_topic
 
 _PASSED_THROUGH: Final = ("pulsar.client.", "pulsar.reader.", "pulsar.consumer.", "pulsar.producer.", "pulsar.admin.")
 
@@ -34,6 +36,32 @@ _REFUSED: Final = {
 _PLUGIN_KEY: Final = "pulsar.client.authpluginclassname"
 _PARAMS_KEY: Final = "pulsar.client.authparams"
 _PLUGIN_PACKAGE: Final = "org.apache.pulsar.client.impl.auth."
+
+
+def from_pulsar_spark(offsets: Mapping[str, object]) -> dict[str, object] | None:
+    """Return the end of a micro-batch of pulsar-spark as that of a checkpoint of ours; None if it is another source's.
+
+    Its batches end with a whole entry, also if the message id has an index in the entry's batch (3.1.1.4 to 3.4.1.3,
+    `enteredEnd` and `isLastMessage`), and the earliest id is the end of an empty topic-partition.
+
+    Args:
+        offsets: the decoded JSON of `SpecificPulsarOffset`: a message id, as a list of bytes, by topic-partition.
+
+    Raises:
+        ValueError: a list is not a message id, or it is the latest, which says nothing about what was read.
+
+    Example:
+        >>> from_pulsar_spark({"persistent://public/default/t-partition-0": [8, 12, 16, 3, 24, 0]})["positions"]
+        {'persistent://public/default/t-partition-0': {'ledger': 12, 'entry': 3, 'batch': -1}}
+        >>> from_pulsar_spark({"logOffset": 4}) is None
+        True
+    """
+    if not all(isinstance(value, list) for value in offsets.values()):
+        return None
+    positions = {parse_topic(name): parse_message_id(value) for name, value in offsets.items()}
+    if LATEST in positions.values():
+        raise ValueError("a batch ends with the latest message, which says nothing about what was read")
+    return encode_offsets(positions)
 
 
 def translate(given: dict[str, str], names: Iterable[str]) -> Iterator[str]:

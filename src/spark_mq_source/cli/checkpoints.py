@@ -1,0 +1,169 @@
+"""Checkpoints of streaming queries: the end of the last committed batch, and the conversion of pulsar-spark's.
+
+Spark writes one file per batch into `offsets` before it runs (`OffsetSeqLog`: a line with the version, one with the
+batch's metadata, and one per source) and one into `commits` afterwards (`CommitLog`); Spark 3.1 to 4.3. A restarted
+query repeats a batch without a commit, from the end of the batch before up to the end in its own file.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from spark_mq_source.core.errors import OptionError, StorageError
+from spark_mq_source.core.json_text import load_json_object
+
+_VERSION: Final = "v1"
+
+
+def read_offsets(checkpoint: Path, source: int) -> dict[str, object]:
+    """Return the end offsets of a query's last committed batch.
+
+    Raises:
+        OptionError: the folder is not a query's checkpoint, or it has no such source or no committed batch.
+    """
+    committed = _batches(checkpoint / "commits")
+    if not committed:
+        raise OptionError(f"{checkpoint}: no committed batch of a streaming query found")
+    lines = _read(checkpoint / "offsets" / str(committed[-1])).splitlines()[2:]
+    if source >= len(lines):
+        raise OptionError(f"{checkpoint}: the query has {len(lines)} sources, so source {source} does not exist")
+    found: dict[str, object] = json.loads(lines[source])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """A converted checkpoint.
+
+    Attributes:
+        committed: the last committed batch.
+        planned: the last planned batch: the same, or the one after it, which the query repeats.
+        offsets: the end of the last committed batch by source, in the form of `pulsar-native`.
+    """
+
+    committed: int
+    planned: int
+    offsets: Mapping[int, Mapping[str, Any]]
+
+    def rows(self) -> Iterator[dict[str, object]]:
+        """Yield the last position that is read of each topic-partition."""
+        for source, offsets in self.offsets.items():
+            for name, position in offsets["positions"].items():
+                yield {"source": source, "topic_partition": name, "last_read": position}
+
+
+def migrated_checkpoint(old: Path, new: Path) -> Migrated:
+    """Write pulsar-spark's checkpoint `old` to `new` in the form of `pulsar-native`.
+
+    Batch numbers, the query's id, commits and state are copied; only the offsets of pulsar-spark's sources change. The
+    new folder appears when it is complete, and the old one stays as it is.
+
+    Raises:
+        OptionError: the old folder is not such a checkpoint, or it cannot be continued; or the new one is not empty.
+        StorageError: a file cannot be read or written.
+    """
+    if new.exists() and (not new.is_dir() or any(new.iterdir())):
+        raise OptionError(f"{new} is not empty: name a new folder")
+    committed, planned = _last_batches(old)
+    files = {batch: _Offsets.of(old / "offsets" / str(batch)) for batch in _batches(old / "offsets")}
+    sources = files[committed].sources
+    if not sources:
+        raise OptionError(
+            f"{old}: none of the query's sources is pulsar-spark's: its last batch has {files[committed]}"
+        )
+    draft = new.with_name(f".{new.name}.migrating")
+    try:
+        _copy(old, draft, leave_out=sources)
+        for batch, file in files.items():
+            (draft / "offsets" / str(batch)).write_text(str(file), encoding="utf-8")
+        draft.replace(new)
+    except OSError as error:
+        raise StorageError(f"{new} cannot be written from {old}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return Migrated(committed, planned, sources)
+
+
+def _last_batches(checkpoint: Path) -> tuple[int, int]:
+    """Return the last committed and the last planned batch."""
+    planned, committed = (_batches(checkpoint / folder) for folder in ("offsets", "commits"))
+    if not planned or not (checkpoint / "metadata").exists():
+        raise OptionError(f"{checkpoint} is not the checkpoint of a streaming query: it has no metadata and offsets")
+    if not committed:
+        raise OptionError(
+            f"{checkpoint}: the query has not committed its batch {planned[-1]}, so nothing says where it began: start "
+            f"without this checkpoint, with startingOffsets as in the last line of {checkpoint / 'sources/0/0'}"
+        )
+    if committed[-1] not in planned or not committed[-1] <= planned[-1] <= committed[-1] + 1:
+        raise OptionError(
+            f"{checkpoint}: the last batch in commits is {committed[-1]}, and in offsets {planned[-1]}: Spark would "
+            "not continue from this either (asynchronous progress tracking is not supported)"
+        )
+    return committed[-1], planned[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Offsets:
+    """The file of one batch: its first two lines, and a line for each source.
+
+    Attributes:
+        sources: the converted offsets, by the number of the source.
+    """
+
+    head: Sequence[str]
+    lines: Sequence[str]
+    sources: Mapping[int, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, path: Path) -> _Offsets:
+        # It is imported here, because the other commands also use other formats.
+        from spark_mq_source.pulsar.format import PulsarFormat  # noqa: PLC0415
+
+        version, *rest = _read(path).splitlines() or [""]
+        if version != _VERSION or len(rest) < 2:
+            raise OptionError(f"{path} has the version {version!r}, expected {_VERSION}: another Spark has written it")
+        sources = {}
+        for number, line in enumerate(rest[1:]):
+            try:
+                # A source without an offset has "-".
+                found = PulsarFormat.from_pulsar_spark(load_json_object(line)) if line.startswith("{") else None
+            except ValueError as error:
+                raise OptionError(f"{path}: source {number}: {error}") from error
+            if found is not None:
+                sources[number] = found
+        return cls([version, rest[0]], rest[1:], sources)
+
+    def __str__(self) -> str:
+        converted = {number: json.dumps(offsets, separators=(",", ":")) for number, offsets in self.sources.items()}
+        return "\n".join([*self.head, *(converted.get(number, line) for number, line in enumerate(self.lines))])
+
+
+def _copy(old: Path, draft: Path, *, leave_out: Iterable[int]) -> None:
+    """Copy what Spark keeps besides the offsets; what is in `sources` of pulsar-spark, only that reads.
+
+    Hidden files are checksums and drafts of Hadoop; Spark refuses to write a batch again beside its old checksum.
+    """
+    not_copied = {str(old): {"offsets"}, str(old / "sources"): {str(number) for number in leave_out}}
+
+    def ignored(folder: str, names: Sequence[str]) -> set[str]:
+        return {name for name in names if name.startswith(".") or name in not_copied.get(folder, ())}
+
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.copytree(old, draft, ignore=ignored)
+    (draft / "offsets").mkdir()
+
+
+def _batches(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in folder.glob("[0-9]*") if path.name.isdecimal())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error

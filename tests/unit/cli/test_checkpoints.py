@@ -1,0 +1,137 @@
+"""The conversion of a checkpoint that pulsar-spark has written; the commands that read checkpoints are in test_main."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.test_main import rows, spark_mq
+from tests.vectors import PULSAR_SPARK_CHECKPOINT
+
+TOPIC = "persistent://public/default/parted"
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A checkpoint whose last batch, number 3, is committed."""
+    return Path(shutil.copytree(PULSAR_SPARK_CHECKPOINT, tmp_path / "old"))
+
+
+def migrated(old: Path) -> Path:
+    new = old.with_name("new")
+    answer = spark_mq("migrate-checkpoint", str(old), str(new))
+    assert answer.exit_code == 0, answer.stderr
+    return new
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def source_lines(checkpoint: Path, batch: int) -> list[str]:
+    return (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]
+
+
+def position(ledger: int, entry: int) -> dict[str, int]:
+    return {"ledger": ledger, "entry": entry, "batch": -1}
+
+
+def test_offsets_are_the_entries_that_pulsar_spark_has_read(old: Path) -> None:
+    new = migrated(old)
+    ends = [(position(4, 1), position(5, 0)), (position(4, 1), position(5, 3)), (position(4, 7), position(5, 3))]
+    for batch, (second, third) in enumerate([*ends, (position(4, 9), position(5, 4))]):
+        (line,) = source_lines(new, batch)
+        positions = {f"{TOPIC}-partition-{n}": at for n, at in enumerate((position(-1, -1), second, third))}
+        assert json.loads(line) == {"version": 1, "positions": positions}
+
+
+def test_all_else_is_copied_except_what_pulsar_spark_alone_reads(old: Path) -> None:
+    (old / "commits" / ".3.crc").write_bytes(b"checksum")
+    before, after = files(old), files(migrated(old))
+    assert before == files(old)
+    assert after.keys() == before.keys() - {"sources/0/0", "commits/.3.crc"}
+    for name, content in after.items():
+        if not name.startswith("offsets/"):
+            assert content == before[name], name
+        else:
+            assert content.splitlines()[:2] == before[name].splitlines()[:2]
+
+
+def test_the_command_shows_where_the_query_goes_on(old: Path) -> None:
+    assert rows("migrate-checkpoint", str(old), str(old.with_name("new"))) == [
+        {"source": 0, "topic_partition": f"{TOPIC}-partition-{n}", "last_read": at}
+        for n, at in enumerate((position(-1, -1), position(4, 9), position(5, 4)))
+    ]
+
+
+def test_a_batch_that_is_not_committed_is_repeated_with_its_end(old: Path) -> None:
+    (old / "commits" / "3").unlink()
+    answer = spark_mq("migrate-checkpoint", str(old), str(old.with_name("new")), "--json")
+    assert answer.stderr == "batch 3 was not committed: the query repeats it with the same messages\n"
+    assert json.loads(answer.stdout.splitlines()[1])["last_read"] == position(4, 7)
+    assert json.loads(source_lines(old.with_name("new"), 3)[0])["positions"][f"{TOPIC}-partition-1"] == position(4, 9)
+
+
+def test_other_sources_of_the_query_stay_as_they_are(old: Path) -> None:
+    for path in (old / "offsets").iterdir():
+        path.write_text(path.read_text() + '\n-\n{"logOffset":4}')
+    (old / "sources" / "2").mkdir()
+    (old / "sources" / "2" / "0").write_text("v1")
+    new = migrated(old)
+    assert source_lines(new, 3)[1:] == ["-", '{"logOffset":4}']
+    assert [path.name for path in (new / "sources").iterdir()] == ["2"]
+
+
+def _set(path: str, text: str) -> Callable[[Path], None]:
+    return lambda old: (old / path).write_text(text) and None
+
+
+def _line(text: str) -> Callable[[Path], None]:
+    return _set("offsets/3", "v1\n{}\n" + text)
+
+
+def _remove(*names: str) -> Callable[[Path], None]:
+    return lambda old: [(old / name).unlink() for name in names] and None
+
+
+COMMITS = [f"commits/{batch}" for batch in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_remove(*COMMITS), "has not committed its batch 3, so nothing says where it began"),
+        (_remove("commits/3", "commits/2"), "the last batch in commits is 1, and in offsets 3"),
+        (_remove("offsets/3"), "the last batch in commits is 3, and in offsets 2"),
+        (_remove("metadata"), "is not the checkpoint of a streaming query"),
+        (_set("offsets/3", "v2\n{}\n{}"), "has the version 'v2', expected v1"),
+        (_set("offsets/3", ""), "has the version '', expected v1"),
+        (_line('{"version":1,"positions":{}}'), "none of the query's sources is pulsar-spark's"),
+        (_line('{"t":[8,12]}'), "source 0: the bytes are not a message id"),
+        (_line(json.dumps({"t": [8, *[-1] * 8, 127, 16, *[-1] * 8, 127]})), "a batch ends with the latest message"),
+        (_line("{"), "source 0: "),
+    ],
+)
+def test_refuses_what_cannot_be_continued_and_writes_nothing(old: Path, change: Callable[[Path], None], reason: str):
+    change(old)
+    new = old.with_name("new")
+    answer = spark_mq("migrate-checkpoint", str(old), str(new))
+    assert answer.exit_code == 2
+    assert reason in answer.stderr
+    assert [path.name for path in old.parent.iterdir()] == ["old"]
+
+
+def test_refuses_to_write_into_a_folder_with_files(old: Path) -> None:
+    answer = spark_mq("migrate-checkpoint", str(old), str(old))
+    assert (answer.exit_code, answer.stderr) == (2, f"spark-mq: {old} is not empty: name a new folder\n")
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_without_a_trace(old: Path) -> None:
+    (old.parent / "file").touch()
+    answer = spark_mq("migrate-checkpoint", str(old), str(old.parent / "file" / "new"))
+    assert answer.exit_code == 1
+    assert "cannot be written from" in answer.stderr
