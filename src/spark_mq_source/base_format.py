@@ -64,6 +64,11 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         with self._option_errors():
             return columns_of(self.columns, typed), typed
 
+    def has_other_columns(self, options: OptionsT) -> bool:
+        """Return False: the columns are those of `columns`."""
+        del options
+        return False
+
     def fit_read(self, options: OptionsT, schema: pa.Schema, typed: TypedRead | None = None) -> OptionsT:
         """Return the options of a read of these columns, with the decoding."""
         typed = typed or self._typed_read(options)

@@ -86,7 +86,9 @@ def _reading(
     names: Iterable[str],
 ) -> tuple[Any, Read]:
     """Return the options of a read of these columns, and the read; the value is one column, even with `flatten`."""
-    columns, typed = format_.columns_by_default({name: text for name, text in given.items() if name != "flatten"})
+    columns, typed = format_.columns_by_default(
+        {name: text for name, text in given.items() if name not in ("flatten", "columns")}
+    )
     known = format_.columns.readable
     schema = arrow_schema_of({name: known[name][0] for name in names})
     for at, name in enumerate(schema.names):

@@ -67,6 +67,9 @@ class BatchFormat(Protocol[OptionsT, RangeT]):
     def decoded(self, options: OptionsT, names: Sequence[str]) -> Collection[str]:
         """Return the columns whose types depend on the decoding; `options` come from `fit_read`."""
 
+    def has_other_columns(self, options: OptionsT) -> bool:
+        """Return whether the columns are others than those of `columns`, so that `fit_read` checks them all."""
+
     def wants_pushdown(self, options: OptionsT) -> bool:
         """Return whether `plan` uses predicates; Spark rejects readers with predicates unless it is configured."""
 
@@ -163,6 +166,9 @@ class WriteFormat(Protocol[OptionsT, ReportT]):
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
         """Parse the options of a write of these columns. Raises OptionError with all problems at once."""
+
+    def has_other_columns(self, options: OptionsT) -> bool:
+        """Return whether the columns are others than those of `columns`, so that `fit` checks them all."""
 
     def encoded(self, options: OptionsT) -> Collection[str]:
         """Return the columns that are encoded: `fit` checks their types."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,9 +16,10 @@ from spark_mq_source.core.shared_options import DrainOptions
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.inspector import PulsarInspector
 from spark_mq_source.pulsar.offsets import count_lag
-from spark_mq_source.pulsar.options import AckMode, PulsarOptions
+from spark_mq_source.pulsar.options import PULSAR_SPARK, AckMode, PulsarOptions
 from spark_mq_source.pulsar.options.queue import QueueOptions, SubscriptionOptions
 from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, java_topic
+from spark_mq_source.pulsar.payload.spark_columns import PUBLISH_TIME, TOPIC, SparkRows, SparkWrite, default_columns
 from spark_mq_source.pulsar.pulsar_spark import from_pulsar_spark
 from spark_mq_source.pulsar.read.letters import COPIED
 from spark_mq_source.pulsar.read.planner import check_dead_letter_topic, plan_batch, topics_of
@@ -29,8 +31,8 @@ from spark_mq_source.pulsar.read.stream import PulsarStream
 from spark_mq_source.pulsar.write.transactions import abort_transactions, commit_transactions
 from spark_mq_source.pulsar.write.values import check_raw_values, write_of
 from spark_mq_source.pulsar.write.writer import PulsarWriter, WriteReport, write_rows
-from spark_mq_source.values.encodings import TypedRead, TypedWrite
-from spark_mq_source.values.options import AUTO
+from spark_mq_source.values.encodings import TypedRead, TypedWrite, type_of
+from spark_mq_source.values.options import AUTO, RAW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.ports import Predicate, Stream
+    from spark_mq_source.pulsar.offsets import TopicPartition
     from spark_mq_source.values.rows import SchemaLookup
 
 
@@ -60,12 +63,27 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         """Return the option `pushdown`."""
         return options.pushdown
 
+    def has_other_columns(self, options: PulsarOptions) -> bool:
+        """Return whether the columns are those of pulsar-spark."""
+        return options.columns == PULSAR_SPARK
+
+    def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> PulsarOptions:
+        """Parse the options of a write; an option or a column must provide the topic."""
+        return super().parse_write_options(options, ["topic" if name == TOPIC else name for name in columns])
+
     def fit(self, options: PulsarOptions, schema: pa.Schema) -> PulsarOptions:
         """Return the options, with the encodings of columns of these types.
 
         Raises:
             OptionError: a column cannot be written with these options.
         """
+        if self.has_other_columns(options):
+            with self._option_errors(OptionError):
+                rows = SparkWrite(schema, has_topic=options.topic is not None)
+            schema = rows.native
+            if options.value_format == RAW:
+                definition = None if rows.definition is None else rows.definition.encode()
+                options = replace(options, value_format=rows.value_format, value_schema=definition)
         with self._option_errors(OptionError):
             check_raw_values(options, schema.field("value").type)
         return super().fit(options, schema)
@@ -77,9 +95,66 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
             OptionError: with `valueFormat=auto`: the columns need a schema, and the topics have none.
         """
         typed = typed or self._typed_read(options)
+        if self.has_other_columns(options):
+            with self._option_errors(OptionError):
+                schema = SparkRows(schema, _value_type(typed)).native
         if options.value_format == AUTO and typed is not None and typed.value is None:
             check_needs_no_schema(options, schema)
         return super().fit_read(options, schema, typed)
+
+    def columns_by_default(self, options: Mapping[str, str]) -> tuple[pa.Schema, TypedRead | None]:
+        """Return the columns of a batch or stream with these options, and the decoding."""
+        columns, typed = super().columns_by_default(options)
+        if self._names_pulsar_spark(options):
+            with self._option_errors(OptionError):
+                columns = default_columns(_value_type(typed))
+        return columns, typed
+
+    def _is_raw(self, options: Mapping[str, str]) -> bool:
+        return super()._is_raw(options) and not self._names_pulsar_spark(options)
+
+    @staticmethod
+    def _names_pulsar_spark(options: Mapping[str, str]) -> bool:
+        return any((name.lower(), text.lower()) == ("columns", PULSAR_SPARK) for name, text in options.items())
+
+    def read(
+        self,
+        options: PulsarOptions,
+        task: AnyRange,
+        schema: pa.Schema,
+        counters: Counters | None = None,
+        *,
+        tries: int = 0,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one range, decoded, in the columns of the option `columns`."""
+        if not self.has_other_columns(options):
+            return super().read(options, task, schema, counters, tries=tries)
+        rows = SparkRows(schema, _value_type(options.typed))
+        batches = super().read(options, task, rows.native, counters, tries=tries)
+        return self._as_pulsar_spark(rows, batches, task.topic_partition)
+
+    def _as_pulsar_spark(
+        self, rows: SparkRows, batches: Iterator[pa.RecordBatch], topic_partition: TopicPartition
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in batches:
+                yield rows.take(batch, topic_partition)
+        finally:
+            if isinstance(batches, Generator):
+                batches.close()
+
+    def write(
+        self,
+        options: PulsarOptions,
+        batches: Iterator[pa.RecordBatch],
+        attempt: TaskAttempt,
+        counters: Counters | None = None,
+    ) -> WriteReport:
+        """Encode and write the rows of one task, in the columns of the option `columns`."""
+        if self.has_other_columns(options):
+            has_topic = options.topic is not None
+            batches = (SparkWrite(batch.schema, has_topic=has_topic).take(batch) for batch in batches)
+        return super().write(options, batches, attempt, counters)
 
     def _typed_write(self, options: PulsarOptions) -> TypedWrite | None:
         with self._option_errors(prefix="valueSchema: "):
@@ -111,7 +186,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
 
     def _parsed_to_look(self, options: Mapping[str, str]) -> PulsarOptions:
         """Return the options of a read; a queue's return its messages and end after 2 s without a message."""
-        unused = {"waldir", "runid"}
+        unused = {"waldir", "runid", "columns"}
         if "subscriptiontype" in options:
             # A preview neither puts off nor gives up messages.
             unused |= {"retrytopic", "nackdelay", "nackmaxdelay", "maxredelivercount", "onmaxredeliver"}
@@ -162,6 +237,9 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         check_dead_letter_topic(options)
         if options.subscription_type is not None:
             return plan_queue(options)
+        if self.has_other_columns(options):
+            # A field of the value may have the name of one of our columns.
+            predicates = [replace(one, column="publish_time") for one in predicates if one.column == PUBLISH_TIME]
         return plan_batch(options, predicates)
 
     def read_raw(
@@ -214,6 +292,20 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
     def open_inspector(self, options: PulsarOptions) -> PulsarInspector:
         """See `PulsarInspector`."""
         return PulsarInspector(options)
+
+
+def _value_type(typed: TypedRead | None) -> pa.DataType:
+    """Return the type of a decoded value, for the columns of pulsar-spark.
+
+    Raises:
+        OptionError: keys are decoded too, so they are not `__key`.
+    """
+    if typed is not None and (typed.key is not None or typed.is_inline):
+        raise OptionError(
+            "columns=pulsar-spark: the topic's KEY_VALUE schema says how keys are encoded, which pulsar-spark does not "
+            "read: remove this option"
+        )
+    return type_of(None if typed is None else typed.value)
 
 
 def _check_attempt(options: PulsarOptions, task: PulsarQueueRange, tries: int) -> None:

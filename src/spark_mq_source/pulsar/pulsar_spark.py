@@ -29,7 +29,7 @@ _REFUSED: Final = {
     "pulsar.reader.subscriptionname": "use subscription",
     "pulsar.reader.subscriptionroleprefix": "use subscriptionPrefix",
     "pulsar.admin.serviceurl": "use adminUrl",
-    "allowdifferenttopicschemas": "value always has the published bytes; remove this option",
+    "allowdifferenttopicschemas": "value has the published bytes unless valueFormat is set; remove this option",
     "waitingfornonexistedtopic": "a missing topic is an error; remove this option and create the topic first",
 }
 
@@ -64,13 +64,17 @@ def from_pulsar_spark(offsets: Mapping[str, object]) -> dict[str, object] | None
     return encode_offsets(positions)
 
 
-def translate(given: dict[str, str], names: Iterable[str]) -> Iterator[str]:
+def translate(given: dict[str, str], names: Iterable[str], *, is_read: bool) -> Iterator[str]:
     """Translate options that are not mere aliases, in place; yield one sentence for each unsupported option.
 
     Args:
         given: the options, by their names in lower case.
         names: all accepted names, including aliases.
+        is_read: whether they are options of a read.
     """
+    if is_read and given.get("columns", "").lower() == "pulsar-spark":
+        is_raw = given.pop("allowdifferenttopicschemas", "").lower() == "true"
+        given.setdefault("valueformat", "raw" if is_raw else "auto")
     yield from _translate_authentication(given)
     seconds = given.pop("pulsar.client.keepaliveintervalseconds", None)
     if seconds is not None:

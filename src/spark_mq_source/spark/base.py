@@ -156,7 +156,8 @@ class MQDataSource(DataSource):
     def _fitted(self, options: Any, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
         columns = arrow_schema(schema)
         options = self.format.fit_read(options, columns, self._typed)
-        check_columns(self.format, schema, except_for=self.format.decoded(options, columns.names))
+        if not self.format.has_other_columns(options):
+            check_columns(self.format, schema, except_for=self.format.decoded(options, columns.names))
         freeze_loaded_modules()
         return options
 
@@ -185,7 +186,8 @@ class MQDataSource(DataSource):
 
     def _write_options(self, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
         options = self.format.parse_write_options(self.options, schema.names)
-        check_columns(self.format, schema, written=True, except_for=self.format.encoded(options))
+        if not self.format.has_other_columns(options):
+            check_columns(self.format, schema, written=True, except_for=self.format.encoded(options))
         options = self.format.fit(options, arrow_schema(schema))
         freeze_loaded_modules()
         return options

@@ -95,6 +95,9 @@ class ListFormat:
     def decoded(self, options: ListOptions, names: Sequence[str]) -> Sequence[str]:
         return () if options.typed is None else ["n"]
 
+    def has_other_columns(self, _: ListOptions) -> bool:
+        return False
+
     def wants_pushdown(self, options: ListOptions) -> bool:
         return options.rows > 100
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from spark_mq_source.core.options import READ, STREAM, Scope, fields_of, parse_text, warn_of_ignored
+from spark_mq_source.core.options import READ, STREAM, WRITE, Scope, fields_of, parse_text, warn_of_ignored
 from spark_mq_source.core.shared_options import BatchOptions, CorruptOptions, DrainOptions, PaceOptions, parse_one_of
 from spark_mq_source.pulsar.offsets import parse_topic, split_partition
 from spark_mq_source.pulsar.options.connection import ConnectionOptions, parse_service_url
-from spark_mq_source.pulsar.options.keys import KeyOptions, KeyValueEncodingType
+from spark_mq_source.pulsar.options.keys import PULSAR_SPARK, KeyOptions, KeyValueEncodingType
 from spark_mq_source.pulsar.options.queue import (
     SHARED_TYPES,
     AckMode,
@@ -37,9 +37,9 @@ from spark_mq_source.values.encodings import PRIMITIVES
 from spark_mq_source.values.options import AUTO, DEFINED, RAW, TypedOptions
 
 __all__ = [
-    "SHARED_TYPES", "AckMode", "DeliveryGuarantee", "InitialPosition", "KeySharedMode", "KeyValueEncodingType",
-    "OnEncrypted", "OnMaxRedeliver", "PulsarOptions", "SubscriptionType", "TopicsPattern", "parse_properties",
-    "parse_service_url", "parse_topics_pattern",
+    "PULSAR_SPARK", "SHARED_TYPES", "AckMode", "DeliveryGuarantee", "InitialPosition", "KeySharedMode",
+    "KeyValueEncodingType", "OnEncrypted", "OnMaxRedeliver", "PulsarOptions", "SubscriptionType", "TopicsPattern",
+    "parse_properties", "parse_service_url", "parse_topics_pattern",
 ]  # fmt: skip
 
 _READING: Final = READ | STREAM
@@ -221,4 +221,4 @@ class PulsarOptions(
     @classmethod
     def translate(cls, given: dict[str, str], scope: Scope) -> Iterator[str]:
         """Translate pulsar-spark's options that are not aliases; return remedies for those without a translation."""
-        return translate(given, cls.names(scope))
+        return translate(given, cls.names(scope), is_read=scope != WRITE)
