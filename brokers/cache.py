@@ -37,12 +37,12 @@ def exclusive(name: str) -> Iterator[None]:
 def unpacked_artifact(
     coordinates: str, *, say: str, top_folder: str = "", folder_name: str = "", parent: str = ""
 ) -> Path:
-    """The unpacked folder of a tar.gz with Maven coordinates, downloaded once.
+    """The unpacked folder of a tar.gz or jar with Maven coordinates, downloaded once.
 
     Safe for concurrent processes: one downloads, the others wait. An interrupted download leaves no folder.
 
     Args:
-        coordinates: group:artifact:version:tar.gz:classifier.
+        coordinates: group:artifact:version:type:classifier; the type is tar.gz or jar.
         say: text to print before the download.
         top_folder: the single folder in the archive; also its name in the cache.
         folder_name: the name in the cache of an archive without such a folder.
@@ -61,8 +61,11 @@ def unpacked_artifact(
         with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f".{folder.name}-") as temporary:
             archive = _fetch(coordinates, Path(temporary), parent)
             unpacked = Path(temporary) / "unpacked"
-            with tarfile.open(archive) as packed:
-                packed.extractall(unpacked, filter="data")
+            if archive.suffix == ".jar":
+                shutil.unpack_archive(archive, unpacked, "zip")
+            else:
+                with tarfile.open(archive) as packed:
+                    packed.extractall(unpacked, filter="data")
             # The atomic rename makes it visible.
             (unpacked / top_folder).rename(folder)
     return folder

@@ -14,6 +14,7 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define CRC32_CAN_FOLD 1
+#include <cpuid.h>
 #include <immintrin.h>
 #else
 #define CRC32_CAN_FOLD 0
@@ -36,7 +37,9 @@ static void crc32_begin(void) {
             crc32_tables[k][n] = crc32_tables[0][crc & 0xFF] ^ (crc >> 8);
         }
 #if CRC32_CAN_FOLD
-    crc32_folds = __builtin_cpu_supports("pclmul");
+    /* Not __builtin_cpu_supports: zig's run-time library lacks what it links to. */
+    unsigned int eax, ebx, ecx, edx;
+    crc32_folds = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx >> 1 & 1); /* PCLMULQDQ */
 #endif
 }
 
