@@ -42,5 +42,5 @@ def test_a_wheel_without_a_compiled_module_is_refused(tmp_path: Path):
 
 def test_a_wheel_with_a_module_of_another_machine_is_refused(tmp_path: Path):
     one = wheel(tmp_path, {**dict.fromkeys(HOT_MODULES, HEAD), HOT_MODULES[3]: X86_64})
-    with pytest.raises(RuntimeError, match="values/avro/_decode_native.* is not for aarch64-linux-gnu"):
+    with pytest.raises(RuntimeError, match=r"values/avro/_decode_native.* is not for aarch64-linux-gnu"):
         wheels._check(one, SUFFIX, ARM)
