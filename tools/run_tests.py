@@ -31,8 +31,7 @@ QUICK = ("tests/unit", "tests/properties", "src")
 """The tests that need neither a broker nor Spark, and the examples in docstrings: run on the checked build."""
 CHECKED = ("-p", "tests.checked")
 RELEASES = tuple(
-    f"{SPARK}/test_{name}.py"
-    for name in ("batch_contract", "stream_contract", "write_contract", "streaming", "streaming_limits")
+    f"{SPARK}/test_{name}.py" for name in ("batch_contract", "stream_contract", "write_contract", "streaming")
 )
 """The contracts that a release of Spark may break: how it calls a data source, and what it asks of a stream."""
 SUMMARY = "short test summary info"

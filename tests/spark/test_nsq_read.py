@@ -55,19 +55,6 @@ def test_a_drain_has_every_message_and_a_second_one_none(spark: SparkSession, ns
     assert is_empty(nsq, topic)
 
 
-def test_a_run_that_is_written_down_counts_twice_the_same(
-    spark: SparkSession, nsq: NsqUnderTest, tmp_path: Path
-) -> None:
-    topic = nsq.topic("c")
-    nsq.publish(topic, *numbered(0, 3000))
-    df = load(spark, "nsq", options(nsq, topic, maxRows=3000, walDir=tmp_path / "wal", runId="r"), "value string")
-    assert df.count() == 3000
-    nsq.publish(topic, b"later")
-    df.write.parquet(str(tmp_path / "table"))
-    assert sorted(row.value for row in spark.read.parquet(str(tmp_path / "table")).collect()) == texts(0, 3000)
-    assert nsq.channel_stats(topic, "c")["depth"] == 1
-
-
 def test_what_cannot_be_read_is_said(spark: SparkSession, nsq: NsqUnderTest) -> None:
     topic = nsq.topic("c")
     assert "a topic has no end: set maxRows, maxSeconds or idleTimeout" in failure(

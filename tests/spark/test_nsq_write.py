@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.behaviours.nsq.clients import open_session, rows_of
-from tests.behaviours.nsq.conftest import PATIENCE_S
 from tests.fix_brokers import NsqUnderTest, wait_until
 
 if TYPE_CHECKING:
@@ -28,31 +26,6 @@ def refusal(df: DataFrame, nsq: NsqUnderTest, **options: Any) -> str:
 
 def waiting(nsq: NsqUnderTest, topic: str) -> int:
     return int(nsq.channel_stats(topic, "c")["depth"])
-
-
-def read_all(nsq: NsqUnderTest, topic: str, count: int) -> list[str]:
-    with open_session(nsq.tcp_address) as session:
-        consumer = session.subscribe(topic, "c")
-        consumer.ready(2500)
-        got: list[str] = []
-        while len(got) < count:
-            runs = consumer.receive(max_bytes=1 << 20, timeout_seconds=PATIENCE_S)
-            assert runs, f"{len(got)} of {count} came"
-            for run in runs:
-                consumer.fin(b"".join(row["message_id"].encode() for row in rows_of([run])))
-            got += [row["value"].decode() for row in rows_of(runs)]
-        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
-    return got
-
-
-def test_every_row_of_every_task_is_there_once(spark: SparkSession, nsq: NsqUnderTest) -> None:
-    topic, other = nsq.topic("c"), nsq.topic("c")
-    df = spark.range(0, 20_000, 1, 4).selectExpr(
-        "concat('value-', id) as value", f"if(id % 2 = 0, null, '{other}') as topic"
-    )
-    save(df, nsq, topic=topic, batchingMaxMessages=700)
-    assert (waiting(nsq, topic), waiting(nsq, other)) == (10_000, 10_000)
-    assert sorted(read_all(nsq, topic, 10_000)) == sorted(f"value-{number}" for number in range(0, 20_000, 2))
 
 
 def test_deferred_rows_wait(spark: SparkSession, nsq: NsqUnderTest) -> None:

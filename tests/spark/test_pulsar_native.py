@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import functools
 import operator
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -105,48 +104,7 @@ def test_times_are_utc_whatever_the_sessions_zone(spark: SparkSession, pulsar: P
     assert df.where("event_time = timestamp'2013-01-01 05:15:00.123Z'").count() == 1
 
 
-def test_keys_null_and_not(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
-    feed = PulsarFeed(pulsar, 1)
-    producer = pulsar.client().create_producer(feed.topic_partitions[0])
-    for key in ("k\u00e9y", None, "z"):
-        producer.send(b"", partition_key=key)
-    assert [row.key for row in load(spark, NAME, feed.options, "key string").collect()] == ["k\u00e9y", None, "z"]
-    binary = [row.key and bytes(row.key) for row in load(spark, NAME, feed.options, "key binary").collect()]
-    assert binary == ["k\u00e9y".encode(), None, b"z"]
-
-
-def test_value_that_is_no_utf8_names_the_message(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
-    feed = PulsarFeed(pulsar, 1)
-    feed.publish([b"good", b"bad \xff"], batching_enabled=False)
-    good, bad = load(spark, NAME, feed.options).collect()
-    assert bytes(good.value) == b"good"
-    text = failure(load(spark, NAME, feed.options, "value string"))
-    assert "the value is not UTF-8 (byte 4)" in text
-    assert f"{bad.message_id.ledger_id}:{bad.message_id.entry_id}" in text
-    assert feed.topic_partitions[0] in text
-
-
 # -- topics and tasks
-
-
-def test_topic_that_is_not_partitioned(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
-    feed = PulsarFeed(pulsar, 0)
-    feed.publish(numbers(20))
-    df = load(spark, NAME, feed.options)
-    assert df.rdd.getNumPartitions() == 1
-    assert {(row.topic, row.partition) for row in df.collect()} == {(feed.topic, -1)}
-
-
-def test_several_topics_and_a_pattern(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
-    namespace = pulsar.new_namespace()
-    names = [pulsar.admin.create_topic(f"persistent://{namespace}/{name}", n) for name, n in (("a1", 2), ("a2", 0))]
-    pulsar.admin.create_topic(f"persistent://{namespace}/b")
-    client = pulsar.client()
-    for name in names:
-        client.create_producer(name).send(name.encode())
-    for option, value in (("topics", ",".join(names)), ("topicsPattern", f"{namespace}/a.*")):
-        df = load(spark, NAME, {"serviceUrl": pulsar.service_url, option: value}, "topic string, value string")
-        assert sorted(tuple(row) for row in df.collect()) == sorted((name, name) for name in names)
 
 
 def test_min_partitions_gives_more_tasks_and_the_same_rows(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
@@ -174,18 +132,6 @@ def test_min_partitions_crosses_ledgers_with_the_admin_address(
     df = load(spark, NAME, options, "value binary")
     assert df.rdd.getNumPartitions() >= 6
     assert [bytes(row.value) for row in df.collect()] == numbers(45)
-
-
-def test_bounds_by_offset_and_time(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
-    feed = PulsarFeed(pulsar, 1)
-    feed.publish(numbers(10), batching_enabled=False)
-    rows = load(spark, NAME, feed.options).collect()
-    at = rows[4].message_id
-    start = f'{{"{feed.topic}": {{"0": {{"ledger": {at.ledger_id}, "entry": {at.entry_id}}}}}}}'
-    after = load(spark, NAME, feed.options | {"startingOffsets": start}, "value binary").collect()
-    assert [bytes(row.value) for row in after] == numbers(10)[5:]
-    until = load(spark, NAME, feed.options | {"endingOffsets": start}, "value binary").collect()
-    assert [bytes(row.value) for row in until] == numbers(10)[:5]
 
 
 # -- pushdown
@@ -338,69 +284,3 @@ def test_conditions_on_publish_time_drop_partitions(pushing: SparkSession, pulsa
 
 
 # -- refusals
-
-
-def test_topic_and_topics_contradict_each_other(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
-    text = failure(load(spark, NAME, {"serviceUrl": pulsar.service_url, "topic": "a", "topics": "b,c"}))
-    assert "set exactly one of topic, topics, topicsPattern, not topic and topics" in text
-
-
-def test_topic_that_does_not_exist_is_not_created(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
-    topic = pulsar.unused_topic()
-    text = failure(load(spark, NAME, {"serviceUrl": pulsar.service_url, "topic": topic}))
-    assert f"TopicNotFoundError: pulsar-native: planning: partition metadata of {topic}" in text
-    assert "check the names of topic, namespace and tenant: a read does not create topics" in text
-    assert topic not in pulsar.admin.topics(pulsar.namespace)
-
-
-def test_wrong_port(spark: SparkSession) -> None:
-    options = {"serviceUrl": "pulsar://127.0.0.1:1", "topic": "t", "operationTimeout": "1s"}
-    text = failure(load(spark, NAME, options))
-    assert "127.0.0.1:1: cannot connect (Connection refused); check the address and that the broker runs" in text
-
-
-def test_admin_port_instead_of_the_brokers(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
-    url = pulsar.admin_url.replace("http://", "pulsar://")
-    text = failure(load(spark, NAME, {"serviceUrl": url, "topic": "t", "operationTimeout": "3s"}))
-    assert url.removeprefix("pulsar://") in text
-    assert re.search(r"spark_mq_source\.\w+Error: pulsar-native: ", text)
-    text = failure(load(spark, NAME, {"serviceUrl": pulsar.admin_url, "topic": "t"}))
-    assert "that is the admin address (adminUrl); the service address begins with pulsar://" in text
-
-
-def test_refused_authentication_says_what_to_check_and_not_the_token(
-    spark: SparkSession, pulsar_featured: PulsarUnderTest
-) -> None:
-    topic = pulsar_featured.topic()
-    token = secured(pulsar_featured, topic)["authToken"]
-    forged = token[:-10] + "A" * 10
-    text = failure(load(spark, NAME, secured(pulsar_featured, topic) | {"authToken": forged}))
-    assert "spark_mq_source.AuthenticationError: " in text
-    assert "check authToken, authTokenFile, authTokenSupplier" in text
-    assert forged not in text
-    assert forged.rpartition(".")[2] not in text
-
-
-def test_refused_permission_says_what_to_ask_for(spark: SparkSession, pulsar_featured: PulsarUnderTest) -> None:
-    topic = pulsar_featured.topic()
-    credentials = pulsar_featured.require_own().credentials
-    assert credentials is not None
-    nobody = credentials.token("nobody")
-    text = failure(load(spark, NAME, secured(pulsar_featured, topic) | {"authToken": nobody}))
-    assert "spark_mq_source.AuthorizationError: " in text
-    assert "ask for consume" in text
-    assert nobody not in text
-
-
-def test_tls_reads_and_refuses(spark: SparkSession, pulsar_featured: PulsarUnderTest) -> None:
-    broker = pulsar_featured.require_own()
-    assert broker.credentials is not None
-    topic = pulsar_featured.topic()
-    pulsar_featured.client().create_producer(topic).send(b"over TLS")
-    tls = {"serviceUrl": broker.service_url_tls, "trustCerts": str(broker.credentials.ca_certificate)}
-    (row,) = load(spark, NAME, secured(pulsar_featured, topic) | tls, "value string").collect()
-    assert row.value == "over TLS"
-    untrusted = tls | {"trustCerts": str(broker.credentials.other_ca_certificate)}
-    text = failure(load(spark, NAME, secured(pulsar_featured, topic) | untrusted))
-    assert "certificate" in text
-    assert "trustCerts" in text

@@ -70,26 +70,6 @@ def test_tasks_write_at_once_and_say_how_much(spark: SparkSession, pulsar: Pulsa
     assert found.select("producer_name").distinct().count() >= 8
 
 
-def test_columns_and_options_are_checked_before_anything_is_written(
-    spark: SparkSession, pulsar: PulsarUnderTest
-) -> None:
-    topic = pulsar.topic()
-    df = spark.range(1).selectExpr("cast(id as string) as value", "id as event_time", "1 as valeu")
-    sentence = refusal(df, pulsar, topic=topic)
-    assert "column event_time is bigint, expected timestamp" in sentence
-    assert "column valeu is unknown (known: key, value, topic" in sentence
-    assert "there is no column value to write" in refusal(df.selectExpr("value as key"), pulsar, topic=topic)
-    assert "set the option topic, or write a column topic" in refusal(df.select("value"), pulsar)
-    sentence = refusal(df.select("value"), pulsar, topic=topic, compresionType="LZ5")
-    assert "did you mean compressionType" in sentence
-    sentence = refusal(df.select("value"), pulsar, topic=topic, compressionType="LZ5", hashingScheme="md5")
-    assert "expected NONE or LZ4" in sentence
-    assert "expected JavaStringHash or Murmur3_32" in sentence
-    with pytest.raises(PySparkException, match="cannot be overwritten"):
-        save(df.select("value"), pulsar, mode="overwrite", topic=topic)
-    assert pulsar.admin.stats(topic)["msgInCounter"] == 0
-
-
 def test_rows_of_a_job_that_fails_are_never_seen_under_transactions(
     spark: SparkSession, pulsar_featured: PulsarUnderTest
 ) -> None:
@@ -121,12 +101,3 @@ def test_a_task_without_rows_knows_the_schema_of_the_others(spark: SparkSession,
     for _ in range(2):
         save(df, pulsar, producerName="flights", **given)
     assert len(stored(feed)) == 10
-
-
-def test_a_topic_that_does_not_exist_fails_the_job_in_one_sentence(
-    spark: SparkSession, pulsar: PulsarUnderTest
-) -> None:
-    topic = pulsar.unused_topic()
-    sentence = refusal(spark.range(1).selectExpr("cast(id as string) as value"), pulsar, topic=topic)
-    assert f"writing to {topic}: partition metadata of {topic}" in sentence
-    assert "or set createTopic=true to create the topic" in sentence

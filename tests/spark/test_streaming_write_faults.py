@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,11 +101,15 @@ class Copy:
         finally:
             query.stop()
 
-    def abort_left(self) -> None:
-        """End the transactions that the killed driver knew and had not ended: all but the first one."""
+    def reported(self) -> list[Transaction]:
+        """The transactions of the last batch that the driver was about to commit."""
         reports = pickle.loads((self.folder / "reports").read_bytes())  # noqa: S301 - our own
+        return [report.transaction for report in reports]
+
+    def abort(self, transactions: Sequence[Transaction]) -> None:
+        """End transactions that a killed driver, or a killed worker, has left open."""
         options = PulsarOptions.from_spark({name.lower(): value for name, value in self._sink.items()}, WRITE)
-        abort_transactions(options, [report.transaction for report in reports[1:]])
+        abort_transactions(options, transactions)
 
     def open_transactions(self) -> list[Transaction]:
         """Those that have written to the target and are not ended, as the broker's coordinator knows them."""
@@ -136,40 +140,60 @@ def deduplicated(_pulsar_session: PulsarUnderTest) -> PulsarUnderTest:
 
 
 @pytest.fixture
-def copied(pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Path) -> Copy:
-    """Exactly once from two partitions to three."""
-    source, target = PulsarFeed(pulsar, 2), PulsarFeed(deduplicated, 3)
-    source.publish(numbers(2 * ROWS), batching_enabled=False)
-    return Copy(source, target, tmp_path, None, deliveryGuarantee="exactly-once")
+def transacted(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Callable[[int], Copy]:
+    """In transactions that do not time out, from so many partitions to two."""
+
+    def make(partitions: int) -> Copy:
+        source, target = PulsarFeed(pulsar_featured, partitions), PulsarFeed(pulsar_featured, 2)
+        source.publish(numbers(2 * ROWS), batching_enabled=False)
+        token = pulsar_featured.require_own().admin_token
+        return Copy(source, target, tmp_path, token, deliveryGuarantee="transaction", transactionTimeout="20m")
+
+    return make
 
 
 @pytest.mark.slow
-def test_exactly_once_loses_nothing_and_repeats_nothing_when_a_batch_is_done_over_and_over(
-    spark: SparkSession, copied: Copy, tmp_path: Path
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_a_batch_that_is_done_over_and_over_loses_nothing_and_repeats_only_what_it_may(
+    spark: SparkSession, pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Path, guarantee: str
 ) -> None:
-    copied.run("planned")
-    copied.check_planned()
+    source, target = PulsarFeed(pulsar, 2), PulsarFeed(deduplicated, 3)
+    source.publish(numbers(2 * ROWS), batching_enabled=False)
+    copy = Copy(source, target, tmp_path, None, deliveryGuarantee=guarantee)
+    copy.run("planned")
+    copy.check_planned()
     # Each run does the same batch over, since it was not called done.
-    copied.run("worker", "committed")
+    copy.run("worker", "committed")
     assert (tmp_path / "killed a worker").exists()
-    assert copied.found == Counter(map(str, range(ROWS)))
-    copied.finish(spark)
-    assert copied.found == all_once()
+    assert copy.found.keys() == set(map(str, range(ROWS)))
+    copy.finish(spark)
+    assert copy.found.keys() == all_once().keys()
+    assert (copy.found == all_once()) == (guarantee == "exactly-once")
+
+
+@pytest.mark.slow
+def test_transactions_of_killed_workers_hide_rows_until_they_end(transacted: Callable[[int], Copy]) -> None:
+    copy = transacted(2)
+    copy.run("worker", ends_by_itself=True)
+    left = copy.open_transactions()
+    assert left
+    assert len(copy.found) < 2 * ROWS
+    copy.abort(left)
+    wait_until(lambda: copy.found.keys() == all_once().keys(), "all rows can be seen")
+    assert copy.found == all_once()
 
 
 @pytest.mark.slow
 def test_transactions_repeat_only_what_was_committed_before_the_driver_was_killed(
-    spark: SparkSession, pulsar_featured: PulsarUnderTest, tmp_path: Path
+    spark: SparkSession, transacted: Callable[[int], Copy]
 ) -> None:
-    token = pulsar_featured.require_own().admin_token
-    source, target = PulsarFeed(pulsar_featured, 2), PulsarFeed(pulsar_featured, 2)
-    source.publish(numbers(2 * ROWS), batching_enabled=False)
-    copy = Copy(source, target, tmp_path, token, deliveryGuarantee="transaction", transactionTimeout="20m")
+    copy = transacted(2)
     copy.run("between two ends")
+    left = copy.reported()[1:]
     copy.finish(spark)
     # What was not ended when the driver was killed hides what comes behind it. Here it does not wait for its time-out.
     assert len(copy.found) < 2 * ROWS
-    copy.abort_left()
+    copy.abort(left)
     wait_until(lambda: copy.found.keys() == all_once().keys(), "all rows can be seen")
     twice = copy.found - all_once()
     # One of two tasks of the first batch, which have one partition of the source each.
@@ -179,12 +203,9 @@ def test_transactions_repeat_only_what_was_committed_before_the_driver_was_kille
 
 @pytest.mark.slow
 def test_of_two_attempts_at_once_the_loser_aborts_its_transaction(
-    spark_cluster: SparkCluster, pulsar_featured: PulsarUnderTest, tmp_path: Path
+    spark_cluster: SparkCluster, transacted: Callable[[int], Copy], tmp_path: Path
 ) -> None:
-    token = pulsar_featured.require_own().admin_token
-    source, target = PulsarFeed(pulsar_featured, 1), PulsarFeed(pulsar_featured, 2)
-    source.publish(numbers(2 * ROWS), batching_enabled=False)
-    copy = Copy(source, target, tmp_path, token, deliveryGuarantee="transaction", transactionTimeout="20m")
+    copy = transacted(1)
     conf = {
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",

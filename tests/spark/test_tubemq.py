@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
-from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from tests.fix_tubemq import TubeUnderTest
 from tests.formats import numbers
 from tests.formats.tubemq import TubeMQFeed
 from tests.spark.frames import load
-from tests.spark.streams import Sink, finish
+from tests.spark.streams import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALL_READ_TIMEOUT_S = 120.0
-
-
-def run(spark: SparkSession, folder: Path, options: dict[str, str]) -> list[dict[str, Any]]:
-    """Runs a query on all there is into a table; its progress."""
-    query = (
-        spark.readStream.format("tubemq")
-        .options(**options)
-        .schema("value string, partition int")
-        .load()
-        .writeStream.format("parquet")
-        .option("path", str(folder / "table"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    finish(query)
-    return [json.loads(progress.json) for progress in query.recentProgress]
-
-
-def table(spark: SparkSession, folder: Path) -> list[int]:
-    return sorted(int(row.value) for row in spark.read.parquet(str(folder / "table")).collect())
 
 
 @pytest.mark.slow
@@ -62,27 +38,6 @@ def test_a_members_query_goes_on_where_it_was(spark: SparkSession, tubemq: TubeU
             # As many of the master's rounds as it takes.
             assert all_read.wait(ALL_READ_TIMEOUT_S), query.exception()
         assert sorted(map(int, sink.values)) == list(range(end))
-
-
-def test_a_stream_goes_on_where_it_was(spark: SparkSession, tubemq: TubeUnderTest, tmp_path: Path) -> None:
-    feed, group = TubeMQFeed(tubemq, 3), tubemq.group()
-    options = feed.options | {"assignment": "client", "group": group, "startingOffsets": "earliest"}
-    feed.publish(numbers(30))
-    run(spark, tmp_path, options)
-    assert table(spark, tmp_path) == list(range(30))
-    feed.publish([b"%d" % n for n in range(30, 60)])
-    # Before 4.2 AvailableNow is one batch.
-    limit = {"maxRowsPerTrigger": "12"} if HAS_ADMISSION_CONTROL else {}
-    progress = run(spark, tmp_path, options | limit)
-    assert table(spark, tmp_path) == list(range(60))
-    if HAS_ADMISSION_CONTROL:
-        assert max(p["numInputRows"] for p in progress) <= 12
-        newest = [p["sources"][0]["latestOffset"] for p in progress if p["numInputRows"]]
-        assert set(newest[-1]["positions"].values()) == {60 * INDEX_BYTES}
-        # The position on the broker, which TubeMQ's own monitoring shows, is where the query is; without the last
-        # trigger, of which Spark does not say that it is done.
-        positions = [tubemq.admin.group_offset(1, group, feed.topic, n) or 0 for n in range(3)]
-        assert min(positions) >= (60 - 12) * INDEX_BYTES
 
 
 def test_what_spark_writes_it_reads_back(spark: SparkSession, tubemq: TubeUnderTest) -> None:
