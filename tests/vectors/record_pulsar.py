@@ -4,9 +4,8 @@
 
     python -m tests.vectors.record_pulsar [group ...]
 
-Writes `tests/vectors/pulsar/recorded-*.jsonl`, one file a group of cases, with the brokers and clients of the README
-there. Takes some six minutes: brokers are started and stopped for it. Ids, times and ports differ from one recording to
-the next.
+Writes `recorded-messages.jsonl` and `recorded-consumers.jsonl` in `tests/vectors/pulsar`, with the broker and clients
+of the README there. Ids, times and ports differ from one recording to the next.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pulsar
 from google.protobuf import text_format
 
-from brokers.processes import ManagedProcess, free_ports, log_tail
-from brokers.pulsar import Ports, PulsarStandalone, distribution, program_environment
-from brokers.pulsar_admin import AdminError, PulsarAdmin
+from brokers.pulsar import PulsarStandalone
 from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.fix_brokers import PulsarUnderTest
@@ -61,19 +58,15 @@ STANDALONE = ENTRY_METADATA | {
     "maxMessageSize": str(MAX_MESSAGE_BYTES),
     "clusterMigrationCheckDurationSeconds": "1",
 }
-EXTENSIBLE = {
-    "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl",
-    "loadBalancerLoadSheddingStrategy": "org.apache.pulsar.broker.loadbalance.extensions.scheduler.TransferShedder",
-}
 
 
 class Case(RecordingProxy):
     """A proxy that holds what passes, until `lines` turns it into a recording."""
 
-    def __init__(self, name: str, service_url: str, *, listen_port: int = 0) -> None:
+    def __init__(self, name: str, service_url: str) -> None:
         self.recorded = io.StringIO()
         host, _, port = service_url.removeprefix("pulsar://").rpartition(":")
-        super().__init__(host, int(port), self.recorded, name, listen_port=listen_port)
+        super().__init__(host, int(port), self.recorded, name)
 
     def __enter__(self) -> Self:
         return self
@@ -279,15 +272,6 @@ class Recorder:
             while reader.has_message_available():
                 reader.read_next(20_000)
 
-    # -- the rest
-
-    def proxy(self, case: Case) -> None:
-        """Through Pulsar's own proxy: `case` stands between the client and it."""
-        topic = self.broker.admin.create_topic(f"{NAMESPACE}/behind-the-proxy")
-        with official_client(case.service_url) as client:
-            client.create_producer(topic).send(b"value")
-            client.create_reader(topic, pulsar.MessageId.earliest).read_next(20_000)
-
     def migrated(self, case: Case) -> None:
         """The cluster is marked as migrated, under a consumer and a producer."""
         topic = self.broker.admin.create_topic(f"{NAMESPACE}/migrated")
@@ -317,196 +301,11 @@ def produce_batch(client: Any, topic: str) -> None:
     producer.close()
 
 
-# -- Pulsar's proxy
-
-
-@contextlib.contextmanager
-def pulsar_proxy(broker: PulsarStandalone, folder: Path) -> Iterator[str]:
-    """`bin/pulsar proxy` in front of the broker; gives its service URL."""
-    port, web = free_ports(2)
-    configuration = folder / "proxy.conf"
-    settings = {
-        "clusterName": "standalone",
-        "brokerServiceURL": broker.service_url,
-        "brokerWebServiceURL": broker.admin_url,
-        "bindAddress": HOST,
-        "advertisedAddress": HOST,
-        "servicePort": str(port),
-        "webServicePort": str(web),
-        # The stock ones are 6650 and 6651.
-        "brokerProxyAllowedTargetPorts": "*",
-    }
-    write_configuration(configuration, "proxy.conf", settings)
-    process = run_pulsar("proxy", folder, {"PULSAR_PROXY_CONF": str(configuration)})
-    try:
-        wait_for_port(port, process)
-        yield f"pulsar://{HOST}:{port}"
-    finally:
-        process.stop()
-
-
-def write_configuration(path: Path, stock: str, settings: Mapping[str, str]) -> None:
-    """A stock configuration and these settings; of two with the same name the last one counts."""
-    lines = [(distribution() / "conf" / stock).read_text(encoding="utf-8")]
-    lines += [f"{name}={value}" for name, value in settings.items()]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def run_pulsar(program: str, folder: Path, environment: Mapping[str, str]) -> ManagedProcess:
-    """Starts one of the servers of bin/pulsar."""
-    command = [str(distribution() / "bin" / "pulsar"), program]
-    environment = {**program_environment(folder), **environment}
-    return ManagedProcess(command, log=folder / f"{program}.log", environment=environment, folder=folder)
-
-
-def wait_for_port(port: int, process: ManagedProcess) -> None:
-    """Until somebody listens on the port.
-
-    Raises:
-        RuntimeError: the process has ended, or nobody does in time.
-    """
-    deadline = time.monotonic() + PATIENCE_S
-    while process.alive and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection((HOST, port), 1):
-            return
-        time.sleep(0.2)  # the process offers no event for it
-    raise RuntimeError(f"nobody listens on {port}:\n{log_tail(process.log)}")
-
-
-# -- two brokers of one cluster
-
-
-class StandaloneWithZooKeeper(PulsarStandalone):
-    """A standalone broker with a metadata store that another broker can share."""
-
-    zookeeper_port = 0
-
-    def prepare(self) -> tuple[list[str], dict[str, str]]:
-        """As the base does, with ZooKeeper, and with listeners instead of an address."""
-        command, environment = super().prepare()
-        for option in ("--advertised-address", "--metadata-dir"):
-            at = command.index(option)
-            del command[at : at + 2]
-        command += ["--zookeeper-port", str(self.zookeeper_port), "--zookeeper-dir", str(self.folder / "zookeeper")]
-        return command, environment | {"PULSAR_STANDALONE_USE_ZOOKEEPER": "1"}
-
-
-@dataclass
-class Cluster:
-    """Two brokers, and a recording proxy in front of each, to which their listener `recorded` leads."""
-
-    brokers: tuple[str, str]
-    admins: tuple[PulsarAdmin, PulsarAdmin]
-    proxy_ports: tuple[int, int]
-
-    @contextlib.contextmanager
-    def cases(self, name: str) -> Iterator[tuple[Case, Case]]:
-        """One recording at each broker."""
-        with (
-            Case(f"{name}, at the first broker", self.brokers[0], listen_port=self.proxy_ports[0]) as first,
-            Case(f"{name}, at the second broker", self.brokers[1], listen_port=self.proxy_ports[1]) as second,
-        ):
-            yield first, second
-
-    def redirect(self) -> list[Case]:
-        """A topic that no broker serves yet is looked up at a broker that is not the leader."""
-        self.admins[0].request("PUT", "namespaces/public/fresh", {"bundles": {"numBundles": 1}})
-        with (
-            self.cases("lookup redirect") as cases,
-            official_client(cases[1].service_url, listener_name="recorded") as client,
-        ):
-            client.create_reader("persistent://public/fresh/topic", pulsar.MessageId.earliest).close()
-        return list(cases)
-
-    def assigned_broker(self) -> list[Case]:
-        """A topic moves to the other broker, under its consumer."""
-        self.admins[0].request("PUT", "namespaces/public/fresh", {"bundles": {"numBundles": 1}})
-        with (
-            self.cases("topic moves to another broker") as cases,
-            official_client(cases[1].service_url, listener_name="recorded") as client,
-        ):
-            client.subscribe("persistent://public/fresh/topic", "s")
-            owner = 0 if any(frame["type"] == "SUBSCRIBE" for frame in cases[0].frames()) else 1
-            # Brokers know each other by this name, whatever they advertise to clients.
-            target = self.admins[1 - owner].url.replace(f"http://{HOST}", "localhost")
-            bundle = "namespaces/public/fresh/0x00000000_0xffffffff"
-            self.admins[owner].request("PUT", f"{bundle}/unload?destinationBroker={target}")
-            # It names the internal listener, so the client goes on past the other proxy (seen on broker 4.0.8).
-            cases[owner].wait_for_frames("CLOSE_CONSUMER", words="assigned_broker_service_url")
-        return list(cases)
-
-
-@contextlib.contextmanager
-def cluster_of_two(folder: Path, overrides: Mapping[str, str]) -> Iterator[Cluster]:
-    """A standalone broker and one more; the first is the leader, because it was there first."""
-    folder.mkdir()
-    ports = free_ports(8)
-    broker_ports, web_ports, proxy_ports = (ports[0], ports[1]), (ports[2], ports[3]), (ports[4], ports[5])
-    listeners = [
-        {
-            "advertisedAddress": "",
-            "advertisedListeners": f"internal:pulsar://{HOST}:{port},recorded:pulsar://{HOST}:{proxy}",
-            "internalListenerName": "internal",
-            # A standalone broker has none, and so knows of no other broker, unless it is told to.
-            "loadBalancerEnabled": "true",
-            "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
-        }
-        for port, proxy in zip(broker_ports, proxy_ports, strict=True)
-    ]
-    first = StandaloneWithZooKeeper(
-        folder / "first", overrides=listeners[0] | dict(overrides), ports=Ports(ports[0], ports[2], None, ports[6])
-    )
-    first.zookeeper_port = ports[7]
-    second_folder = folder / "second"
-    second_folder.mkdir()
-    settings = {
-        "metadataStoreUrl": f"zk:{HOST}:{ports[7]}",
-        "configurationMetadataStoreUrl": f"zk:{HOST}:{ports[7]}",
-        "clusterName": "standalone",
-        "brokerServicePort": str(broker_ports[1]),
-        "webServicePort": str(web_ports[1]),
-        "bindAddress": HOST,
-        "managedLedgerDefaultEnsembleSize": "1",
-        "managedLedgerDefaultWriteQuorum": "1",
-        "managedLedgerDefaultAckQuorum": "1",
-    }
-    write_configuration(second_folder / "broker.conf", "broker.conf", settings | listeners[1] | dict(overrides))
-    with first:
-        process = run_pulsar("broker", second_folder, {"PULSAR_BROKER_CONF": str(second_folder / "broker.conf")})
-        admin = PulsarAdmin(f"http://{HOST}:{web_ports[1]}")
-        try:
-            wait_for_port(web_ports[1], process)
-            while not is_member(first.admin, admin):
-                if not process.alive:
-                    raise RuntimeError(log_tail(process.log))
-                time.sleep(0.5)  # the brokers offer no event for it
-            yield Cluster((first.service_url, f"pulsar://{HOST}:{broker_ports[1]}"), (first.admin, admin), proxy_ports)
-        finally:
-            process.stop()
-            admin.close()
-
-
-def is_member(*admins: PulsarAdmin) -> bool:
-    """Whether each of the brokers knows of all."""
-    try:
-        return all(len(admin.request("GET", "brokers/standalone")) == len(admins) for admin in admins)
-    except AdminError:
-        return False
-
-
-# -- all of it
-
-CONSUMERS = ("failover", "seek_by_time", "batch_index", "partitions", "topics_by_mode", "migrated")
-MESSAGES = ("java_messages", "java_chunks", "cpp_chunks", "compacted")
-GROUPS = ("messages", "proxy", "consumers", "redirect", "assigned_broker")
+GROUPS = {
+    "messages": ("java_messages", "java_chunks", "cpp_chunks", "compacted"),
+    "consumers": ("failover", "seek_by_time", "batch_index", "partitions", "topics_by_mode", "migrated"),
+}
 """`consumers` ends with the migration of the cluster, so nothing can come after it on the same broker."""
-
-
-def write_recording(group: str, cases: Iterable[Case]) -> None:
-    """One file."""
-    path = FOLDER / "pulsar" / f"recorded-{group.replace('_', '-')}.jsonl"
-    path.write_text("".join(f"{line}\n" for case in cases for line in case.lines()), encoding="utf-8")
-    sys.stderr.write(f"{path.name}: {sum(len(case.frames()) for case in cases)} frames\n")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -514,36 +313,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.vectors.record_pulsar", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], default=list(GROUPS))
-    groups = parser.parse_args(arguments).groups
-    with tempfile.TemporaryDirectory() as name:
+    parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], default=[])
+    wanted = parser.parse_args(arguments).groups or list(GROUPS)
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        if {"messages", "proxy", "consumers"} & set(groups):
-            record_standalone(folder, groups)
-        for group, overrides, record in (
-            ("redirect", {}, Cluster.redirect),
-            ("assigned_broker", EXTENSIBLE, Cluster.assigned_broker),
-        ):
-            if group in groups:
-                with cluster_of_two(folder / group, overrides) as cluster:
-                    write_recording(group, record(cluster))
-
-
-def record_standalone(folder: Path, groups: Sequence[str]) -> None:
-    """What one broker is enough for."""
-    with PulsarStandalone(folder / "standalone", overrides=STANDALONE) as broker:
+        broker = stack.enter_context(PulsarStandalone(folder / "standalone", overrides=STANDALONE))
         java = JavaClient(folder / "java.log")
-        recorder = Recorder(broker, java)
-        try:
-            if "messages" in groups:
-                write_recording("messages", recorder.record(MESSAGES, broker.service_url))
-            if "proxy" in groups:
-                with pulsar_proxy(broker, folder) as service_url:
-                    write_recording("proxy", recorder.record(["proxy"], service_url))
-            if "consumers" in groups:
-                write_recording("consumers", recorder.record(CONSUMERS, broker.service_url))
-        finally:
-            java.close()
+        stack.callback(java.close)
+        for group in (group for group in GROUPS if group in wanted):
+            cases = Recorder(broker, java).record(GROUPS[group], broker.service_url)
+            path = FOLDER / "pulsar" / f"recorded-{group}.jsonl"
+            path.write_text("".join(f"{line}\n" for case in cases for line in case.lines()), encoding="utf-8")
+            sys.stderr.write(f"{path.name}: {sum(len(case.frames()) for case in cases)} frames\n")
 
 
 if __name__ == "__main__":
