@@ -44,7 +44,6 @@ cdef class RowDecoder:
     cdef readonly object type
     cdef Tree tree
     cdef list path  # of the fault in a payload, from the inside to the outside
-    cdef unsigned char *limit  # the end of all payloads: a loop may read up to there
 
     cdef bint read_row(self, Slice payload) except -1
     cdef str why(self, Slice payload)

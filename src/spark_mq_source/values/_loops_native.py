@@ -40,9 +40,6 @@ class RowDecoder:
         root: cython.pointer(Node) = self.tree.nodes
         reasons: dict = {}
         bind_cells(cython.address(cells), payloads)
-        self.limit = cython.NULL
-        if len(payloads) and cells.data != cython.NULL:
-            self.limit = cells.data + cells.offsets[len(payloads)]
         try:
             for row in range(len(payloads)):
                 payload = cell_at(cython.address(cells), row)

@@ -22,7 +22,6 @@ def test_each_compiled_module_is_built_from_the_sources_beside_it(name: str) -> 
     [
         "values/json/_decode_native.py",
         "values/json/_decode_native.pxd",
-        "values/json/characters.h",
         "values/_tree_native.pxd",
         "core/_checked.pxd",
     ],

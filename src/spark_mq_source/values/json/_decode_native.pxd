@@ -5,30 +5,13 @@ Functions over text take its start and end, and return the position where they s
 
 from libc.string cimport memcmp, memcpy
 
+from spark_mq_source.core._wire cimport Slice
 from spark_mq_source.values._loops_native cimport RowDecoder
 from spark_mq_source.values._tree_native cimport Node
 
 
 cdef extern from "Python.h":
     double PyOS_string_to_double(const char *text, char **end, void *overflow) except? -1.0
-
-
-cdef extern from "characters.h" nogil:
-    bint is_ascii "json_is_ascii"(const unsigned char *data, Py_ssize_t size)
-
-    ctypedef struct Key "json_key":
-        unsigned char *text
-        Py_ssize_t size
-        Py_ssize_t needed
-        unsigned long long first[2]
-        unsigned long long mask[2]
-        unsigned long long last[2]
-        int slot
-        int next
-
-    bint is_key "json_is_key"(
-        const Key *key, const unsigned char *at, const unsigned char *end, const unsigned char *limit
-    )
 
 
 cdef extern from *:
@@ -69,9 +52,7 @@ cdef struct Step:
     Code code
     Step *steps  # `count` steps of a struct, or one step
     Py_ssize_t count
-    Key *keys
-    int num_keys
-    int first  # index of the key expected first in an object; negative if unknown
+    Slice *keys  # of a struct
     int *buckets  # the index of a key by its hash; negative for none
     unsigned int mask
     long long lowest  # of numbers
@@ -98,7 +79,6 @@ cdef class JsonDecoder(RowDecoder):
 
     cdef int lay_out(self, Step *step, described) except -1
     cdef int reserve(self, Py_ssize_t size) except -1
-    cdef int add_key(self, Step *step, bytes text, bint is_plain, int slot) except -1
     cdef int find(self, Step *step, unsigned char *key, Py_ssize_t size, bint is_escaped) except -2
     cdef unsigned char *read(self, Step *step, Node *node, unsigned char *at, unsigned char *end, int depth) except? NULL
     cdef unsigned char *read_struct(
@@ -267,17 +247,6 @@ cdef inline unsigned char *skip_number(unsigned char *at, unsigned char *end) no
         at = skip_digits(begin, end)
         if at == begin:
             return NULL
-    return at
-
-
-cdef inline unsigned char *skip_plain(unsigned char *at, unsigned char *end) noexcept nogil:
-    """Return the end of a string or a number; `at` if the value is neither."""
-    cdef bint is_escaped
-    if at < end:
-        if at[0] == c'"':
-            return skip_string(at, end, &is_escaped)
-        if is_digit(at[0]):
-            return skip_number(at, end)
     return at
 
 

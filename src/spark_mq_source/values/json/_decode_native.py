@@ -15,9 +15,9 @@ if not cython.compiled:
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.math import HUGE_VAL, NAN, isinf
 from cython.cimports.libc.stdlib import free
-from cython.cimports.libc.string import memcmp, memcpy, memset
+from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.spark_mq_source.core._columns_native import allocate, resize
-from cython.cimports.spark_mq_source.core._wire import find_no_utf8
+from cython.cimports.spark_mq_source.core._wire import Slice, find_no_utf8, slice_of
 from cython.cimports.spark_mq_source.values._loops_native import RowDecoder, count_steps
 from cython.cimports.spark_mq_source.values._tree_native import (
     Node,
@@ -36,7 +36,7 @@ from cython.cimports.spark_mq_source.values._tree_native import (
     reserve_value,
     truncate,
 )
-from cython.cimports.spark_mq_source.values.json._decode_native import PyOS_string_to_double, is_ascii
+from cython.cimports.spark_mq_source.values.json._decode_native import PyOS_string_to_double
 
 from spark_mq_source.values.codes import check_codes
 from spark_mq_source.values.json.explain import reason_of, unscaled_of
@@ -49,10 +49,6 @@ _MAX_DEPTH = cython.declare(cython.int, MAX_DEPTH)
 # More keys than this are compared by hash, not each with all others.
 _MAX_COMPARED = cython.declare(cython.Py_ssize_t, 16)
 _LAST_US = cython.declare(cython.longlong, (1 << 63) - 1)
-_NEVER = cython.declare(cython.Py_ssize_t, (1 << 63) - 1)
-# Unwanted keys are learnt too, up to this number and length, because they also predict the next key.
-_MAX_LEARNT = cython.declare(cython.int, 64)
-_MAX_LEARNT_BYTES = cython.declare(cython.Py_ssize_t, 64)
 _POWERS = cython.declare(cython.double[23], [float(f"1e{n}") for n in range(23)])
 _LONG_POWERS = cython.declare(cython.longlong[19], [10**n for n in range(19)])
 _BASE64 = cython.declare(cython.schar[256])
@@ -105,21 +101,19 @@ class JsonDecoder(RowDecoder):
         elif step.code == Code.DECIMAL:
             step.precision, step.scale = type_.precision, type_.scale
         elif step.code == Code.STRUCT:
-            most: cython.Py_ssize_t = step.count + _MAX_LEARNT
-            step.mask = (1 << (2 * most).bit_length()) - 1
-            step.keys = cython.cast(cython.pointer(Key), resize(cython.NULL, most * cython.sizeof(Key)))
+            step.mask = (1 << (2 * step.count).bit_length()) - 1
             step.buckets = cython.cast(cython.p_int, resize(cython.NULL, (step.mask + 1) * cython.sizeof(cython.int)))
             for at in range(step.mask + 1):
                 step.buckets[at] = -1
-            step.first = -1
+            step.keys = cython.cast(cython.pointer(Slice), allocate(step.count, cython.sizeof(Slice)))
             for at, text in enumerate(described.keys):
-                is_plain = text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
-                self.add_key(step, text.encode(), is_plain, at)
-                # Most payloads have their fields in the order of the schema.
-                if at:
-                    step.keys[at - 1].next = at
-                else:
-                    step.first = 0
+                key: bytes = text.encode()
+                self.owned.append(key)
+                step.keys[at] = slice_of(key)
+                bucket: cython.uint = hash_of(step.keys[at].data, step.keys[at].size) & step.mask
+                while step.buckets[bucket] >= 0:
+                    bucket = (bucket + 1) & step.mask
+                step.buckets[bucket] = at
         for at in range(step.count):
             self.lay_out(step.steps + at, described.steps[at])
         return 0
@@ -129,8 +123,7 @@ class JsonDecoder(RowDecoder):
         end: cython.p_uchar = payload.data + payload.size
         if self.kept:
             self.kept.clear()
-        # Most payloads are ASCII.
-        if not is_ascii(payload.data, payload.size) and find_no_utf8(payload.data, payload.size) >= 0:
+        if find_no_utf8(payload.data, payload.size) >= 0:
             return False
         at = self.read(self.steps, self.tree.nodes, payload.data, end, 0)
         return at != cython.NULL and skip_space(at, end) == end
@@ -146,34 +139,10 @@ class JsonDecoder(RowDecoder):
             self.room = 2 * size
         return 0
 
-    def add_key(self, step, text, is_plain, slot):
-        """Add a known key, for which room must be reserved."""
-        key: cython.pointer(Key) = step.keys + step.num_keys
-        bucket: cython.uint
-        data: bytes = b'"%b"' % text
-        self.owned.append(data)
-        key.text = cython.cast(cython.p_uchar, PyBytes_AS_STRING(data))
-        key.size = len(data)
-        key.needed = key.size if is_plain else _NEVER
-        memset(cython.address(key.first), 0, 16)
-        memset(cython.address(key.mask), 0, 16)
-        memcpy(cython.address(key.first), key.text, min(key.size, 16))
-        memset(cython.address(key.mask), 0xFF, min(key.size, 16))
-        if key.size >= 16:
-            memcpy(cython.address(key.last), key.text + key.size - 16, 16)
-        key.slot = slot
-        key.next = -1
-        bucket = hash_of(key.text + 1, key.size - 2) & step.mask
-        while step.buckets[bucket] >= 0:
-            bucket = (bucket + 1) & step.mask
-        step.buckets[bucket] = step.num_keys
-        step.num_keys += 1
-        return 0
-
     def find(self, step, key, size, is_escaped):
-        """Return the index of a key; negative if it is unknown."""
+        """Return the index of a key's field; negative if it is not wanted."""
         bucket: cython.uint
-        found: cython.int
+        known: cython.pointer(Slice)
         if is_escaped:
             self.reserve(size)
             size = unescape(key, size, self.scratch)
@@ -182,14 +151,11 @@ class JsonDecoder(RowDecoder):
             key = self.scratch
         bucket = hash_of(key, size) & step.mask
         while step.buckets[bucket] >= 0:
-            found = step.buckets[bucket]
-            if step.keys[found].size == size + 2 and memcmp(step.keys[found].text + 1, key, size) == 0:
-                return found
+            known = step.keys + step.buckets[bucket]
+            if known.size == size and memcmp(known.data, key, size) == 0:
+                return step.buckets[bucket]
             bucket = (bucket + 1) & step.mask
-        if is_escaped or size > _MAX_LEARNT_BYTES or step.num_keys >= step.count + _MAX_LEARNT:
-            return -1
-        self.add_key(step, PyBytes_FromStringAndSize(cython.cast(cython.p_char, key), size), True, -1)
-        return step.num_keys - 1
+        return -1
 
     def read(self, step, node, at, end, depth):
         """Append a value to the node; return its end."""
@@ -240,52 +206,28 @@ class JsonDecoder(RowDecoder):
         return cython.NULL
 
     def read_struct(self, step, node, at, end, depth):
-        key: cython.pointer(Key)
         child: cython.pointer(Node)
         after: cython.p_uchar
         is_escaped: cython.bint
         slot: cython.Py_ssize_t
-        found: cython.int
-        unknown: cython.int = -1
-        expected: cython.p_int = cython.address(step.first)
         before: cython.Py_ssize_t = node.length
-        limit: cython.p_uchar = self.limit
         at = skip_space(at + 1, end)
         if at < end and at[0] == 0x7D:  # }
             at += 1
         else:
             while True:
-                # Payloads tend to have the same keys in the same order; the prediction also allows for one missing key.
-                found = expected[0]
-                if found >= 0 and not is_key(step.keys + found, at, end, limit):
-                    found = step.keys[found].next
-                    if found >= 0 and not is_key(step.keys + found, at, end, limit):
-                        found = -1
-                if found < 0:
-                    if at >= end or at[0] != 0x22:  # "
-                        return cython.NULL
-                    after = skip_string(at, end, cython.address(is_escaped))
-                    if after == cython.NULL:
-                        return cython.NULL
-                    found = self.find(step, at + 1, after - at - 2, is_escaped)
-                    expected[0] = found
-                    at = after
-                else:
-                    at += step.keys[found].size
-                slot = -1
-                unknown = -1
-                expected = cython.address(unknown)
-                if found >= 0:
-                    key = step.keys + found
-                    slot = key.slot
-                    expected = cython.address(key.next)
-                at = skip_space(at, end)
+                if at >= end or at[0] != 0x22:  # "
+                    return cython.NULL
+                after = skip_string(at, end, cython.address(is_escaped))
+                if after == cython.NULL:
+                    return cython.NULL
+                slot = self.find(step, at + 1, after - at - 2, is_escaped)
+                at = skip_space(after, end)
                 if at >= end or at[0] != 0x3A:  # :
                     return cython.NULL
                 at = skip_space(at + 1, end)
                 if slot < 0:
-                    after = skip_plain(at, end)
-                    at = after if after != at else _skip_value(at, end, depth)
+                    at = _skip_value(at, end, depth)
                 else:
                     child = node.children + slot
                     if child.length > before:
