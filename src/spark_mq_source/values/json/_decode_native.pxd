@@ -48,11 +48,18 @@ cpdef enum Code:
     MAP
 
 
+cdef struct Key:
+    Slice text
+    Slice written  # as JSON
+    int slot  # the index of its field; negative if it is not wanted
+
+
 cdef struct Step:
     Code code
     Step *steps  # `count` steps of a struct, or one step
     Py_ssize_t count
-    Slice *keys  # of a struct
+    Key *keys  # of a struct: all that are known, in the order of the schema
+    int num_keys
     int *buckets  # the index of a key by its hash; negative for none
     unsigned int mask
     long long lowest  # of numbers
@@ -158,6 +165,10 @@ cdef inline unsigned char *skip_word(
     unsigned char *at, unsigned char *end, const char *word, Py_ssize_t size
 ) noexcept nogil:
     return at + size if end - at >= size and memcmp(at, word, size) == 0 else NULL
+
+
+cdef inline bint begins(const unsigned char *at, unsigned char *end, const Slice *text) noexcept nogil:
+    return end - at >= text.size and at[1] == text.data[1] and memcmp(at, text.data, text.size) == 0
 
 
 cdef inline unsigned char *find_special(unsigned char *at, unsigned char *end) noexcept nogil:

@@ -7,6 +7,8 @@ Safety: each read checks the end of the payload; recursion is as deep as the wan
 skipped without recursion.
 """
 
+from json import dumps
+
 import cython
 
 if not cython.compiled:
@@ -101,16 +103,21 @@ class JsonDecoder(RowDecoder):
         elif step.code == Code.DECIMAL:
             step.precision, step.scale = type_.precision, type_.scale
         elif step.code == Code.STRUCT:
-            step.mask = (1 << (2 * step.count).bit_length()) - 1
+            step.num_keys = len(described.known)
+            step.mask = (1 << (2 * step.num_keys).bit_length()) - 1
             step.buckets = cython.cast(cython.p_int, resize(cython.NULL, (step.mask + 1) * cython.sizeof(cython.int)))
             for at in range(step.mask + 1):
                 step.buckets[at] = -1
-            step.keys = cython.cast(cython.pointer(Slice), allocate(step.count, cython.sizeof(Slice)))
-            for at, text in enumerate(described.keys):
-                key: bytes = text.encode()
-                self.owned.append(key)
-                step.keys[at] = slice_of(key)
-                bucket: cython.uint = hash_of(step.keys[at].data, step.keys[at].size) & step.mask
+            step.keys = cython.cast(cython.pointer(Key), allocate(step.num_keys, cython.sizeof(Key)))
+            for at, text in enumerate(described.known):
+                key: cython.pointer(Key) = step.keys + at
+                data: bytes = text.encode()
+                written: bytes = dumps(text, ensure_ascii=False).encode()
+                self.owned += [data, written]
+                key.text = slice_of(data)
+                key.written = slice_of(written)
+                key.slot = described.keys.index(text) if text in described.keys else -1
+                bucket: cython.uint = hash_of(key.text.data, key.text.size) & step.mask
                 while step.buckets[bucket] >= 0:
                     bucket = (bucket + 1) & step.mask
                 step.buckets[bucket] = at
@@ -140,7 +147,7 @@ class JsonDecoder(RowDecoder):
         return 0
 
     def find(self, step, key, size, is_escaped):
-        """Return the index of a key's field; negative if it is not wanted."""
+        """Return the index of a key; negative if it is unknown."""
         bucket: cython.uint
         known: cython.pointer(Slice)
         if is_escaped:
@@ -151,7 +158,7 @@ class JsonDecoder(RowDecoder):
             key = self.scratch
         bucket = hash_of(key, size) & step.mask
         while step.buckets[bucket] >= 0:
-            known = step.keys + step.buckets[bucket]
+            known = cython.address(step.keys[step.buckets[bucket]].text)
             if known.size == size and memcmp(known.data, key, size) == 0:
                 return step.buckets[bucket]
             bucket = (bucket + 1) & step.mask
@@ -210,24 +217,41 @@ class JsonDecoder(RowDecoder):
         after: cython.p_uchar
         is_escaped: cython.bint
         slot: cython.Py_ssize_t
+        found: cython.int
+        expected: cython.int = 0
         before: cython.Py_ssize_t = node.length
         at = skip_space(at + 1, end)
         if at < end and at[0] == 0x7D:  # }
             at += 1
         else:
             while True:
-                if at >= end or at[0] != 0x22:  # "
-                    return cython.NULL
-                after = skip_string(at, end, cython.address(is_escaped))
-                if after == cython.NULL:
-                    return cython.NULL
-                slot = self.find(step, at + 1, after - at - 2, is_escaped)
-                at = skip_space(after, end)
+                # Most payloads have their fields in the order of the schema, and leave some out.
+                found = expected
+                if found < step.num_keys and not begins(at, end, cython.address(step.keys[found].written)):
+                    found += 1
+                if found < step.num_keys and begins(at, end, cython.address(step.keys[found].written)):
+                    at += step.keys[found].written.size
+                else:
+                    if at >= end or at[0] != 0x22:  # "
+                        return cython.NULL
+                    after = skip_string(at, end, cython.address(is_escaped))
+                    if after == cython.NULL:
+                        return cython.NULL
+                    found = self.find(step, at + 1, after - at - 2, is_escaped)
+                    at = after
+                slot = -1
+                if found >= 0:
+                    slot = step.keys[found].slot
+                    expected = found + 1
+                at = skip_space(at, end)
                 if at >= end or at[0] != 0x3A:  # :
                     return cython.NULL
                 at = skip_space(at + 1, end)
                 if slot < 0:
-                    at = _skip_value(at, end, depth)
+                    if at < end and at[0] == 0x22:
+                        at = skip_string(at, end, cython.address(is_escaped))
+                    else:
+                        at = _skip_value(at, end, depth)
                 else:
                     child = node.children + slot
                     if child.length > before:

@@ -75,6 +75,7 @@ class Step:
         title: Spark's name of the type.
         names: of a struct: its fields, in the order of `steps`.
         keys: of a struct: the JSON keys of its fields, likewise.
+        known: of a struct: all keys that its payloads are known to have, in the order of the schema.
         steps: the steps of a struct's fields, or the single step of a list's elements or a map's values.
         factor: the factor for the number of a date or timestamp; 0 if numbers are refused.
         has_seconds: whether a number with a fraction is a timestamp in seconds.
@@ -86,6 +87,7 @@ class Step:
     title: str
     names: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     factor: int = 0
     has_seconds: bool = False
@@ -155,7 +157,7 @@ def _struct(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step
         raise OptionError(f"{_field(path)}two of the wanted fields are the key {twice[0]!r}")
     steps = (_step(field.type, known.get(key), f"{path}.{field.name}") for key, field in zip(keys, wanted, strict=True))
     names = tuple(field.name for field in wanted)
-    return Step(Code.STRUCT, wanted, "struct", names, keys, tuple(steps))
+    return Step(Code.STRUCT, wanted, "struct", names, keys, tuple(dict.fromkeys((*known, *keys))), tuple(steps))
 
 
 def _key(name: str, known: Mapping[str, AvroType]) -> str:

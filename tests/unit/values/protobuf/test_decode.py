@@ -60,32 +60,6 @@ def wire(number, payload):
 # -- types
 
 
-def test_an_enum_is_its_name_or_as_wanted_its_number(value):
-    message = schema("M: f Color 1", enums="Color: NONE 0, RED 5, ROT 5, BLUE -1")
-    assert arrow_type_of(message.descriptors, "M") == pa.struct([("f", pa.string())])
-    assert [value(message, wire(1, number)) for number in (5, -1)] == ["RED", "BLUE"]
-    assert value(message, wire(1, 77)) == "UNKNOWN_ENUM_VALUE_Color_77"
-    assert value(message, wire(1, -77)) == "UNKNOWN_ENUM_VALUE_Color_-77"
-    assert value(message, wire(1, 77), pa.int32()) == 77
-
-
-def test_a_closed_enum_has_no_other_numbers(decode):
-    message = schema(
-        "M: one Color 1, repeated many Color 2, by map<int32, Color> 3", syntax="proto2", enums="Color: A 0, B 9"
-    )
-    payload = (
-        wire(1, 9)
-        + wire(1, 77)
-        + wire(2, bytes([0, 77, 9]))
-        + wire(2, 77)
-        + wire(2, 0)
-        + wire(3, wire(1, 1) + wire(2, 77))
-        + wire(3, wire(1, 2))
-        + wire(3, wire(1, 3) + wire(2, 9))
-    )
-    assert decode(message, payload) == ([{"one": "B", "many": ["A", "B", "A"], "by": [(2, "A"), (3, "B")]}], {})
-
-
 def test_nothing_is_looked_at_in_an_entry_that_a_closed_enum_drops(decode):
     message = schema("M: by map<string, Color> 1", syntax="proto2", enums="Color: A 0, B 9")
     bad_key = wire(1, b"\xff")
@@ -144,20 +118,6 @@ def test_a_message_without_columns_is_still_read(decode):
 # -- presence
 
 
-def test_zero_is_null_where_it_means_absent(decode):
-    message = schema("M: a int32 1, b string 2, optional c int32 3, d double 4, e Color 5", enums="Color: RED 0")
-    zero = wire(1, 0) + wire(2, "") + wire(3, 0) + wire(4, 0.0) + wire(5, 0)
-    assert decode(message, b"", zero, wire(4, -0.0), wire(1, 5) + wire(1, 0)) == (
-        [
-            {"a": None, "b": None, "c": None, "d": None, "e": None},
-            {"a": None, "b": None, "c": 0, "d": None, "e": None},
-            {"a": None, "b": None, "c": None, "d": -0.0, "e": None},
-            {"a": None, "b": None, "c": None, "d": None, "e": None},
-        ],
-        {},
-    )
-
-
 def test_an_absent_field_is_the_default_of_its_descriptor(decode):
     message = schema(
         r"M: a int32 1 = -7, b string 2 = zwei, c bytes 3 = \377a, d double 4 = 0.5, e float 5 = 0.5, f bool 6 = true, "
@@ -181,80 +141,6 @@ def test_a_message_without_a_required_field_is_corrupt(decode):
 # -- any order, any number of times
 
 
-def test_the_last_value_counts(decode):
-    message = schema("M: a int32 1, b string 2")
-    assert decode(message, wire(2, "x") + wire(1, 1) + wire(2, "y") + wire(1, 2)) == ([{"a": 2, "b": "y"}], {})
-
-
-def test_parts_of_a_message_are_merged(decode):
-    message = schema(
-        "M: m Part 1\nPart: a int32 1, b int32 2, repeated c int32 3, m Other 4\nOther: x int32 1, y int32 2"
-    )
-    payload = (
-        wire(1, wire(1, 1) + wire(3, 7) + wire(4, wire(1, 5)))
-        + wire(9, 1)
-        + wire(1, wire(1, 2) + wire(2, 3) + wire(3, 8) + wire(4, wire(2, 6)))
-    )
-    assert decode(message, payload) == ([{"m": {"a": 2, "b": 3, "c": [7, 8], "m": {"x": 5, "y": 6}}}], {})
-
-
-def test_repeated_fields_interleave_packed_or_not(decode):
-    message = schema("M: repeated a sint32 1, repeated b string 2, repeated c double 3, repeated d bool 4")
-    payload = (
-        wire(1, 1)
-        + wire(2, "x")
-        + wire(3, 0.5)
-        + wire(1, bytes([2, 4, 3]))
-        + wire(2, "")
-        + wire(3, struct.pack("<dd", 1.5, 2.5))
-        + wire(1, b"")
-        + wire(4, bytes([1, 0, 2]))
-        + wire(1, 5)
-    )
-    expected = {"a": [-1, 1, 2, -2, -3], "b": ["x", ""], "c": [0.5, 1.5, 2.5], "d": [True, False, True]}
-    assert decode(message, payload, b"") == ([expected, {"a": [], "b": [], "c": [], "d": []}], {})
-
-
-def test_the_last_field_of_a_oneof_clears_the_others(decode):
-    message = schema("M: a int32 1 / o, b string 2 / o, c Part 3 / o, d int32 4\nPart: x int32 1, y int32 2")
-    none = {"a": None, "b": None, "c": None, "d": None}
-    part = wire(3, wire(1, 5))
-    rows, reasons = decode(
-        message,
-        wire(1, 0),
-        wire(1, 5) + wire(4, 1) + wire(2, ""),
-        part + wire(3, wire(2, 6)),
-        part + wire(1, 1) + wire(3, wire(2, 6)),
-        part + wire(2, "z"),
-    )
-    assert not reasons
-    assert rows == [
-        none | {"a": 0},
-        none | {"b": "", "d": 1},
-        none | {"c": {"x": 5, "y": 6}},
-        none | {"c": {"x": None, "y": 6}},
-        none | {"b": "z"},
-    ]
-
-
-@pytest.mark.parametrize("kind", ["string", "Part", "group:Part", "Color", "fixed32"])
-def test_a_field_of_a_oneof_that_is_not_wanted_clears_those_that_are(decode, kind):
-    message = schema(
-        f"M: a int32 1 / o, b {kind} 2 / o, c int32 3\nPart: x int32 1", syntax="proto2", enums="Color: RED 0"
-    )
-    other = {"group:Part": tag(2, 3) + wire(1, 5) + tag(2, 4), "Color": wire(2, 0), "fixed32": tag(2, 5) + b"abcd"}
-    payload = wire(1, 7) + other.get(kind, wire(2, ""))
-    assert decode(message, payload, wire(1, 7), wanted=pa.struct([("a", pa.int32())])) == (
-        [{"a": None}, {"a": 7}],
-        {},
-    )
-
-
-def test_a_number_unknown_to_its_closed_enum_clears_no_oneof(decode):
-    message = schema("M: a int32 1 / o, b Color 2 / o", syntax="proto2", enums="Color: RED 0")
-    assert decode(message, wire(1, 7) + wire(2, 9), wanted=pa.struct([("a", pa.int32())])) == ([{"a": 7}], {})
-
-
 def test_a_message_that_a_oneof_forgets_must_be_one_too(decode):
     message = schema(
         "M: a int32 1 / o, b Part 2 / o\nPart: required x int32 1, y string 2, at Timestamp 3", syntax="proto2"
@@ -264,16 +150,6 @@ def test_a_message_that_a_oneof_forgets_must_be_one_too(decode):
     assert rows == [None, {"a": 1, "b": None}, None]
     assert list(reasons) == [0, 2]
     assert "(" in reasons[0]
-
-
-def test_an_entry_of_a_map_without_key_or_value_has_their_defaults(decode):
-    message = schema(
-        "M: a map<string, int32> 1, b map<int32, Part> 2, c map<bool, Color> 3\nPart: x int32 1",
-        enums="Color: RED 0, B 1",
-    )
-    payload = wire(1, wire(2, 5)) + wire(1, wire(1, "k")) + wire(2, b"") + wire(3, wire(1, 1))
-    expected = {"a": [("", 5), ("k", 0)], "b": [(0, {"x": None})], "c": [(True, "RED")]}
-    assert decode(message, payload, b"") == ([expected, {"a": [], "b": [], "c": []}], {})
 
 
 def test_the_last_entry_of_a_key_counts(decode):
@@ -338,15 +214,6 @@ def test_an_entry_of_a_map_may_have_fields_that_are_unknown(value):
     assert value(schema("M: f map<int32, int32> 1"), wire(1, wire(1, 1) + wire(3, "x") + wire(2, 2))) == [(1, 2)]
 
 
-def test_a_group_is_a_message(decode):
-    message = schema("M: a group:Part 1, repeated b group:Part 2000, c int32 3\nPart: x int32 1", syntax="proto2")
-    payload = tag(1, 3) + wire(1, 5) + tag(1, 4) + tag(2000, 3) + tag(2000, 4) + wire(3, 1) + tag(2000, 3) + wire(1, 6)
-    expected = {"a": {"x": 5}, "b": [{"x": None}, {"x": 6}], "c": 1}
-    assert decode(message, payload + tag(2000, 4), payload)[0] == [expected, None]
-    # Its end in more bytes than it needs.
-    assert decode(message, tag(1, 3) + wire(1, 5) + b"\x8c\x00")[0] == [{"a": {"x": 5}, "b": [], "c": None}]
-
-
 def test_a_field_0_passes_in_a_group_that_is_skipped(decode):
     message = schema("M: a int32 1 / o, g group:Part 2 / o, c int32 3\nPart: x int32 1", syntax="proto2")
     payload = tag(2, 3) + b"\x00\x7f" + tag(2, 4) + wire(3, 1)
@@ -357,20 +224,6 @@ def test_a_field_0_passes_in_a_group_that_is_skipped(decode):
         [{"a": None, "c": 1}] * 2,
         {},
     )
-
-
-def test_fields_with_another_wire_type_or_number_are_skipped(decode):
-    message = schema("M: a int32 1, b string 536870911")
-    unknown = tag(7, 3) + wire(1, "x") + tag(8, 3) + tag(8, 4) + tag(7, 4)
-    payload = wire(1, "x") + unknown + wire(1, 5) + tag(1, 5) + b"abcd" + wire(536870911, "z") + wire(536870911, 5)
-    assert decode(message, payload) == ([{"a": 5, "b": "z"}], {})
-
-
-def test_what_is_not_wanted_is_not_read(decode):
-    message = schema("M: a Part 1, b int32 2\nPart: x string 1")
-    bad = wire(1, b"\xff\xff") + wire(2, 5)
-    assert decode(message, bad, wanted=pa.struct([("b", pa.int32())])) == ([{"b": 5}], {})
-    assert decode(message, bad)[0] == [None]
 
 
 # -- hostile bytes
@@ -511,31 +364,6 @@ def test_the_work_does_not_multiply_with_the_depth_of_maps():
     assert work[1] < 2 * work[0]
 
 
-def test_many_elements_and_rows_grow_the_arrays(decode):
-    message = schema("M: repeated a int32 1, repeated b string 2, m map<int32, string> 3")
-    payloads = [
-        b"".join(wire(1, n) + wire(2, str(n)) + wire(3, wire(1, n) + wire(2, str(n))) for n in range(count))
-        for count in (0, 5000, 3, *[1] * 300)
-    ]
-    rows, reasons = decode(message, *payloads)
-    assert not reasons
-    for row, count in zip(rows, (0, 5000, 3, *[1] * 300), strict=True):
-        texts = [str(n) for n in range(count)]
-        assert row == {"a": [*range(count)], "b": texts, "m": [*enumerate(texts)]}
-
-
-def test_a_decoder_serves_batch_after_batch():
-    message = schema("M: a int32 1")
-    wanted = arrow_type_of(message.descriptors, "M")
-    decoder = protobuf_decoder(message.descriptors, "M", wanted)
-    payloads = pa.array([None, wire(1, 1), b"\x08", wire(1, 3), b""], pa.binary())
-    assert decoder.decode(payloads.slice(1, 3)).values.to_pylist() == [{"a": 1}, None, {"a": 3}]
-    assert list(decoder.decode(payloads.slice(2)).reasons) == [0]
-    assert decoder.decode(payloads.slice(5)).values.to_pylist() == []
-    assert decoder.decode(pa.array([], pa.binary())).values.to_pylist() == []
-    assert decoder.decode(payloads).values.to_pylist() == [None, {"a": 1}, None, {"a": 3}, {"a": None}]
-
-
 # -- steps
 
 
@@ -573,15 +401,6 @@ def test_a_message_needs_a_struct_of_its_columns():
 
 
 # -- wanted columns
-
-
-def test_columns_are_wanted_in_any_order_at_any_depth_in_any_case(decode):
-    message = schema("M: a int32 1, parts map<string, Part> 2, c string 3\nPart: x int32 1, y int32 2")
-    wanted = pa.struct(
-        [("C", pa.string()), ("parts", pa.map_(pa.string(), pa.struct([("Y", pa.int64())]))), ("a", pa.int32())]
-    )
-    payload = wire(1, 1) + wire(2, wire(1, "k") + wire(2, wire(1, 4) + wire(2, 5))) + wire(3, "z")
-    assert decode(message, payload, wanted=wanted) == ([{"C": "z", "parts": [("k", {"Y": 5})], "a": 1}], {})
 
 
 @pytest.mark.parametrize(

@@ -49,90 +49,10 @@ def made(schema, **fields):
 # -- values
 
 
-def test_zero_is_written_where_it_is_not_absent(encode):
-    message = schema("M: a int32 1, optional b int32 2, c string 3, optional d string 4, e double 5 / o, f bool 6 / o")
-    columns = {"a": pa.int32(), "b": pa.int32(), "c": pa.string(), "d": pa.string(), "e": pa.float64(), "f": pa.bool_()}
-    zero = {"a": 0, "b": 0, "c": "", "d": "", "e": 0.0, "f": None}
-    assert encode(message, columns, zero) == [made(message, a=0, b=0, c="", d="", e=0.0)]
-    old = schema("M: a int32 1 = 5, b bytes 2", syntax="proto2")
-    assert encode(old, {"b": pa.binary(), "a": pa.int32()}, {"a": 0, "b": b""}, {"a": 5}) == [
-        made(old, a=0, b=b""),
-        made(old, a=5),
-    ]
-
-
 def test_fields_are_in_the_order_of_their_numbers_whatever_the_columns(encode):
     message = schema("M: z int32 5, y int32 70000, x string 1, w int32 16")
     columns = {"y": pa.int32(), "X": pa.string(), "z": pa.int32()}
     assert encode(message, columns, {"y": 1, "X": "a", "z": 2}) == [made(message, x="a", z=2, y=1)]
-
-
-def test_times_are_of_seconds_and_nanoseconds(encode):
-    message = schema("M: at Timestamp 1, took Duration 2")
-    columns = {"at": pa.timestamp("us", "UTC"), "took": pa.duration("us")}
-    rows = [{"at": micros, "took": micros} for micros in (0, 1, -1, -1_000_000, 1_500_000, -1_500_000)]
-    parts = [((0, 0), (0, 0)), ((0, 1), (0, 1)), ((-1, 999_999), (0, -1)), ((-1, 0), (-1, 0))]
-    parts += [((1, 500_000), (1, 500_000)), ((-2, 500_000), (-1, -500_000))]
-    assert encode(message, columns, *rows) == [
-        made(
-            message,
-            at={"seconds": at[0], "nanos": 1000 * at[1]},
-            took={"seconds": took[0], "nanos": 1000 * took[1]},
-        )
-        for at, took in parts
-    ]
-    parts = pa.struct([("nanos", pa.int32()), ("seconds", pa.int64())])
-    assert encode(message, {"at": parts}, {"at": {"seconds": 5, "nanos": 7}}) == [
-        made(message, at={"seconds": 5, "nanos": 7})
-    ]
-
-
-def test_an_enum_is_written_of_its_name_or_its_number(encode):
-    enums = "Color: NONE 0, RED 5, ROT 5, BLUE -1"
-    message = schema("M: f Color 1, repeated g Color 2", enums=enums)
-    columns = {"f": pa.string(), "g": pa.list_(pa.int32())}
-    row = {"f": "ROT", "g": [5, -1, 77]}
-    unknown = {"f": "UNKNOWN_ENUM_VALUE_Color_-77", "g": None}
-    assert encode(message, columns, row, unknown) == [made(message, f=5, g=[5, -1, 77]), made(message, f=-77)]
-    closed = schema("M: f Color 1, g Color 2", syntax="proto2", enums=enums)
-    columns = {"f": pa.string(), "g": pa.int32()}
-    assert encode(closed, columns, {"f": "BLUE", "g": 5}) == [made(closed, f=-1, g=5)]
-
-
-def test_messages_groups_and_maps_in_each_other(encode):
-    message = schema(
-        "M: m Part 1, repeated many Part 2, g group:Part 3, by map<string, Part> 4, n map<int32, int64> 5\n"
-        "Part: x string 1, m Other 2\nOther: y int32 1",
-        syntax="proto2",
-    )
-    part = pa.struct([("x", pa.string()), ("m", pa.struct([("y", pa.int32())]))])
-    columns = {
-        "m": part,
-        "many": pa.list_(part),
-        "g": part,
-        "by": pa.map_(pa.string(), part),
-        "n": pa.map_(pa.int32(), pa.int64()),
-    }
-    long = {"x": "x" * 200, "m": {"y": 0}}
-    longer = {"x": "y" * 20_000, "m": None}
-    empty = {"x": None, "m": None}
-    rows = [
-        {"m": long, "many": [longer, empty, long], "g": longer, "by": [("k", long)], "n": [(0, 0)]},
-        {"m": empty, "many": [], "g": empty, "by": [], "n": None},
-        dict.fromkeys(columns),
-    ]
-    first = message.make(
-        m={"x": "x" * 200, "m": {"y": 0}},
-        many=[{"x": "y" * 20_000}, {}, {"x": "x" * 200, "m": {"y": 0}}],
-        g={"x": "y" * 20_000},
-        n={0: 0},
-    )
-    first.by["k"].CopyFrom(first.m)
-    assert encode(message, columns, *rows) == [
-        first.SerializeToString(),
-        made(message, m={}, g={}),
-        b"",
-    ]
 
 
 def test_entries_of_a_map_keep_their_order(encode):
@@ -141,21 +61,6 @@ def test_entries_of_a_map_keep_their_order(encode):
     [data] = encode(message, {"f": pa.map_(pa.string(), pa.int32())}, {"f": entries})
     assert [data.index(key.encode()) for key, _ in entries] == sorted(data.index(key.encode()) for key, _ in entries)
     assert dict(message.make.FromString(data).f) == dict(entries)
-
-
-def test_repeated_numbers_are_packed_where_the_descriptor_says_so(encode):
-    columns = {"f": pa.list_(pa.int32())}
-    assert encode(schema("M: repeated f int32 1"), columns, {"f": [1, 2]}) == [bytes.fromhex("0a020102")]
-    assert encode(schema("M: repeated f int32 1", syntax="proto2"), columns, {"f": [1, 2]}) == [
-        bytes.fromhex("08010802")
-    ]
-
-
-def test_what_is_beneath_a_null_is_not_written(encode):
-    message = schema("M: m Part 1\nPart: required x int32 1", syntax="proto2")
-    inner = pa.StructArray.from_arrays([pa.array([None, 5], pa.int32())], ["x"], mask=pa.array([True, False]))
-    array = pa.StructArray.from_arrays([inner], ["m"])
-    assert encode_protobuf(array, message.descriptors, "M").to_pylist() == [b"", made(message, m={"x": 5})]
 
 
 # -- what does not fit
