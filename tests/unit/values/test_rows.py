@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from spark_mq_source.core.columns import CORRUPT_COLUMNS, Column, ColumnTable
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, TransportError
 from spark_mq_source.values import encodings
 from spark_mq_source.values.decoder import Decoded
-from spark_mq_source.values.encodings import Codec, Encoding, KeyValueEncoding, TypedRead
+from spark_mq_source.values.encodings import Codec, Encoding, TypedRead
 from spark_mq_source.values.rows import TypedRows, columns_of, typed_batches
 
 NUMBERS = pa.struct([("n", pa.int64()), ("text", pa.string())])
@@ -164,34 +164,11 @@ def test_each_message_is_decoded_by_its_own_version() -> None:
     assert asked == [V[2], V[1]]
 
 
-@pytest.mark.parametrize("versions", [(1, 1, 1), (None, None, None), (1, 2, 1), (None, 1, 1)])
-def test_any_mix_of_versions_keeps_the_order(versions: tuple[int | None, ...]) -> None:
-    rows = read(VALUE, BY_VERSION, *values(b"1", b"2", b"3", versions=versions), lookup=definitions)
-    assert [row["value"]["n"] for row in rows] == [n + 100 * (v or 0) for n, v in zip((1, 2, 3), versions, strict=True)]
-
-
-def test_batches_of_any_size_have_one_version() -> None:
-    stage = TypedRows(VALUE, BY_VERSION, TABLE, lookup=definitions)
-    for size in (3, 1, 50, 2):
-        batch = batch_of(stage, *values(*[b"1"] * size, versions=(2,) * size))
-        assert stage.take(batch).column("value").field("n").to_pylist() == [201] * size
-        assert stage.take(batch.slice(1)).num_rows == size - 1
-
-
 def test_versions_that_look_alike_together_are_told_apart() -> None:
     stage = TypedRows(VALUE, BY_VERSION, TABLE, lookup=lambda version: Encoding("digits", str(len(version))))
     messages = [{"value": b"1", "schema_version": version} for version in (b"aa", b"a", b"aaa")]
     assert [row["value"]["n"] for row in stage.take(batch_of(stage, *messages)).to_pylist()] == [3, 2, 4]
     assert stage.take(batch_of(stage, *messages).slice(1, 2)).column("value").field("n").to_pylist() == [2, 4]
-
-
-def test_a_part_of_a_batch_has_the_versions_of_its_own_rows() -> None:
-    stage = TypedRows(VALUE, BY_VERSION, TABLE, lookup=definitions)
-    messages = values(b"1", b"2", b"3", b"4", b"5", versions=(2, 1, 1, 1, 2))
-    whole = batch_of(stage, *messages)
-    for first, count in ((0, 1), (1, 3), (2, 2), (3, 2), (0, 5)):
-        rows = stage.take(whole.slice(first, count)).to_pylist()
-        assert [row["value"]["n"] for row in rows] == [201, 102, 103, 104, 205][first : first + count]
 
 
 @pytest.mark.parametrize(
@@ -224,11 +201,6 @@ def test_a_bad_message_fails_the_read_with_its_position_and_field() -> None:
         CorruptMessageError, match=r"^message 1: value: field n: no number; correct the producer, or set"
     ):
         read(VALUE, TypedRead(DIGITS), *values(b"1", b"x", b"y"))
-
-
-def test_bad_messages_are_left_out() -> None:
-    rows = read(VALUE, TypedRead(DIGITS), *values(b"x", b"2", b"y"), on_corrupt="skip")
-    assert [row["value"]["n"] for row in rows] == [2]
 
 
 def test_bad_messages_are_null_with_their_bytes_and_reasons() -> None:
@@ -294,47 +266,9 @@ def pair(key: bytes | None, value: bytes | None) -> bytes:
 
 
 PAIR = pa.schema([("key", pa.struct([("n", pa.int64())])), ("value", NUMBERS), ("_error", pa.string())])
-Make = Callable[[bytes | None, bytes | None], dict[str, Any]]
-
-
-@pytest.mark.parametrize(
-    ("is_inline", "make"),
-    [(True, lambda key, value: {"value": pair(key, value)}), (False, lambda key, value: {"key": key, "value": value})],
-    ids=["inline", "separated"],
-)
-def test_both_sides_of_a_pair_are_decoded(is_inline: bool, make: Make) -> None:
-    typed = TypedRead(DIGITS, DIGITS, is_inline=is_inline)
-    messages = [make(b"1", b"2"), make(b"1", None), make(None, b"2"), make(b"x", b"2")]
-    rows = read(PAIR, typed, *messages, on_corrupt="null")
-    key, value = {"n": 1}, {"n": 2, "text": "2"}
-    assert [(row["key"], row["value"], row["_error"]) for row in rows] == [
-        (key, value, None),
-        (key, None, None),
-        (None, value, None),
-        (None, value, "key: field n: no number"),
-    ]
-
-
-@pytest.mark.parametrize("cut", [2, 6, len(pair(b"1", b"2")) - 1])
-def test_a_pair_that_ends_too_early(cut: int) -> None:
-    typed = TypedRead(DIGITS, DIGITS, is_inline=True)
-    (row,) = read(PAIR, typed, {"value": pair(b"1", b"2")[:cut]}, on_corrupt="null")
-    assert row == {"key": None, "value": None, "_error": "value: a pair of key and value that ends too early"}
 
 
 def test_a_side_that_is_bytes_stays_so() -> None:
     schema = pa.schema([("key", pa.binary()), ("value", NUMBERS)])
     typed = TypedRead(DIGITS, None, is_inline=True)
     assert read(schema, typed, {"value": pair(b"k", b"2")}) == [{"key": b"k", "value": {"n": 2, "text": "2"}}]
-
-
-def test_pairs_of_several_versions() -> None:
-    typed = TypedRead(DIGITS, DIGITS, is_inline=True, by_version=True)
-
-    def lookup(version: bytes) -> KeyValueEncoding:
-        encoding = definitions(version)
-        return KeyValueEncoding(encoding, encoding, is_inline=True)
-
-    messages = [{"value": pair(b"1", b"2"), "schema_version": V[n]} for n in (1, 2)]
-    rows = read(PAIR, typed, *messages, lookup=lookup)
-    assert [(row["key"]["n"], row["value"]["n"]) for row in rows] == [(101, 102), (201, 202)]

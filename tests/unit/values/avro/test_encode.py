@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import io
 import json
 
-import fastavro
 import pyarrow as pa
 import pytest
 
@@ -39,20 +37,6 @@ def encode():
     return encode
 
 
-@pytest.fixture
-def read(encode):
-    """Return a function that encodes an array and reads it with fastavro."""
-
-    def read(array, schema):
-        parsed = fastavro.parse_schema(schema)
-        return [
-            None if one is None else fastavro.schemaless_reader(io.BytesIO(one), parsed)
-            for one in encode(array, schema).to_pylist()
-        ]
-
-    return read
-
-
 @pytest.mark.parametrize(
     ("type_", "value", "schema", "sentence"),
     [
@@ -78,12 +62,6 @@ def read(encode):
 def test_a_value_that_has_no_form_is_refused(encode, type_, value, schema, sentence):
     with pytest.raises(UnwritableRowError, match=sentence):
         encode(pa.array([None, value], type_), schema)
-
-
-def test_what_is_beneath_a_null_does_not_matter(read):
-    type_ = pa.struct([("a", pa.struct([("b", pa.int32())]))])
-    schema = record(field("a", ["null", {"type": "record", "name": "A", "fields": [field("b", "int")]}]))
-    assert read(pa.array([{"a": None}, {"a": {"b": 1}}], type_), schema) == [{"a": None}, {"a": {"b": 1}}]
 
 
 @pytest.mark.parametrize(
