@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tracemalloc
+from typing import get_args
 
 import pytest
 from hypothesis import example, given, settings
@@ -20,6 +21,7 @@ from spark_mq_source.tubemq.protocol.codec import (
 from spark_mq_source.tubemq.protocol.connection import Call, TubeMQConnection
 from spark_mq_source.tubemq.protocol.hot import is_stored, take_stored
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, Frame, SeenBlocks, encode_frame, take_frame
+from tests.properties.messages import INT64, TEXT, any_of
 from tests.vectors import tubemq_calls
 
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -30,64 +32,10 @@ REQUESTS = [
     if (frame := take_frame(memoryview(call.request), 0)) and not call.case.startswith("exception response (")
 ]
 
-int32 = st.integers(-(2**31), 2**31 - 1)
-int64 = st.integers(-(2**63), 2**63 - 1)
-text = st.text(st.characters(codec="utf-8"), max_size=20)
-texts = st.lists(text, max_size=3).map(tuple)
-maybe_int32, maybe_int64, maybe_text = st.none() | int32, st.none() | int64, st.none() | text
-authorized = st.none() | st.builds(c.AuthorizedInfo, int64, maybe_text)
-certificate = st.none() | st.builds(
-    c.MasterCertificateInfo, st.none() | st.builds(c.AuthenticateInfo, text, int64, int32, text, text), maybe_text
-)
-config = st.none() | st.builds(c.ApprovedClientConfig, int64, maybe_int32)
-event = st.none() | st.builds(c.Event, int64, int32, maybe_int32, texts)
-flow = st.none() | st.builds(c.OpsTaskInfo, maybe_int64, maybe_int64, maybe_int32)
-reported = st.none() | st.builds(c.ClientSubRepInfo, int64, int64, maybe_int64, st.none() | st.booleans(), texts)
-outcome = (st.booleans(), int32, text)
-sends = st.builds(
-    c.SendMessage,
-    text,
-    text,
-    int32,
-    st.binary(max_size=200),
-    int32,
-    int32,
-    int32,
-    maybe_text,
-    maybe_text,
-    authorized,
-)
-requests = st.one_of(
-    st.builds(c.RegisterProducer, text, texts, text, int64, certificate, maybe_text, config),
-    st.builds(c.ProducerHeartbeat, text, texts, text, int64, certificate, config),
-    st.builds(c.CloseProducer, text, certificate),
-    st.builds(c.RegisterConsumer, text, text, text, texts, texts, texts, st.none() | st.booleans(), maybe_int64),
-    st.builds(c.ConsumerHeartbeat, text, text, st.booleans(), texts, event, maybe_int64, maybe_int64),
-    st.builds(c.CloseConsumer, text, text, certificate),
-    st.builds(c.RegisterConsumerV2, text, text, text, texts, int32, int32, texts, reported, flow, certificate),
-    st.builds(c.ConsumerHeartbeatV2, text, text, reported, flow, certificate),
-    st.builds(c.GetPartMeta, text, text, int64, int64, certificate),
-    st.builds(c.RegisterPartition, int32, text, text, text, int32, int32, texts, maybe_int64),
-    st.builds(c.BrokerHeartbeat, text, text, texts, int32, maybe_int32, authorized),
-    st.builds(c.GetMessage, text, int32, text, text, st.booleans(), st.booleans()),
-    st.builds(c.CommitOffset, text, text, int32, text, st.booleans()),
-    sends,
-)
+requests = st.one_of(*map(any_of, get_args(c.Request)))
 responses = st.one_of(
-    st.builds(c.RegisterProducerResponse, *outcome, int64, texts, authorized, config),
-    st.builds(c.ProducerHeartbeatResponse, *outcome, int64, texts, texts, st.booleans(), authorized, config),
-    st.builds(c.CloseProducerResponse, *outcome),
-    st.builds(c.RegisterConsumerResponse, *outcome, st.none() | st.booleans(), maybe_int64, maybe_text),
-    st.builds(c.ConsumerHeartbeatResponse, *outcome, event, st.none() | st.booleans(), maybe_int64, maybe_text),
-    st.builds(c.CloseConsumerResponse, *outcome),
-    st.builds(c.RegisterConsumerV2Response, int32, text, maybe_int64, texts, flow, authorized),
-    st.builds(c.ConsumerHeartbeatV2Response, int32, text, maybe_int64, texts, maybe_int64, texts, flow, authorized),
-    st.builds(c.GetPartMetaResponse, int32, text, maybe_int64, maybe_int64, texts, texts),
-    st.builds(c.RegisterPartitionResponse, *outcome, int64, int64),
-    st.builds(c.BrokerHeartbeatResponse, *outcome, st.booleans(), texts, st.booleans()),
-    st.builds(c.CommitOffsetResponse, *outcome, int64, int64),
-    st.builds(c.SendMessageResponse, *outcome, st.booleans(), int64, int64, int64),
-    st.builds(c.RpcException, st.sampled_from([c.Status.ERROR, c.Status.FATAL]), text, text),
+    *(any_of(kind) for kind in get_args(c.Response) if kind not in (c.GetMessageResponse, c.RpcException)),
+    st.builds(c.RpcException, st.sampled_from([c.Status.ERROR, c.Status.FATAL]), TEXT, TEXT),
 )
 
 
@@ -174,7 +122,7 @@ stored_answers = st.builds(
     st.integers(-(2**31), 2**31 - 1),
     st.text(max_size=100),
     st.booleans(),
-    int64,
+    INT64,
 )
 
 

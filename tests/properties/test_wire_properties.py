@@ -15,6 +15,7 @@ from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.connection import PulsarConnection
 from spark_mq_source.pulsar.protocol.wire import Frame, encode_frame, take_frame
+from tests.properties.messages import INT64, any_of
 from tests.vectors import pulsar_frames
 
 MAX_FRAME_BYTES = 1 << 20
@@ -22,153 +23,12 @@ FROM_BROKER = [frame.data for frame in pulsar_frames() if frame.from_broker]
 SUBSCRIBE = c.Subscribe("t", "s", c.SubType.Exclusive, consumer_id=1, request_id=100, durable=False)
 
 whole = st.integers(0, 2**63 - 1)
+body = st.binary(min_size=1, max_size=50).map(memoryview)
 ids = st.integers(-1, 2**63 - 1)
-text = st.text(st.characters(codec="utf-8"), max_size=20)
-maybe_text = st.none() | text
-message_ids = st.builds(
-    c.MessageId,
-    ids,
-    ids,
-    st.integers(-1, 2**31 - 1),
-    st.integers(-1, 2**31 - 1),
-    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3).map(tuple),
-    st.none() | st.integers(0, 2**31 - 1),
-)
-codes = st.none() | st.integers(-1, 30)
-schemas = st.builds(
-    c.Schema,
-    text,
-    st.binary(max_size=9),
-    st.integers(0, 21),
-    st.lists(st.builds(c.KeyValue, key=text, value=text), max_size=2).map(tuple),
-)
-key_values = st.lists(st.builds(c.KeyValue, key=text, value=text), max_size=2).map(tuple)
-int32 = st.integers(-(2**31), 2**31 - 1)
-key_shared_metas = st.builds(
-    c.KeySharedMeta,
-    st.sampled_from(c.KeySharedMode),
-    st.lists(st.builds(c.IntRange, int32, int32), max_size=3).map(tuple),
-    st.booleans(),
-)
 commands = st.one_of(
-    st.builds(c.Connected, text, st.integers(0, 30), st.none() | st.integers(1, 2**31 - 1)),
-    st.builds(c.AuthChallenge, maybe_text, st.none() | st.builds(c.AuthData, text, st.binary(max_size=9)), st.just(19)),
-    st.builds(c.AuthResponse, maybe_text, st.none() | st.builds(c.AuthData, text, st.binary(max_size=9)), st.just(19)),
-    st.just(c.Ping()),
-    st.just(c.Pong()),
-    st.builds(c.PartitionedMetadata, text, ids, st.none() | st.booleans()),
-    st.builds(
-        c.PartitionedMetadataResponse,
-        ids,
-        st.integers(0, 2**32 - 1),
-        st.sampled_from(c.PartitionedMetadataType),
-        codes,
-        text,
-    ),
-    st.builds(c.Lookup, text, ids, st.booleans(), maybe_text),
-    st.builds(
-        c.LookupResponse,
-        ids,
-        st.sampled_from(c.LookupType),
-        maybe_text,
-        maybe_text,
-        st.booleans(),
-        codes,
-        text,
-        st.booleans(),
-    ),
-    st.builds(c.GetTopicsOfNamespace, ids, text, st.none() | st.sampled_from(c.Mode)),
-    st.builds(c.GetTopicsOfNamespaceResponse, ids, st.lists(text, max_size=3).map(tuple), st.booleans(), maybe_text),
-    st.builds(c.GetSchema, ids, text, st.none() | st.binary(max_size=9)),
-    st.builds(c.GetSchemaResponse, ids, codes, text, st.none() | schemas, st.binary(max_size=9)),
-    st.builds(
-        c.Subscribe,
-        text,
-        text,
-        st.sampled_from(c.SubType),
-        ids,
-        ids,
-        maybe_text,
-        st.booleans(),
-        st.none() | message_ids,
-        st.none() | st.booleans(),
-        st.sampled_from(c.InitialPosition),
-        st.booleans(),
-        st.none() | st.integers(0, 2**63 - 1),
-        st.none() | int32,
-        key_values,
-        st.none() | key_shared_metas,
-        key_values,
-    ),
-    st.builds(c.Flow, ids, st.integers(0, 2**32 - 1)),
-    st.builds(c.CloseConsumer, ids, ids, maybe_text, maybe_text),
-    st.builds(c.Unsubscribe, ids, ids),
-    st.builds(c.GetLastMessageId, ids, ids),
-    st.builds(c.GetLastMessageIdResponse, message_ids, ids, st.none() | message_ids),
-    st.builds(c.Seek, ids, ids, st.none() | message_ids, st.none() | st.integers(0, 2**63 - 1)),
-    st.builds(c.ConsumerStats, ids, ids),
-    st.builds(c.ConsumerStatsResponse, ids, codes, text, st.floats(allow_nan=False)),
-    st.builds(c.Success, ids),
-    st.builds(c.Error, ids, st.integers(0, 30), text),
-    st.builds(c.ReachedEndOfTopic, ids),
-    st.builds(c.TopicMigrated, ids, st.sampled_from(c.ResourceType), maybe_text, maybe_text),
-    st.builds(c.ActiveConsumerChange, ids, st.booleans()),
-    st.builds(c.Ack, ids, st.sampled_from(c.AckType), st.lists(message_ids, max_size=3).map(tuple), st.none() | ids),
-    st.builds(
-        c.Ack,
-        ids,
-        st.just(c.AckType.Individual),
-        st.lists(message_ids, min_size=1, max_size=1).map(tuple),
-        validation_error=st.sampled_from(c.ValidationError),
-    ),
-    st.builds(c.RedeliverUnacknowledgedMessages, ids, st.lists(message_ids, max_size=3).map(tuple)),
-    st.builds(c.AckResponse, ids, codes, text, st.none() | ids),
-    st.builds(
-        c.Producer,
-        text,
-        ids,
-        ids,
-        maybe_text,
-        st.none() | st.booleans(),
-        st.none() | schemas,
-        st.none() | ids,
-        st.none() | st.booleans(),
-        st.none() | st.sampled_from(c.ProducerAccessMode),
-        st.none() | ids,
-        st.none() | st.booleans(),
-    ),
-    st.builds(c.ProducerSuccess, ids, text, ids, st.binary(max_size=9), st.none() | ids, st.booleans()),
-    st.builds(
-        c.Send,
-        st.integers(0, 2**63 - 1),
-        ids,
-        st.binary(min_size=1, max_size=50).map(memoryview),
-        st.integers(0, 2**31 - 1),
-        st.none() | whole,
-        st.none() | whole,
-        st.none() | whole,
-        st.booleans(),
-    ),
-    st.builds(c.SendReceipt, ids, ids, st.none() | message_ids, ids),
-    st.builds(c.SendError, ids, ids, st.integers(0, 30), text),
-    st.builds(c.CloseProducer, ids, ids, maybe_text, maybe_text),
-    st.builds(c.TcClientConnectRequest, ids, ids),
-    st.builds(c.TcClientConnectResponse, ids, codes, text),
-    st.builds(c.NewTxn, ids, ids, ids),
-    st.builds(c.NewTxnResponse, ids, ids, ids, codes, text),
-    st.builds(c.AddPartitionToTxn, ids, ids, ids, st.lists(text, max_size=3).map(tuple)),
-    st.builds(c.AddPartitionToTxnResponse, ids, ids, ids, codes, text),
-    st.builds(c.EndTxn, ids, ids, ids, st.sampled_from(c.TxnAction)),
-    st.builds(c.EndTxnResponse, ids, ids, ids, codes, text),
-    st.builds(
-        c.Message,
-        st.integers(0, 2**63 - 1),
-        ids,
-        ids,
-        st.integers(0, 2**32 - 1),
-        st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3).map(tuple),
-        st.binary(min_size=1, max_size=50).map(memoryview),
-    ),
+    *(any_of(kind) for kind in c.COMMAND_TYPES if kind not in (c.Send, c.Message, c.AckEntries)),
+    st.builds(c.Send, whole, ids, body, st.integers(0, 2**31 - 1), *[st.none() | whole] * 3, st.booleans()),
+    st.builds(c.Message, whole, ids, ids, st.integers(0, 2**32 - 1), st.lists(INT64, max_size=3).map(tuple), body),
 )
 
 

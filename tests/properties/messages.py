@@ -1,0 +1,45 @@
+"""Any messages of a protocol, by the annotations of their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+from hypothesis import strategies as st
+
+from spark_mq_source.core import protobuf
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+VALUES: Mapping[int, st.SearchStrategy[Any]] = {
+    FieldDescriptorProto.TYPE_INT32: INT32,
+    FieldDescriptorProto.TYPE_UINT32: st.integers(0, 2**32 - 1),
+    FieldDescriptorProto.TYPE_INT64: INT64,
+    FieldDescriptorProto.TYPE_UINT64: INT64,
+    FieldDescriptorProto.TYPE_BOOL: st.booleans(),
+    FieldDescriptorProto.TYPE_DOUBLE: st.floats(allow_nan=False),
+    FieldDescriptorProto.TYPE_STRING: TEXT,
+    FieldDescriptorProto.TYPE_BYTES: st.binary(max_size=50),
+}
+
+
+@cache
+def any_of(kind: type, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Messages of a class, with these values of the fields that are not on the wire, or not any value."""
+    return st.builds(kind, **{field.name: _values(field) for field in protobuf._fields_of(kind)} | given)
+
+
+def _values(field: protobuf._Field) -> st.SearchStrategy[Any]:
+    if field.wire_type is None:
+        values = st.deferred(lambda: any_of(field.kind))  # a message may contain itself
+    elif issubclass(field.kind, IntEnum):
+        values = st.sampled_from(field.kind)
+    else:
+        values = VALUES[field.wire_type]
+    if field.label == protobuf._REPEATED:
+        return st.lists(values, max_size=3).map(tuple)
+    return st.none() | values if field.label == protobuf._OPTIONAL and field.default is None else values
