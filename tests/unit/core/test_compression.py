@@ -120,8 +120,7 @@ def test_a_missing_package_is_named_with_its_extra(
     codec: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr(compression, "_decompressors", {})
-    monkeypatch.setattr(compression, "_compressors", {})
+    compression._loaded.cache_clear()
     with pytest.raises(UnsupportedFeatureError, match=rf"install spark-mq-source\[{extra}\] on every executor"):
         decompress(codec, b"", 0)
     with pytest.raises(UnsupportedFeatureError, match=rf"install spark-mq-source\[{extra}\] on every executor"):
