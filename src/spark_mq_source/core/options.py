@@ -29,14 +29,9 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, overload
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from spark_mq_source.core.errors import OptionError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -153,11 +148,10 @@ class Described(NamedTuple):
     section: Section
 
 
-@overload
 def option(
     doc: str,
     *,
-    default: T,
+    default: Any = dataclasses.MISSING,  # noqa: ANN401 - of the field's type
     default_text: str | None = None,
     scope: Scope = READ | STREAM,
     secret: bool = False,
@@ -166,36 +160,7 @@ def option(
     parse: Callable[[str], Any] | None = None,
     unit: str = "",
     section: Section | None = None,
-) -> T: ...
-
-
-@overload
-def option(
-    doc: str,
-    *,
-    scope: Scope = READ | STREAM,
-    secret: bool = False,
-    check: Callable[[Any], object] | None = None,
-    name: str | None = None,
-    parse: Callable[[str], Any] | None = None,
-    unit: str = "",
-    section: Section | None = None,
-) -> Any: ...  # noqa: ANN401 - a required option has the type of its field
-
-
-def option(
-    doc: str,
-    *,
-    default: Any = dataclasses.MISSING,
-    default_text: str | None = None,
-    scope: Scope = READ | STREAM,
-    secret: bool = False,
-    check: Callable[[Any], object] | None = None,
-    name: str | None = None,
-    parse: Callable[[str], Any] | None = None,
-    unit: str = "",
-    section: Section | None = None,
-) -> Any:
+) -> Any:  # noqa: ANN401 - of the field's type
     """Declare an option: a field of a frozen dataclass that inherits `Options`.
 
     Args:
@@ -218,49 +183,20 @@ def option(
 INT32_MAX: Final = (1 << 31) - 1
 
 
-def duration_option(
-    doc: str,
-    default: str | None,
-    *,
-    default_text: str | None = None,
-    scope: Scope = READ | STREAM,
-    least: str = "1ms",
-    check: Callable[[Any], object] | None = None,
-    section: Section | None = None,
-) -> Any:  # noqa: ANN401 - as `option`
+def duration_option(doc: str, default: str | None, *, least: str = "1ms", **more: Any) -> Any:  # noqa: ANN401
     """Declare an option in milliseconds: the field's name ends in ``_ms``, the option's name does not.
 
     Args:
         doc: see `option`.
         default: a duration as text, such as ``30s``, or None.
-        default_text: see `option`; the default itself unless given.
-        scope: see `option`.
         least: the shortest valid duration, as text; the longest is the largest int32.
-        check: replaces the check of these limits.
-        section: see `option`.
+        more: further arguments of `option`; a `check` replaces the check of these limits.
     """
-    return option(
-        doc,
-        default=None if default is None else parse_duration_ms(default),
-        default_text=default_text or (None if default is None else f"`{default}`"),
-        scope=scope,
-        unit="_ms",
-        parse=parse_duration_ms,
-        check=check or between(parse_duration_ms(least), INT32_MAX, f"from {least} to 24 days"),
-        section=section,
-    )
+    check = between(parse_duration_ms(least), INT32_MAX, f"from {least} to 24 days")
+    return _quantity(doc, default, parse_duration_ms, {"unit": "_ms", "check": check} | more)
 
 
-def size_option(
-    doc: str,
-    default: str | None,
-    *,
-    least: str = "1",
-    most: str = "2g",
-    default_text: str | None = None,
-    scope: Scope = READ | STREAM,
-    section: Section | None = None,
-) -> Any:  # noqa: ANN401 - as `option`
+def size_option(doc: str, default: str | None, *, least: str = "1", most: str = "2g", **more: Any) -> Any:  # noqa: ANN401
     """Declare an option in bytes.
 
     Args:
@@ -268,19 +204,17 @@ def size_option(
         default: a size as text, such as ``64m``, or None.
         least: the smallest valid size, as text.
         most: the largest valid size, as text; ``2g`` means the largest int32.
-        default_text: see `option`; the default itself unless given.
-        scope: see `option`.
-        section: see `option`.
+        more: further arguments of `option`.
     """
-    return option(
-        doc,
-        default=None if default is None else parse_size_bytes(default),
-        default_text=default_text or (None if default is None else f"`{default}`"),
-        scope=scope,
-        parse=parse_size_bytes,
-        check=between(parse_size_bytes(least), min(parse_size_bytes(most), INT32_MAX), f"from {least} to {most}"),
-        section=section,
-    )
+    check = between(parse_size_bytes(least), min(parse_size_bytes(most), INT32_MAX), f"from {least} to {most}")
+    return _quantity(doc, default, parse_size_bytes, {"check": check} | more)
+
+
+def _quantity(doc: str, default: str | None, parse: Callable[[str], int], more: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Declare an option whose default is a text to parse, which the reference shows."""
+    if default is not None:
+        more = {"default_text": f"`{default}`"} | more
+    return option(doc, default=None if default is None else parse(default), parse=parse, **more)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
