@@ -19,12 +19,10 @@ from spark_mq_source.core._columns_python import column_overflow, layout_of, par
 from spark_mq_source.core.columns import (
     MAX_COLUMN_BYTES,
     fixed_row_bytes,
-    fixed_width_array,
     is_text,
     is_text_or_binary,
     map_array,
     struct_array,
-    variable_width_array,
 )
 
 
@@ -244,7 +242,7 @@ class Columns:
         column.rows = 0
         if column.width:
             data = hand_over(cython.cast(cython.pp_void, cython.address(column.data)), rows * column.width)
-            return fixed_width_array(type_, rows, data, validity, nulls)
+            return pa.Array.from_buffers(type_, rows, [validity, data], null_count=nulls)
         offsets = hand_over(cython.cast(cython.pp_void, cython.address(column.offsets)), (rows + 1) * 4)
         used: cython.Py_ssize_t = column.used
         column.used = 0
@@ -256,7 +254,7 @@ class Columns:
             data = hand_over(cython.cast(cython.pp_void, cython.address(column.data)), used)
         column.hint = used + used // 8
         column.capacity = 0
-        return variable_width_array(type_, rows, offsets, data, validity, nulls)
+        return pa.Array.from_buffers(type_, rows, [validity, offsets, data], null_count=nulls)
 
 
 @cython.cfunc

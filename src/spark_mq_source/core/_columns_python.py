@@ -10,7 +10,6 @@ import pyarrow as pa
 from spark_mq_source.core.columns import (
     MAX_COLUMN_BYTES,
     ConstantColumn,
-    array_of,
     fixed_row_bytes,
     is_text,
     is_text_or_binary,
@@ -88,12 +87,12 @@ class Columns:
                 array = self._constant[field.name].take(self.rows)
             elif pa.types.is_struct(field.type):
                 array = struct_array(
-                    field.type, [array_of(self._cells[name], type_) for name, type_, _ in parts_of(field)]
+                    field.type, [pa.array(self._cells[name], type_) for name, type_, _ in parts_of(field)]
                 )
             elif pa.types.is_map(field.type):
                 array = map_array_of(self._cells[field.name], field.type)
             else:
-                array = array_of(self._cells[field.name], field.type)
+                array = pa.array(self._cells[field.name], field.type)
             arrays.append(array)
         self._start_over()
         return arrays

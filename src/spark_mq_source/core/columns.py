@@ -1,8 +1,7 @@
 """Arrow columns of a RecordBatch, built from the values that a decoder collected, for every format.
 
-Compiled loops pass raw buffers (`fixed_width_array`, `variable_width_array`, `struct_array`, `map_array`): nothing is
-copied, and the arrays keep the buffers alive. Python loops pass lists (`array_of`, `map_array_of`). Columns with one
-value in all rows, such as the topic's name, are `ConstantColumn`.
+Compiled loops pass raw buffers: nothing is copied, and the arrays keep the buffers alive. Python loops pass lists.
+Columns with one value in all rows, such as the topic's name, are `ConstantColumn`.
 
 Every array, children included, takes its type from the schema that Spark gave. Spark compares schemas with
 ``pa.Schema.equals``, which also compares the names and nullability of the inner fields of maps and structs.
@@ -208,48 +207,10 @@ class ConstantColumn:
         # From buffers: pa.scalar and pa.array import pandas if it is installed, which takes a worker seconds.
         data = pa.py_buffer(self._cell * rows)
         if not is_text(self._type):
-            return fixed_width_array(self._type, rows, data)
+            return pa.Array.from_buffers(self._type, rows, [None, data])
         width = len(self._cell)
         offsets = array("i", range(0, (rows + 1) * width, width) if width else bytes(4 * (rows + 1)))
-        return variable_width_array(self._type, rows, pa.py_buffer(offsets), data)
-
-
-def fixed_width_array(
-    type_: pa.DataType, rows: int, data: pa.Buffer, validity: pa.Buffer | None = None, null_count: int = 0
-) -> pa.Array:
-    """Make an array of numbers or timestamps over `data`, of `rows` values as wide as the type.
-
-    Args:
-        type_: the array's type, from the schema.
-        rows: number of rows.
-        data: the values; at least `rows` of them.
-        validity: one bit per row, least significant first; None if no row is NULL.
-        null_count: number of zero bits in `validity`.
-    """
-    return pa.Array.from_buffers(type_, rows, [validity, data], null_count=null_count)
-
-
-def variable_width_array(
-    type_: pa.DataType,
-    rows: int,
-    offsets: pa.Buffer,
-    data: pa.Buffer,
-    validity: pa.Buffer | None = None,
-    null_count: int = 0,
-) -> pa.Array:
-    """Make a binary or string array over `offsets` (int32, `rows` + 1 of them) and `data`.
-
-    For strings the bytes must already be known to be UTF-8.
-
-    Args:
-        type_: the array's type, from the schema.
-        rows: number of rows.
-        offsets: the start of each row's bytes, and the end of the last row's.
-        data: the bytes of all rows.
-        validity: one bit per row, least significant first; None if no row is NULL.
-        null_count: number of zero bits in `validity`.
-    """
-    return pa.Array.from_buffers(type_, rows, [validity, offsets, data], null_count=null_count)
+        return pa.Array.from_buffers(self._type, rows, [None, pa.py_buffer(offsets), data])
 
 
 def struct_array(type_: pa.DataType, children: Sequence[pa.Array]) -> pa.Array:
@@ -319,7 +280,7 @@ def _array_of_cells(cells: Mapping[int, Any], rows: int, type_: pa.DataType) -> 
         return pa.nulls(rows, type_)
     if is_text_or_binary(type_):
         return text_array(cells, rows, type_)
-    return array_of(map(cells.get, range(rows)), type_)
+    return pa.array(map(cells.get, range(rows)), type_)
 
 
 # From buffers: pa.array imports pandas if it is installed, which takes a worker seconds.
@@ -341,8 +302,8 @@ def text_array(cells: Mapping[int, str | bytes | None], rows: int, type_: pa.Dat
             offsets.extend(array("i", [end]) * (row + 1 - len(offsets)))
             end += len(texts[-1])
     offsets.extend(array("i", [end]) * (rows + 1 - len(offsets)))
-    data = pa.py_buffer(b"".join(texts))
-    return variable_width_array(type_, rows, pa.py_buffer(offsets), data, pa.py_buffer(valid), rows - len(texts))
+    buffers = [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
+    return pa.Array.from_buffers(type_, rows, buffers, null_count=rows - len(texts))
 
 
 def int_array(numbers: Iterable[int], type_: pa.DataType) -> pa.Array:
@@ -353,12 +314,7 @@ def int_array(numbers: Iterable[int], type_: pa.DataType) -> pa.Array:
         [1, 2]
     """
     values = array("i" if type_.bit_width == 32 else "q", numbers)
-    return fixed_width_array(type_, len(values), pa.py_buffer(values))
-
-
-def array_of(values: Iterable[Any], type_: pa.DataType) -> pa.Array:
-    """Make an array of Python values; timestamps are integers in the type's unit, and None is NULL."""
-    return pa.array(values, type_)
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
 
 
 def map_array_of(rows: Sequence[Mapping[bytes, bytes]], type_: pa.DataType) -> pa.Array:

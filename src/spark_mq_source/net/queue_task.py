@@ -17,7 +17,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import fixed_width_array
+from spark_mq_source.core.columns import int_array
 from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.net.write_ahead import Slot, TaskLog
 
@@ -263,5 +263,4 @@ class Collector(ABC, Generic[InflowT]):
 
 def only_rows(batch: pa.RecordBatch, rows: array[int]) -> pa.RecordBatch:
     """Return rows of a batch by number; `rows` has 32-bit integers (`i`)."""
-    # From a buffer: pa.array imports pandas if it is installed.
-    return batch.take(fixed_width_array(pa.int32(), len(rows), pa.py_buffer(rows)))
+    return batch.take(int_array(rows, pa.int32()))

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import array_of
 from spark_mq_source.core.errors import UnwritableRowError
 from spark_mq_source.values.decoder import Decoded, reason_of
 
@@ -42,7 +41,7 @@ class RowDecoder:
                 except BadPayloadError as bad:
                     reasons[row] = bad.reason
             values.append(value)
-        return Decoded(array_of(values, self.type), reasons)
+        return Decoded(pa.array(values, self.type), reasons)
 
     def _read_row(self, payload: bytes) -> Any:  # noqa: ANN401 - of any type
         """Decode a payload.

@@ -40,7 +40,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_mq_source.core.columns import ConstantColumn, fixed_width_array
+from spark_mq_source.core.columns import ConstantColumn
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.values.decoder import Decoded, ValueDecoder
 
@@ -244,7 +244,7 @@ def _numbers(data: bytes, code: str) -> array[int]:
 
 
 def _array(numbers: array[int], type_: pa.DataType) -> pa.Array:
-    return fixed_width_array(type_, len(numbers), pa.py_buffer(numbers))
+    return pa.Array.from_buffers(type_, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _plain(code: str, type_: pa.DataType) -> _Layout:

@@ -20,10 +20,8 @@ import pyarrow as pa
 
 from spark_mq_source.core.columns import (
     ConstantColumn,
-    fixed_width_array,
     is_text,
     record_batch,
-    variable_width_array,
 )
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
@@ -399,13 +397,10 @@ class _Projection:
         column = batch.column(field.name)
         if column.type == field.type:
             return column
-        if not pa.types.is_timestamp(field.type):
-            _, offsets, data = column.buffers()
-            converted = variable_width_array(field.type, batch.num_rows, offsets, data)
-            if is_text(field.type):
-                self._check_text(batch, converted)
-            return converted
-        return fixed_width_array(field.type, batch.num_rows, column.buffers()[1])
+        converted = column.view(field.type)
+        if is_text(field.type):
+            self._check_text(batch, converted)
+        return converted
 
     def _check_text(self, batch: pa.RecordBatch, column: pa.Array) -> None:
         try:

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import fixed_width_array, record_batch, variable_width_array
+from spark_mq_source.core.columns import int_array, record_batch
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -47,11 +47,11 @@ def log_batch(messages: Sequence[Message], counts: Sequence[int]) -> pa.RecordBa
     ids = [b"%d:%d" % entry for entry in zip(ledgers, entries, strict=True)]
     arrays = [
         _texts(LOGGED.field(0).type, ids),
-        fixed_width_array(pa.int64(), rows, pa.py_buffer(array("q", ledgers))),
-        fixed_width_array(pa.int64(), rows, pa.py_buffer(array("q", entries))),
-        fixed_width_array(pa.int32(), rows, pa.py_buffer(array("i", [min(one, INT32_MAX) for one in redelivered]))),
+        int_array(ledgers, pa.int64()),
+        int_array(entries, pa.int64()),
+        int_array([min(one, INT32_MAX) for one in redelivered], pa.int32()),
         _texts(pa.binary(), list(map(_packed, ack_sets)) if any(ack_sets) else [b""] * rows),
-        fixed_width_array(pa.int32(), rows, pa.py_buffer(array("i", counts))),
+        int_array(counts, pa.int32()),
         _texts(pa.binary(), bodies),
     ]
     return record_batch(LOGGED, arrays, rows)
@@ -67,7 +67,7 @@ def _packed(ack_set: Sequence[int]) -> bytes:
 
 def _texts(type_: pa.DataType, values: Sequence[bytes | memoryview]) -> pa.Array:
     offsets = array("i", accumulate(map(len, values), initial=0))
-    return variable_width_array(type_, len(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(values)))
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
 
 
 @dataclass(slots=True)
