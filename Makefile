@@ -13,7 +13,7 @@ ENV := .make/env
 BIN := $(ENV)/bin
 OLDEST_ENV := .make/env-oldest
 OLDEST_BIN := $(OLDEST_ENV)/bin
-NATIVE_SOURCES := $(wildcard $(addprefix src/spark_mq_source/,core/_*_native.py core/*.pxd values/_*_native.py values/*.pxd values/*/_*_native.py values/*/*.pxd values/*/*.h $(addprefix */payload/,_*_native.py *.pxd *.h)))
+NATIVE_SOURCES := $(wildcard $(addprefix src/spark_mq_source/,core/_*_native.py core/*.pxd values/_*_native.py values/*.pxd values/*/_*_native.py values/*/*.pxd $(addprefix */payload/,_*_native.py *.pxd *.h)))
 BOOTSTRAP := tools/bootstrap.py
 # The tools of the compatibility environment, kept as new as in dev.txt.
 OLDEST_TOOLS := ^(pytest|pytest-timeout|cython|setuptools|pulsar-client|cryptography)==

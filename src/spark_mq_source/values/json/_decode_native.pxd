@@ -24,11 +24,9 @@ cdef extern from *:
     #define SPARK_MQ_HAS_WORDS 0
     #define spark_mq_first_byte(word) 0
     #endif
-    static const unsigned long long spark_mq_powers[8] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000};
     """
     const bint HAS_WORDS "SPARK_MQ_HAS_WORDS"
     int first_byte "spark_mq_first_byte"(unsigned long long word) nogil  # the lowest byte that is not 0
-    const unsigned long long powers "spark_mq_powers"[8]
 
 
 # Equal to `json.steps.Code`; `check_codes` compares them.
@@ -116,14 +114,6 @@ cdef inline bint is_digit(unsigned char character) noexcept nogil:
 
 
 cdef inline unsigned char *skip_digits(unsigned char *at, unsigned char *end) noexcept nogil:
-    cdef unsigned long long word, found
-    while HAS_WORDS and end - at >= 8:
-        memcpy(&word, at, 8)
-        word ^= 0x3030303030303030ULL
-        found = ((word + 0x7676767676767676ULL) | word) & 0x8080808080808080ULL
-        if found:
-            return at + first_byte(found)
-        at += 8
     while at < end and is_digit(at[0]):
         at += 1
     return at
@@ -131,34 +121,10 @@ cdef inline unsigned char *skip_digits(unsigned char *at, unsigned char *end) no
 
 cdef inline unsigned char *read_digits(unsigned char *at, unsigned char *end, unsigned long long *number) noexcept nogil:
     """Append digits to a number, modulo 2^64."""
-    cdef unsigned long long word, found
-    cdef int count
-    while HAS_WORDS and end - at >= 8:
-        memcpy(&word, at, 8)
-        word ^= 0x3030303030303030ULL
-        # Only the lowest byte found is reliable, as above.
-        found = ((word + 0x7676767676767676ULL) | word) & 0x8080808080808080ULL
-        if not found:
-            number[0] = number[0] * 100000000 + eight_digits(word)
-            at += 8
-            continue
-        count = first_byte(found)
-        if count:
-            number[0] = number[0] * powers[count] + eight_digits(word << (64 - 8 * count))
-        return at + count
     while at < end and is_digit(at[0]):
         number[0] = number[0] * 10 + (at[0] - c'0')
         at += 1
     return at
-
-
-cdef inline unsigned long long eight_digits(unsigned long long word) noexcept nogil:
-    """Return the number of eight digits, the first one in the lowest byte; combines pairs, then fours, then all."""
-    word = word * 10 + (word >> 8)
-    return (
-        (word & 0x000000FF000000FFULL) * 0x000F424000000064ULL
-        + (word >> 16 & 0x000000FF000000FFULL) * 0x0000271000000001ULL
-    ) >> 32
 
 
 cdef inline unsigned char *skip_word(

@@ -250,6 +250,8 @@ class JsonDecoder(RowDecoder):
                 if slot < 0:
                     if at < end and at[0] == 0x22:
                         at = skip_string(at, end, cython.address(is_escaped))
+                    elif at < end and is_digit(at[0]):
+                        at = skip_number(at, end)
                     else:
                         at = _skip_value(at, end, depth)
                 else:
