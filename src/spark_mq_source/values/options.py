@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -97,7 +97,7 @@ class TypedOptions(Options):
         for side, format_ in (("value", value_format), ("key", getattr(self, "key_format", RAW))):
             if (format_ == "protobuf") != (f"{side}_message" in given):
                 yield f"{side}Format=protobuf and {side}Message go together: set both"
-            yield from (_write_problems if scope == WRITE else _schema_problems)(side, format_, given)
+            yield from _schema_problems(side, format_, scope, has_schema=f"{side}_schema" in given)
         if scope != WRITE and self.flatten and value_format not in (AUTO, *DEFINED):
             yield f"flatten needs values with fields: set valueFormat to {' or '.join(DEFINED)}, not {value_format}"
 
@@ -142,22 +142,15 @@ def typed_read_of(options: TypedOptions) -> TypedRead | None:
     return TypedRead(value, key, flatten=options.flatten)
 
 
-def _schema_problems(side: str, format_: str, given: Sequence[str] | frozenset[str]) -> Iterator[str]:
-    has_schema = f"{side}_schema" in given
-    if has_schema and format_ not in DEFINED:
+def _schema_problems(side: str, format_: str, scope: Scope, *, has_schema: bool) -> Iterator[str]:
+    if scope == WRITE and format_ == AUTO:
+        yield f"{side}Format={format_} is for reading: name another encoding to write"
+    elif has_schema and format_ not in DEFINED:
         hint = ": the registry has the schema" if format_ == AUTO else f": set {side}Format to avro, json or protobuf"
         yield f"{side}Schema has no meaning with {side}Format={format_}{hint}"
-    if not has_schema and format_ in ("avro", "protobuf"):
+    elif not has_schema and (format_ == "protobuf" or (scope != WRITE and format_ == "avro")):
+        # Of avro, a write derives it.
         yield f"{side}Format={format_} needs {side}Schema"
-
-
-def _write_problems(side: str, format_: str, given: frozenset[str]) -> Iterator[str]:
-    if format_ == AUTO:
-        yield f"{side}Format={format_} is for reading: name another encoding to write"
-    elif format_ == "protobuf" and f"{side}_schema" not in given:
-        yield f"{side}Format={format_} needs {side}Schema"
-    elif f"{side}_schema" in given and format_ not in DEFINED:
-        yield f"{side}Schema has no meaning with {side}Format={format_}: set {side}Format to avro, json or protobuf"
 
 
 def typed_write_of(options: TypedOptions, *, registers: bool = False) -> TypedWrite | None:
