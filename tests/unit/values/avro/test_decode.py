@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, date, datetime
+from datetime import date, datetime, timezone
 
 import fastavro
 import pyarrow as pa
