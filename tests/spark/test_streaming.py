@@ -122,7 +122,8 @@ def test_a_stream_of_pulsar_spark_goes_on_behind_its_last_batch(
         file.write_text("\n".join([*file.read_text().splitlines()[:2], json.dumps(ends)]))
     migrated_checkpoint(old, sink.folder / "checkpoint")
     feed.publish(values[40:])
-    sink.run(spark, feed.options)
+    for _ in range(2):  # before Spark 4.2 the first of these ends after the interrupted batch
+        sink.run(spark, feed.options)
     assert sink.batches == [20, 20]
     assert sorted(int(message.value) for message in sink.messages) == list(range(20, 60))
 
