@@ -31,6 +31,7 @@ import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Reader;
+import org.apache.pulsar.client.api.ReaderBuilder;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
@@ -138,6 +139,11 @@ public class JavaClient {
         if (request.hasNonNull("chunkBytes")) {
             builder.enableChunking(true).chunkMaxMessageSize(request.get("chunkBytes").asInt());
         }
+        if (request.hasNonNull("publicKeys")) {
+            Map<String, String> keys = keys(request.get("publicKeys"));
+            builder.defaultCryptoKeyReader(keys);
+            keys.keySet().forEach(builder::addEncryptionKey);
+        }
         if (request.hasNonNull("producer")) {
             builder.producerName(request.get("producer").asText());
         }
@@ -234,8 +240,12 @@ public class JavaClient {
 
     private static ArrayNode consume(JsonNode request) throws Exception {
         ArrayNode messages = JSON.createArrayNode();
-        try (Reader<byte[]> reader = client(request).newReader()
-                .topic(request.get("topic").asText()).startMessageId(MessageId.earliest).create()) {
+        ReaderBuilder<byte[]> builder = client(request).newReader()
+                .topic(request.get("topic").asText()).startMessageId(MessageId.earliest);
+        if (request.hasNonNull("privateKeys")) {
+            builder.defaultCryptoKeyReader(keys(request.get("privateKeys")));
+        }
+        try (Reader<byte[]> reader = builder.create()) {
             for (int left = request.get("count").asInt(); left > 0; left--) {
                 Message<byte[]> message = reader.readNext(60, TimeUnit.SECONDS);
                 if (message == null) {
@@ -245,6 +255,13 @@ public class JavaClient {
             }
         }
         return messages;
+    }
+
+    /** Addresses of keys in files, by name. */
+    private static Map<String, String> keys(JsonNode paths) {
+        Map<String, String> keys = new HashMap<>();
+        paths.fields().forEachRemaining(one -> keys.put(one.getKey(), "file://" + one.getValue().asText()));
+        return keys;
     }
 
     /** A class of an application. */

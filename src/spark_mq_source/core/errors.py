@@ -201,7 +201,7 @@ class CorruptMessageError(MQSourceError):
 
 
 class EncryptedMessageError(CorruptMessageError):
-    """A message with an encrypted payload, if `onEncrypted` does not allow it."""
+    """A message with an encrypted payload, if there is no key for it and `cryptoFailureAction` is `FAIL`."""
 
 
 class UnwritableRowError(MQSourceError):

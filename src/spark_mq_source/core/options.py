@@ -58,6 +58,7 @@ class Section(StrEnum):
 
     CONNECT = "Connect"
     AUTHENTICATE = "Authenticate and encrypt"
+    ENCRYPT = "Encrypt payloads end to end"
     CHOOSE = "Choose what to read"
     SHARE = "Share a subscription"
     DRAIN = "Drain a queue, and keep what was read"

@@ -27,8 +27,9 @@ class JavaClient(JavaProgram):
             broker: where.
             topic: full name.
             messages: keys of a mapping are value, key, keyBytes, orderingKey, eventTime (ms) and properties.
-            how: compression, batching, batchMessages, chunkBytes, producer, transaction, hashing; schema (PROTOBUF or
-                PROTOBUF_NATIVE) with schemaClass, a class of protobuf in the broker's libraries.
+            how: compression, batching, batchMessages, chunkBytes, producer, transaction, hashing; publicKeys, paths by
+                name; schema (PROTOBUF or PROTOBUF_NATIVE) with schemaClass, a class of protobuf in the broker's
+                libraries.
         """
         documents = [_document(m if isinstance(m, Mapping) else {"value": m}) for m in messages]
         return [tuple(i) for i in self._ask(broker, do="produce", topic=topic, messages=documents, **how)]
@@ -47,13 +48,13 @@ class JavaClient(JavaProgram):
         """
         self._ask(broker, do="produceTyped", topic=topic, messages=list(messages), kind=kind, pair=pair)
 
-    def consume(self, broker: PulsarUnderTest, topic: str, count: int) -> list[dict[str, Any]]:
-        """The first messages.
+    def consume(self, broker: PulsarUnderTest, topic: str, count: int, **how: Any) -> list[dict[str, Any]]:
+        """The first messages, decrypted with privateKeys, paths by name.
 
         Each has value, key, isBase64, orderingKey, properties, eventTime (0 for none), sequenceId, and the compression
         of its entry.
         """
-        return _messages(self._ask(broker, do="consume", topic=topic, count=count))
+        return _messages(self._ask(broker, do="consume", topic=topic, count=count, **how))
 
     def values(self, broker: PulsarUnderTest, topic: str, count: int, schema: str = "auto") -> list[str]:
         """The first values as texts, which the Java client decodes by a schema.

@@ -192,13 +192,13 @@ def test_an_encrypted_message_fails_or_passes_as_it_is(pulsar_format: PulsarForm
     )
     producer.send(b"secret words")
     producer.close()
-    with pytest.raises(EncryptedMessageError, match=r"pulsar-native.*onEncrypted=raw"):
+    with pytest.raises(EncryptedMessageError, match=r"pulsar-native.*cryptoFailureAction=CONSUME"):
         pulsar_format.read(topic)
-    (value,) = pulsar_format.read(topic, onEncrypted="raw").column("value").to_pylist()
+    (value,) = pulsar_format.read(topic, cryptoFailureAction="CONSUME").column("value").to_pylist()
     assert b"secret words" not in value
     # Decrypted with what the column has, and what compression and batching had made of it undone.
     schema = arrow_schema_of({"encryption_context": COLUMNS.readable["encryption_context"][0]})
-    options = pulsar_format.options(topic, onEncrypted="raw")
+    options = pulsar_format.options(topic, cryptoFailureAction="CONSUME")
     (task,) = plan_batch(options)
     (context,) = [b.column(0)[0].as_py() for b in read_range(options, task, schema)]
     (wrapped,) = context["keys"]

@@ -16,7 +16,7 @@ from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.pulsar.client.session import authentication_of
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position
-from spark_mq_source.pulsar.options import OnEncrypted, PulsarOptions, parse_service_url, parse_topics_pattern
+from spark_mq_source.pulsar.options import PulsarOptions, parse_service_url, parse_topics_pattern
 from spark_mq_source.values.encodings import Encoding, TypedRead
 from spark_mq_source.values.options import typed_read_of
 
@@ -149,7 +149,7 @@ def test_defaults():
     assert options.ending_at(T) == LATEST
     assert (options.fail_on_data_loss, options.tls_verify_hostname) == (True, True)
     assert (options.pushdown, options.read_compacted) == (False, False)
-    assert (options.on_encrypted, options.on_corrupt) == (OnEncrypted.FAIL, OnCorrupt.FAIL)
+    assert (options.on_encrypted, options.on_corrupt) == ("fail", OnCorrupt.FAIL)
     assert (options.operation_timeout_ms, options.connect_timeout_ms, options.keep_alive_interval_ms) == (
         30_000,
         10_000,
@@ -201,7 +201,7 @@ def test_every_option_of_the_reader_can_be_set():
         authBasicPassword="p",
         minPartitions="8",
         failOnDataLoss="false",
-        onEncrypted="raw",
+        cryptoFailureAction="CONSUME",
         onCorrupt="null",
         pushdown="true",
         readCompacted="true",

@@ -73,6 +73,7 @@ class Producers(Topics):
             producer_access_mode=mode or None,
             txn_enabled=self._options.delivery_guarantee is DeliveryGuarantee.TRANSACTION or None,
             topic_epoch=topic_epoch,
+            encrypted=self._is_encrypted,
         )
         waits = mode is commands.ProducerAccessMode.WaitForExclusive
         if epoch and not self._options.create_topic and is_persistent(topic_partition.topic):
@@ -143,7 +144,7 @@ class Producers(Topics):
                 at: sessions[at].open_producer(
                     producers[at][0],
                     _NullProducerEvents(),
-                    partial(self._create_producer, at, *producers[at], 0, schema=schema),
+                    partial(self._create_producer, at, *producers[at], 0, schema=schema, encrypted=self._is_encrypted),
                 )
                 for at in names
             }
@@ -153,6 +154,11 @@ class Producers(Topics):
             # Only once it is open; a lost connection has closed it.
             sessions[at].close_producer(producers[at][0])
         return {at: opened.last_sequence_id for at, opened in found.items()}
+
+    @property
+    def _is_encrypted(self) -> bool | None:
+        # A namespace may require encryption of its producers; the default is not sent.
+        return bool(self._options.public_key_names) or None
 
     @staticmethod
     def _create_producer(

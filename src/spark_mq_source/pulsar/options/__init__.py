@@ -10,6 +10,7 @@ from spark_mq_source.core.options import READ, STREAM, WRITE, Scope, fields_of, 
 from spark_mq_source.core.shared_options import BatchOptions, CorruptOptions, DrainOptions, PaceOptions, parse_one_of
 from spark_mq_source.pulsar.offsets import parse_topic, split_partition
 from spark_mq_source.pulsar.options.connection import ConnectionOptions, parse_service_url
+from spark_mq_source.pulsar.options.encryption import EncryptionOptions
 from spark_mq_source.pulsar.options.keys import PULSAR_SPARK, KeyOptions, KeyValueEncodingType
 from spark_mq_source.pulsar.options.queue import (
     SHARED_TYPES,
@@ -23,7 +24,6 @@ from spark_mq_source.pulsar.options.queue import (
     parse_properties,
 )
 from spark_mq_source.pulsar.options.reading import (
-    OnEncrypted,
     RangeOptions,
     ReadOptions,
     TopicOptions,
@@ -38,7 +38,7 @@ from spark_mq_source.values.options import AUTO, DEFINED, RAW, TypedOptions
 
 __all__ = [
     "PULSAR_SPARK", "SHARED_TYPES", "AckMode", "DeliveryGuarantee", "InitialPosition", "KeySharedMode",
-    "KeyValueEncodingType", "OnEncrypted", "OnMaxRedeliver", "PulsarOptions", "SubscriptionType", "TopicsPattern",
+    "KeyValueEncodingType", "OnMaxRedeliver", "PulsarOptions", "SubscriptionType", "TopicsPattern",
     "parse_properties", "parse_service_url", "parse_topics_pattern",
 ]  # fmt: skip
 
@@ -58,6 +58,7 @@ _NEEDS_STORAGE: Final = (
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PulsarOptions(
     ConnectionOptions,
+    EncryptionOptions,
     TopicOptions,
     RangeOptions,
     ReadOptions,
@@ -109,6 +110,8 @@ class PulsarOptions(
         "batchingMaxBytes": ("pulsar.producer.batchingMaxBytes",),
         "batchingMaxMessages": ("pulsar.producer.batchingMaxMessages",),
         "chunking": ("pulsar.producer.chunkingEnabled",),
+        "encryptionKeys": ("pulsar.producer.encryptionKeys",),
+        "cryptoFailureAction": ("pulsar.reader.cryptoFailureAction", "pulsar.producer.cryptoFailureAction"),
         "sendTimeout": ("pulsar.producer.sendTimeoutMs",),
         "producerName": ("pulsar.producer.producerName",),
         "readCompacted": ("pulsar.reader.readCompacted",),

@@ -77,7 +77,7 @@ def _checked_url(text: str, parts: SplitResult) -> str:
     return text.rstrip("/")
 
 
-def _parse_function(text: str) -> str:
+def parse_function(text: str) -> str:
     """Check the name of a function, as ``module:function``, and return it.
 
     Raises:
@@ -154,7 +154,7 @@ class ConnectionOptions(TlsOptions):
         "writes; called at connect and each time the broker requests a new token.",
         default=None,
         scope=EVERYWHERE,
-        parse=_parse_function,
+        parse=parse_function,
     )
     auth_issuer_url: str | None = option(
         "Token issuer of OAuth 2.0 client credentials: `https://...`. Its token endpoint is taken from "

@@ -17,7 +17,6 @@ from spark_mq_source.core.options import (
     Options,
     Scope,
     Section,
-    StrEnum,
     at_least,
     between,
     duration_option,
@@ -46,13 +45,6 @@ _MAX_PATTERN: Final = 1000
 _REPEATED_REPETITION: Final = re.compile(
     r"\([^()]*(?:(?<![\\+*?}])[+*](?!\+)|\{[0-9]*,[0-9]*\}(?!\+))[^()]*\)(?:[+*](?!\+)|\{[0-9]*,)"
 )
-
-
-class OnEncrypted(StrEnum):
-    """Action for a message whose payload is encrypted."""
-
-    FAIL = "fail"
-    RAW = "raw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,12 +317,6 @@ class ReadOptions(Options):
         default_text="one task per topic-partition",
         check=at_least(1),
         section=Section.LIMIT,
-    )
-    on_encrypted: OnEncrypted = option(
-        "Action for an encrypted payload: `fail`, or `raw` for the ciphertext as `value`; the column "
-        "`encryption_context` then has the keys and parameters for decryption.",
-        default=OnEncrypted.FAIL,
-        section=Section.FAIL,
     )
     receiver_queue_messages: int = option(
         "Maximum number of messages that a broker may send ahead.",

@@ -102,7 +102,7 @@ class ChunkAssembly:
         num_chunks: int,
         total_bytes: int,
         position: tuple[int, int],
-        payload: bytes | memoryview,
+        payload: bytes | bytearray | memoryview,
     ) -> bytearray | None:
         """Add a chunk; return the whole message if this completes it, else None.
 

@@ -44,8 +44,8 @@ COLUMNS: Final = ColumnTable(
     Column("redelivery_count", ("int",), by_default=False,
            note="how often the broker had delivered it before, as far as it remembers; mostly 0 except from queues"),
     Column(ENCRYPTION_CONTEXT, (_ENCRYPTION_CONTEXT,), by_default=False,
-           note="with `onEncrypted=raw`: encrypted data keys, IV and how to decompress, unbatch and join chunks; NULL "
-           "if not encrypted"),
+           note="with `cryptoFailureAction=CONSUME`: encrypted data keys, IV and how to decompress, unbatch and join "
+           "chunks; NULL if not encrypted, or decrypted"),
     *CORRUPT_COLUMNS,
     Column("deliver_at", written_from=("timestamp", "timestamp_ntz"),
            write_note="delayed delivery, for consumers of Shared and Key_Shared subscriptions"),

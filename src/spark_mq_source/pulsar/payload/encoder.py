@@ -1,8 +1,8 @@
 """Encodes Arrow RecordBatches into the entries of a producer.
 
-`EntryEncoder` decides which rows share an entry, compresses, splits large messages into chunks and adds metadata and
-checksum. The loop over rows and bytes is `BatchPayload`, compiled in ``_encode_native``; ``_encode_python`` specifies
-it, with the rules for rows.
+`EntryEncoder` decides which rows share an entry, compresses, encrypts, splits large messages into chunks and adds
+metadata and checksum. The loop over rows and bytes is `BatchPayload`, compiled in ``_encode_native``;
+``_encode_python`` specifies it, with the rules for rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import uuid
 from array import array
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -26,6 +26,9 @@ from spark_mq_source.pulsar.payload.layout import ALONE, COMPRESSION_TYPES, TAKE
 from spark_mq_source.pulsar.protocol.commands import Send
 from spark_mq_source.pulsar.protocol.metadata import MessageMetadata, encode_metadata
 from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
+
+if TYPE_CHECKING:
+    from spark_mq_source.pulsar.payload.cipher import PayloadEncryptor
 
 encoding: Final = Implementation(_encode_python)
 
@@ -120,6 +123,7 @@ class EntryEncoder:
         schema_version: of the messages, from PRODUCER_SUCCESS; empty for none.
         txn_id: their transaction: the less and the more significant half of its id.
         numbering: returns the sequence ids of entries; None for the rows' own.
+        encryptor: encrypts payloads; None for none.
         implementation: ``native`` or ``python``; None for that of the environment variable, else the best available.
 
     Attributes:
@@ -155,6 +159,7 @@ class EntryEncoder:
         schema_version: bytes = b"",
         txn_id: tuple[int, int] | None = None,
         numbering: Numbering | None = None,
+        encryptor: PayloadEncryptor | None = None,
         implementation: str | None = None,
     ) -> None:
         self._producer_id = producer_id
@@ -167,6 +172,7 @@ class EntryEncoder:
         self._schema_version = schema_version
         self._txn_id = txn_id
         self._numbering = numbering
+        self._encryptor = encryptor
         # With `numbering`, attempts share names and ids: a message must not be assembled from chunks of several
         # attempts.
         self._uuid_end = "" if numbering is None else f"-{uuid.uuid4().hex}"
@@ -237,12 +243,15 @@ class EntryEncoder:
         if last > first:
             metadata["highest_sequence_id"] = last
         with payload.view() as view:
-            compressed = self._compressed(view, metadata)
-            head = _head_of(metadata, view if compressed is None else compressed)
-        if compressed is None:
+            changed = self._compressed(view, metadata)
+            if self._encryptor is not None:
+                self._encryptor.describe(metadata, now_ms)
+                changed = self._encryptor.encrypt(view if changed is None else changed, metadata)
+            head = _head_of(metadata, view if changed is None else changed)
+        if changed is None:
             body: bytes | memoryview = payload.take(head)
         else:
-            body = b"".join((head, compressed))
+            body = b"".join((head, changed))
             payload.clear()
         self._finish(first, body, rows, last if last > first else None)
 
@@ -278,13 +287,15 @@ class EntryEncoder:
         payload = self._compressed(value, metadata)
         if payload is None:
             payload = value
-        head = _head_of(metadata, payload)
-        if len(head) + len(payload) <= self._max_message_bytes:
-            self._finish(sequence_id, b"".join((head, payload)), 1, None)
+        if self._encryptor is not None:
+            self._encryptor.describe(metadata, now_ms)
+        body = self._body_of(metadata, payload)
+        if len(body) <= self._max_message_bytes:
+            self._finish(sequence_id, body, 1, None)
             return
         if not self._chunking:
             raise UnwritableRowError(
-                f"a message of {len(head) + len(payload)} bytes is larger than the {self._max_message_bytes} that the "
+                f"a message of {len(body)} bytes is larger than the {self._max_message_bytes} that the "
                 f"broker takes; set chunking=true to cut it into several entries, or raise the broker's maxMessageSize"
             )
         for body in self._chunks(metadata, payload, before):
@@ -308,7 +319,7 @@ class EntryEncoder:
         # The largest possible numbers, so that all chunks but the last have the same size.
         metadata["num_chunks_from_msg"] = metadata["chunk_id"] = INT32_MAX
         metadata["sequence_id"] = sequence_id + len(payload)
-        room = self._max_message_bytes - len(_head_of(metadata, b""))
+        room = self._max_message_bytes - len(self._body_of(metadata, b""))
         if room <= 0:
             raise UnwritableRowError(
                 f"a message's key and properties leave no room for its value within the {self._max_message_bytes} "
@@ -325,8 +336,13 @@ class EntryEncoder:
                 metadata["sequence_id"] = sequence_id + number
             else:
                 metadata["sequence_id"] = before if number < len(starts) - 1 else sequence_id
-            chunk = view[start : start + room]
-            yield b"".join((_head_of(metadata, chunk), chunk))
+            yield self._body_of(metadata, view[start : start + room])
+
+    def _body_of(self, metadata: MessageMetadata, payload: bytes | memoryview) -> bytes:
+        """Return an entry, encrypted if payloads are; `metadata` then has the keys already."""
+        if self._encryptor is not None:
+            payload = self._encryptor.encrypt(payload, metadata)
+        return b"".join((_head_of(metadata, payload), payload))
 
     def _metadata(self, sequence_id: int, now_ms: int) -> MessageMetadata:
         metadata = MessageMetadata(producer_name=self._producer_name, sequence_id=sequence_id, publish_time=now_ms)

@@ -23,11 +23,20 @@ def encryption_context_of(body: bytes | memoryview) -> tuple[dict[str, object], 
     Raises:
         CorruptMessageError: its metadata cannot be parsed.
     """
+    metadata, size = encryption_metadata_of(body)
+    return _context_of(metadata), size
+
+
+def encryption_metadata_of(body: bytes | memoryview) -> tuple[MessageMetadata, int]:
+    """Return the metadata of an encrypted entry, and its size in bytes; see `encryption_context_of`.
+
+    Raises:
+        CorruptMessageError: it cannot be parsed.
+    """
     try:
-        metadata, size = decode_metadata(memoryview(body))
+        return decode_metadata(memoryview(body))
     except CorruptMessageError as error:
         raise CorruptMessageError(f"the encryption metadata cannot be parsed: {error}") from error
-    return _context_of(metadata), size
 
 
 def _context_of(metadata: MessageMetadata) -> dict[str, object]:

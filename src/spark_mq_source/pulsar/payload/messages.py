@@ -10,8 +10,9 @@ The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces on
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -28,8 +29,13 @@ from spark_mq_source.pulsar.payload import _messages_python
 from spark_mq_source.pulsar.payload.chunks import ChunkAssembly, OrphanChunk
 from spark_mq_source.pulsar.payload.columns import COLUMNS, ENCRYPTION_CONTEXT
 from spark_mq_source.pulsar.payload.encoder import encoding
-from spark_mq_source.pulsar.payload.encryption import encryption_context_of
+from spark_mq_source.pulsar.payload.encryption import encryption_context_of, encryption_metadata_of
 from spark_mq_source.pulsar.payload.layout import BATCH, CHUNKED, COMPRESSED, COMPRESSION_TYPES, ENCRYPTED, MARKER
+
+if TYPE_CHECKING:
+    from spark_mq_source.pulsar.payload.cipher import PayloadDecryptor
+
+logger = logging.getLogger(__name__)
 
 MAX_IN_ENTRY: Final = 1 << 24
 """More messages than any entry holds: even a batch of empty ones within a frame has fewer."""
@@ -127,9 +133,10 @@ class EntryDecoder:
             ``value`` binary or string.
         topic: the column ``topic``.
         partition: the column ``partition``; -1 for a topic that is not partitioned.
-        on_encrypted: ``fail``, or ``raw``: an encrypted entry (message, batch or chunk) becomes one row, with the
-            ciphertext as value, as sent (compressed before it was encrypted), and the keys and parameters for
-            decryption in ``encryption_context``.
+        on_encrypted: the action for an encrypted entry (message, batch or chunk) that cannot be decrypted. ``fail``;
+            ``skip``: it gives no row; ``raw``: it becomes one row, with the ciphertext as value, as sent (compressed
+            before it was encrypted), and the keys and parameters for decryption in ``encryption_context``.
+        decryptor: decrypts payloads; None if there are no keys.
         on_corrupt: ``fail``; ``skip``: a corrupt entry gives no row; ``null``: it gives one row with NULL in every
             column but topic, partition and message_id (properties are empty), ``_error`` (the reason) and ``_corrupt``
             (the entry as sent). May be changed between entries.
@@ -143,6 +150,7 @@ class EntryDecoder:
     Attributes:
         on_corrupt: as above.
         corrupt_entries: number of entries skipped or returned as NULL.
+        discarded_entries: number of entries left out because they cannot be decrypted.
         entry_messages: announced number of messages of the last entry, at least 1: what it takes of the FLOW permits.
         orphan: set by a `decode` that found a chunk without its beginning; the caller resets it to None. If it is the
             last chunk of a message of the range, decoding the entries from its first chunk on again completes it.
@@ -171,6 +179,7 @@ class EntryDecoder:
         max_message_bytes: int,
         max_pending_chunk_bytes: int,
         on_encrypted: str = "fail",
+        decryptor: PayloadDecryptor | None = None,
         on_corrupt: str = "fail",
         verify_checksum: bool = True,
         max_batch_rows: int = WHOLE_ENTRY,
@@ -190,13 +199,16 @@ class EntryDecoder:
             max_rows=max_batch_rows,
         )
         self._schema = schema
-        self._is_raw = on_encrypted == "raw"
+        self._topic = topic
+        self._on_encrypted = on_encrypted
+        self._decryptor = decryptor
         self.on_corrupt = on_corrupt
         self._verify_checksum = verify_checksum
         self._max_message_bytes = max_message_bytes
         self._max_chunked_bytes = max(max_message_bytes, max_pending_chunk_bytes)
         self._chunks = ChunkAssembly(max_bytes=max_pending_chunk_bytes, topic=topic)
         self.corrupt_entries = 0
+        self.discarded_entries = 0
         self.entry_messages = 1
         self.orphan: OrphanChunk | None = None
 
@@ -250,7 +262,7 @@ class EntryDecoder:
 
         Raises:
             CorruptMessageError: the entry is corrupt, and `on_corrupt` is ``fail``.
-            EncryptedMessageError: its payload is encrypted, and `on_encrypted` is ``fail``.
+            EncryptedMessageError: its payload cannot be decrypted, and `on_encrypted` is ``fail``.
             UnsupportedFeatureError: its compression is unknown or not installed, it completes a chunked message larger
                 than `max_pending_chunk_bytes`, or a column would pass 2 GiB.
         """
@@ -306,21 +318,16 @@ class EntryDecoder:
         if flags & MARKER:
             return 0
         is_wanted = emit and (bool(flags & BATCH) or first_index <= 0 <= last_index)
-        if flags & ENCRYPTED:
-            if not emit:
-                return 0
-            if not self._is_raw:
-                raise EncryptedMessageError(
-                    "the payload is encrypted, and there is no key to read it; onEncrypted=raw passes on the ciphertext"
-                )
-            # The ciphertext of a batch is one row, so it is wanted as a whole.
-            if not first_index <= 0 <= last_index:
-                return 0
-            return self._append_encrypted(body, ledger_id, entry_id)
         payload: bytes | bytearray | memoryview | None = None
+        if flags & ENCRYPTED and (is_wanted or flags & CHUNKED):
+            payload = self._decrypted(body, ledger_id, entry_id, emit)
+            if payload is None:
+                # The ciphertext of a batch is one row, so it is wanted as a whole.
+                is_row = self._on_encrypted == "raw" and emit and first_index <= 0 <= last_index
+                return self._append_encrypted(body, ledger_id, entry_id) if is_row else 0
         max_bytes = self._max_message_bytes
         if flags & CHUNKED:
-            payload = self._add_chunk(ledger_id, entry_id, emit)
+            payload = self._add_chunk(ledger_id, entry_id, columns.payload() if payload is None else payload, emit)
             if payload is None:
                 return 0
             max_bytes = self._max_chunked_bytes
@@ -341,6 +348,31 @@ class EntryDecoder:
             return columns.append_batch(payload, ledger_id, entry_id, ack_set, first_index, last_index)
         return columns.append_single(payload, ledger_id, entry_id)
 
+    def _decrypted(self, body: bytes | memoryview, ledger_id: int, entry_id: int, emit: bool) -> bytes | None:
+        """Return the decrypted payload of the opened entry; None if there is no key for it and that is no error.
+
+        Raises:
+            CorruptMessageError: its metadata cannot be parsed.
+            EncryptedMessageError: there is no key for it, and `on_encrypted` is ``fail``.
+        """
+        try:
+            if self._decryptor is not None:
+                return self._decryptor.decrypt(self._columns.payload(), encryption_metadata_of(body)[0])
+            if emit and self._on_encrypted == "fail":
+                raise EncryptedMessageError(
+                    "the payload is encrypted, and there is no key to read it: set cryptoPrivateKeys or "
+                    "cryptoKeyReader; cryptoFailureAction=CONSUME passes on the ciphertext"
+                )
+        except EncryptedMessageError:
+            if emit and self._on_encrypted == "fail":
+                raise
+        if emit and self._on_encrypted == "skip":
+            if not self.discarded_entries:
+                where = f"{self._topic}: message {ledger_id}:{entry_id}"
+                logger.warning("%s and others cannot be decrypted: left out (cryptoFailureAction=DISCARD)", where)
+            self.discarded_entries += 1
+        return None
+
     def _append_encrypted(self, body: bytes | memoryview, ledger_id: int, entry_id: int) -> int:
         if ENCRYPTION_CONTEXT not in self._sparse:
             return self._columns.append_single(None, ledger_id, entry_id)
@@ -349,7 +381,9 @@ class EntryDecoder:
         self._sparse.put(ENCRYPTION_CONTEXT, self._columns.rows - 1, context, size)
         return appended
 
-    def _add_chunk(self, ledger_id: int, entry_id: int, emit: bool) -> bytearray | None:
+    def _add_chunk(
+        self, ledger_id: int, entry_id: int, chunk: bytes | bytearray | memoryview, emit: bool
+    ) -> bytearray | None:
         columns, chunks = self._columns, self._chunks
         try:
             payload = chunks.add(
@@ -358,7 +392,7 @@ class EntryDecoder:
                 columns.num_chunks,
                 columns.total_chunk_bytes,
                 (ledger_id, entry_id),
-                columns.payload(),
+                chunk,
             )
         except CorruptMessageError:
             if self.on_corrupt != "fail":

@@ -25,6 +25,8 @@ _METADATA_ERROR = 1
 _TOPIC_NOT_FOUND = 11
 _NO_NAMESPACE = "Namespace not found"
 """Broker 2.10.1's text with MetadataError for LOOKUP and PARTITIONED_METADATA of a missing namespace."""
+_ENCRYPTION_REQUIRED = "Encryption is required"
+"""The text with MetadataError for PRODUCER without encryption, if the namespace requires it (seen on 4.0.8)."""
 
 
 class _Code(NamedTuple):
@@ -102,6 +104,8 @@ def error_for_code(code: int, broker_message: str, context: str) -> BrokerError:
     words = " ".join(broker_message.split())
     if code == _METADATA_ERROR and words.startswith(_NO_NAMESPACE):
         kind, remedy = TopicNotFoundError, _CODES[_TOPIC_NOT_FOUND].remedy
+    if code == _METADATA_ERROR and words.startswith(_ENCRYPTION_REQUIRED):
+        kind, remedy = BrokerError, "set cryptoPublicKeys, or cryptoKeyReader with encryptionKeys"
     if len(words) > MAX_BROKER_MESSAGE_CHARACTERS:
         words = f"{words[:MAX_BROKER_MESSAGE_CHARACTERS]}..."
     sentence = f"the broker refused with {name} ({code}){': ' if words else ''}{words}; {remedy}"

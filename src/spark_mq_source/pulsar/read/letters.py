@@ -21,6 +21,7 @@ from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.dead_letters import ORIGIN_MESSAGE_ID, DeadLetters, RowWriter
 from spark_mq_source.core.errors import TooManyAttemptsError
 from spark_mq_source.core.sql_types import arrow_schema_of
+from spark_mq_source.pulsar.client.crypto_keys import decryptor_of
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import OnMaxRedeliver, PulsarOptions
 from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, java_topic
@@ -219,7 +220,7 @@ class QueueLetters:
             reasons: the reason for each entry.
 
         Raises:
-            EncryptedMessageError: an entry is encrypted, and `onEncrypted` is `fail`.
+            EncryptedMessageError: an entry cannot be decrypted, and `cryptoFailureAction` is `FAIL`.
             MQSourceError: the dead letter topic did not accept them.
         """
         schema = _schema_of((*self._dead.columns, ERROR, CORRUPT))
@@ -237,7 +238,7 @@ class QueueLetters:
         Raises:
             TooManyAttemptsError: a message was put off that often, and `onMaxRedeliver` is `fail`.
             CorruptMessageError: an entry is corrupt, so that its messages cannot be sent again.
-            EncryptedMessageError: an entry is encrypted, and `onEncrypted` is `fail`.
+            EncryptedMessageError: an entry cannot be decrypted, and `cryptoFailureAction` is `FAIL`.
             MQSourceError: the retry topic did not accept them.
         """
         limit = self._options.max_redeliver_count
@@ -269,6 +270,7 @@ class QueueLetters:
             topic=self._at.topic,
             partition=self._at.partition,
             on_encrypted=self._options.on_encrypted,
+            decryptor=decryptor_of(self._options),
             on_corrupt=on_corrupt,
             max_message_bytes=self._options.max_message_bytes,
             max_pending_chunk_bytes=self._options.max_pending_chunk_bytes,

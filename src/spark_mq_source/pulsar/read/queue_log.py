@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from spark_mq_source.core.columns import int_array, record_batch
 from spark_mq_source.core.options import INT32_MAX
+from spark_mq_source.pulsar.client.crypto_keys import decryptor_of
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.messages import EntryDecoder, EntryHead, HeadReader
@@ -161,6 +162,7 @@ class LogReader:
             topic=topic_partition.topic,
             partition=topic_partition.partition,
             on_encrypted=options.on_encrypted,
+            decryptor=decryptor_of(options),
             on_corrupt=options.on_corrupt,
             max_message_bytes=options.max_message_bytes,
             max_pending_chunk_bytes=options.max_pending_chunk_bytes,

@@ -37,6 +37,7 @@ from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Consumer
+from spark_mq_source.pulsar.client.crypto_keys import decryptor_of
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
 from spark_mq_source.pulsar.read.permits import BURST_BYTES, Permits
@@ -131,6 +132,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             topic=task.topic_partition.topic,
             partition=task.topic_partition.partition,
             on_encrypted=options.on_encrypted,
+            decryptor=decryptor_of(options),
             max_message_bytes=options.max_message_bytes,
             max_pending_chunk_bytes=options.max_pending_chunk_bytes,
             max_batch_rows=options.max_batch_rows,

@@ -28,7 +28,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_mq_source.core.columns import rows_by_topic
@@ -47,6 +47,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.crypto_keys import encryptor_of
 from spark_mq_source.pulsar.offsets import Position, TopicPartition, is_persistent, parse_topic
 from spark_mq_source.pulsar.options import DeliveryGuarantee
 from spark_mq_source.pulsar.payload.encoder import EntryEncoder, group_rows, hash_keys, open_rows
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.pulsar.client.session import Session
     from spark_mq_source.pulsar.options import PulsarOptions
+    from spark_mq_source.pulsar.payload.cipher import PayloadEncryptor
     from spark_mq_source.pulsar.payload.encoder import RowSource
 
 
@@ -865,6 +867,10 @@ class PulsarWriter:
             producer.encoder = self._encoder(producer, session, opened)
             self._open.append(producer)
 
+    @cached_property
+    def _encryptor(self) -> PayloadEncryptor | None:
+        return encryptor_of(self._options, _now_ms())
+
     def _encoder(self, producer: _Producer, session: Session, opened: commands.ProducerSuccess) -> EntryEncoder:
         options = self._options
         txn_id = None if self._transaction is None else self._transaction.join(producer.topic_partition)
@@ -882,6 +888,7 @@ class PulsarWriter:
             schema_version=opened.schema_version,
             txn_id=None if txn_id is None else (txn_id[1], txn_id[0]),
             numbering=producer.numbers,
+            encryptor=self._encryptor,
         )
 
     @staticmethod

@@ -460,7 +460,7 @@ def test_encrypted_messages_are_an_error_or_their_ciphertext(impl: str) -> None:
     }
     for body in bodies.values():
         for on_corrupt in ("fail", "skip", "null"):
-            with pytest.raises(EncryptedMessageError, match=r"message 7:5: .*onEncrypted=raw"):
+            with pytest.raises(EncryptedMessageError, match=r"message 7:5: .*cryptoFailureAction=CONSUME"):
                 rows_of(impl, body, on_corrupt=on_corrupt)
         assert rows_of(impl, body, (), 0, WHOLE_ENTRY, False) == []
         rows = rows_of(impl, body, on_encrypted="raw")

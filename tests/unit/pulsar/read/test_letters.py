@@ -53,6 +53,8 @@ def letters_of(writers: dict[str, Writer], **options: Any) -> QueueLetters:
         "max_redeliver_count": 2,
         "on_max_redeliver": OnMaxRedeliver.DEAD_LETTER,
         "on_encrypted": "fail",
+        "crypto_private_keys": None,
+        "crypto_key_reader": None,
         "max_message_bytes": 1 << 20,
         "max_pending_chunk_bytes": 1 << 20,
     } | options

@@ -1,0 +1,179 @@
+"""The keys of encrypted payloads: files, or a user's function; and the ciphers that use them.
+
+Keys are read on the machine that runs a task. No error contains a key.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
+from spark_mq_source.pulsar.options.encryption import EVERY_NAME, CryptoFailureAction, KeyFiles
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from spark_mq_source.pulsar.options.encryption import EncryptionOptions
+    from spark_mq_source.pulsar.payload.cipher import KeyReader, PayloadDecryptor, PayloadEncryptor
+
+logger = logging.getLogger(__name__)
+
+
+def encryptor_of(options: EncryptionOptions, now_ms: int) -> PayloadEncryptor | None:
+    """Return what encrypts the payloads of a write; None if they are not encrypted.
+
+    Args:
+        options: of the write.
+        now_ms: milliseconds since 1970.
+
+    Raises:
+        OptionError: a public key cannot be read, and `cryptoFailureAction` is `FAIL`.
+        UnsupportedFeatureError: the package cryptography is not installed.
+    """
+    names = options.public_key_names
+    if not names:
+        return None
+    try:
+        encryptor: PayloadEncryptor = _cipher().PayloadEncryptor(names, _key_reader(options), now_ms)
+    except OptionError as error:
+        if options.crypto_failure_action is CryptoFailureAction.FAIL:
+            raise
+        logger.warning("pulsar-native: messages are sent without encryption (cryptoFailureAction=SEND): %s", error)
+        return None
+    return encryptor
+
+
+def decryptor_of(options: EncryptionOptions) -> PayloadDecryptor | None:
+    """Return what decrypts the payloads of a read; None without keys.
+
+    Raises:
+        UnsupportedFeatureError: the package cryptography is not installed.
+    """
+    if options.crypto_private_keys is None and options.crypto_key_reader is None:
+        return None
+    decryptor: PayloadDecryptor = _cipher().PayloadDecryptor(_key_reader(options))
+    return decryptor
+
+
+def _cipher() -> ModuleType:
+    try:
+        from spark_mq_source.pulsar.payload import cipher  # noqa: PLC0415 - needs an extra
+    except ImportError as error:
+        raise UnsupportedFeatureError(
+            "end-to-end encryption needs the Python package cryptography: pip install 'spark-mq-source[encryption]' on "
+            "every executor"
+        ) from error
+    return cipher
+
+
+def _key_reader(options: EncryptionOptions) -> KeyReader:
+    if options.crypto_key_reader is not None:
+        return SuppliedKeys(options.crypto_key_reader)
+    return KeysInFiles(options.crypto_public_keys or (), options.crypto_private_keys or ())
+
+
+@dataclass(frozen=True, slots=True)
+class KeysInFiles:
+    """Keys in files.
+
+    Attributes:
+        public: paths of the public keys by name.
+        private: paths of the private keys by name.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile("w") as file:
+        ...     _ = file.write("a key in PEM")
+        ...     file.flush()
+        ...     KeysInFiles((("alice", file.name),), ()).public_key("alice")
+        (b'a key in PEM', {})
+    """
+
+    public: KeyFiles
+    private: KeyFiles
+
+    def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
+        """See `cipher.KeyReader`; a file has no metadata.
+
+        Raises:
+            OptionError: the file cannot be read.
+        """
+        return self._read("cryptoPublicKeys", self.public, name), {}
+
+    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
+        """See `cipher.KeyReader`.
+
+        Raises:
+            OptionError: the option has no file for the key, or it cannot be read.
+        """
+        del metadata
+        return self._read("cryptoPrivateKeys", self.private, name)
+
+    @staticmethod
+    def _read(option: str, files: KeyFiles, name: str) -> bytes:
+        paths = dict(files)
+        path = paths.get(name, paths.get(EVERY_NAME))
+        if path is None:
+            raise OptionError(f"{option} has no file for the key {name!r}")
+        try:
+            return Path(path).read_bytes()
+        except OSError as error:
+            raise OptionError(
+                f"{option}: {path} cannot be read ({error.strerror}); every executor needs it at this path"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class SuppliedKeys:
+    """Keys that a user's function returns.
+
+    Attributes:
+        function: its name, ``module:function``; see the option `cryptoKeyReader`.
+    """
+
+    function: str
+
+    def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
+        """See `cipher.KeyReader`.
+
+        Raises:
+            OptionError: the function does not exist on this machine, failed, or returned no key.
+        """
+        return self._call("public", name, {})
+
+    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
+        """See `cipher.KeyReader`.
+
+        Raises:
+            OptionError: as for `public_key`.
+        """
+        return self._call("private", name, metadata)[0]
+
+    def _call(self, kind: str, name: str, metadata: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+        module, _, path = self.function.partition(":")
+        try:
+            function: Callable[..., Any] = reduce(getattr, path.split("."), import_module(module))  # type: ignore[assignment]
+        except (ImportError, AttributeError) as error:
+            raise OptionError(
+                f"cryptoKeyReader={self.function!r}: not found here ({error}); every executor must be able to import "
+                f"it from its Python path"
+            ) from error
+        try:
+            found = function(kind, name, dict(metadata))
+        except Exception as error:  # noqa: BLE001 - whatever it is: neither its words nor its traceback may show a key
+            raise OptionError(
+                f"cryptoKeyReader={self.function!r} failed with {type(error).__name__} for the {kind} key {name!r}"
+            ) from None
+        pem, more = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+        data = pem.encode() if isinstance(pem, str) else pem
+        if not isinstance(data, bytes) or not data or not isinstance(more, Mapping):
+            raise OptionError(
+                f"cryptoKeyReader={self.function!r} returned no {kind} key {name!r} (but {type(found).__name__})"
+            )
+        return data, more
