@@ -123,8 +123,8 @@ class PulsarAdmin:
         self.request("POST", f"namespaces/{namespace}/deduplication", enabled)
 
     def require_encryption(self, namespace: str) -> None:
-        """Have the brokers refuse producers that do not encrypt."""
-        self.request("POST", f"/namespaces/{namespace}/encryptionRequired", True)
+        """Has the brokers refuse producers that do not encrypt."""
+        self.request("POST", f"namespaces/{namespace}/encryptionRequired", True)
 
     def grant(self, namespace: str, role: str, actions: Sequence[str]) -> None:
         """Grants a role some of produce, consume, functions, sources, sinks, packages in the namespace."""

@@ -145,13 +145,15 @@ class PayloadDecryptor:
             EncryptedMessageError: there is no private key for it, or it was changed after its encryption.
         """
         problems = []
+        # The views of Arrow's buffers have signed bytes, which the cipher does not take.
+        view = memoryview(payload).cast("B")
         for wrapped in metadata["encryption_keys"]:
             data_key = self._data_key(wrapped)
             if isinstance(data_key, str):
                 problems.append(data_key)
                 continue
             try:
-                return data_key.decrypt(metadata.get("encryption_param", b""), payload, None)
+                return data_key.decrypt(metadata.get("encryption_param", b""), view, None)
             except (InvalidTag, ValueError):
                 problems.append(f"key {wrapped['key']!r} is right, but the payload was changed after its encryption")
         raise EncryptedMessageError(f"the payload is encrypted and cannot be decrypted: {'; '.join(problems)}")

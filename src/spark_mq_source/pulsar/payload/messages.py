@@ -46,6 +46,11 @@ WHOLE_ENTRY: Final = INT32_MAX
 _SPARSE: Final = (ENCRYPTION_CONTEXT, ERROR, CORRUPT)
 """The columns that the loops leave out, because few rows have a value in them."""
 
+_NO_KEY: Final = (
+    "the payload is encrypted, and there is no key to read it: set cryptoPrivateKeys or cryptoKeyReader; "
+    "cryptoFailureAction=CONSUME passes on the ciphertext"
+)
+
 _decoding: Final = Implementation(_messages_python)
 
 
@@ -296,7 +301,7 @@ class EntryDecoder:
         except UnsupportedFeatureError as error:
             raise error.within(f"message {ledger_id}:{entry_id}") from error.__cause__
 
-    def _decode_special(  # noqa: PLR0911 - an entry is one of many things
+    def _decode_special(
         self,
         flags: int,
         body: bytes | memoryview,
@@ -355,21 +360,18 @@ class EntryDecoder:
             CorruptMessageError: its metadata cannot be parsed.
             EncryptedMessageError: there is no key for it, and `on_encrypted` is ``fail``.
         """
-        try:
-            if self._decryptor is not None:
+        reason = _NO_KEY
+        if self._decryptor is not None:
+            try:
                 return self._decryptor.decrypt(self._columns.payload(), encryption_metadata_of(body)[0])
-            if emit and self._on_encrypted == "fail":
-                raise EncryptedMessageError(
-                    "the payload is encrypted, and there is no key to read it: set cryptoPrivateKeys or "
-                    "cryptoKeyReader; cryptoFailureAction=CONSUME passes on the ciphertext"
-                )
-        except EncryptedMessageError:
-            if emit and self._on_encrypted == "fail":
-                raise
+            except EncryptedMessageError as error:
+                reason = str(error)
+        if emit and self._on_encrypted == "fail":
+            raise EncryptedMessageError(reason)
         if emit and self._on_encrypted == "skip":
             if not self.discarded_entries:
                 where = f"{self._topic}: message {ledger_id}:{entry_id}"
-                logger.warning("%s and others cannot be decrypted: left out (cryptoFailureAction=DISCARD)", where)
+                logger.warning("%s and others like it are left out (cryptoFailureAction=DISCARD): %s", where, reason)
             self.discarded_entries += 1
         return None
 
