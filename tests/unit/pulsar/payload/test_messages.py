@@ -26,6 +26,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.pulsar.payload.chunks import ChunkAssembly, OrphanChunk
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
+from spark_mq_source.pulsar.protocol.metadata import MessageMetadata
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests.protobuf import pulsar as pulsar_pb
 from tests.readable import schema_of
@@ -475,6 +476,45 @@ def test_an_encrypted_batch_has_the_index_of_its_entry(impl: str) -> None:
     # The broker counts to the last message of a batch.
     body = encrypted(b"secret", num_messages_in_batch=9, broker=pulsar_pb.BrokerEntryMetadata(index=70))
     assert [row["broker_index"] for row in rows_of(impl, body, on_encrypted="raw")] == [70]
+
+
+class Reversal:
+    """A cipher that anyone can see through: its key is to reverse the payload. It has no key named `lost`."""
+
+    def decrypt(self, payload: memoryview, metadata: MessageMetadata) -> bytes:
+        if metadata["encryption_keys"][0]["key"] == "lost":
+            raise EncryptedMessageError("there is no key")
+        return bytes(payload)[::-1]
+
+
+def test_what_is_decrypted_is_decoded_as_if_it_had_not_been_encrypted(
+    impl: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    d = decoder(impl, VALUE, decryptor=Reversal(), on_encrypted="skip")
+    assert d.decode(7, 0, encrypted(b"eno")) == 1
+    three = single(b"a") + single(b"b") + single(b"c")
+    assert d.decode(7, 1, encrypted(three[::-1], num_messages_in_batch=3), (), 1, 1) == 1
+    packed = CODECS[1](three)[::-1]
+    body = framed(
+        pulsar_pb.MessageMetadata(
+            producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=3, compression=1,
+            uncompressed_size=len(three), encryption_keys=[{"key": "k", "value": b"v"}],
+        ).SerializeToString(),
+        packed,
+    )  # fmt: skip
+    assert d.decode(7, 2, body, (0b101,)) == 2
+    # The beginning of a chunked message before the range is decrypted too.
+    for number, (part, emit) in enumerate([(b"fi", False), (b"tsr", True)]):
+        chunk = {"uuid": "u", "num_chunks_from_msg": 2, "chunk_id": number, "total_chunk_msg_size": 5}
+        assert d.decode(7, 3 + number, encrypted(part, **chunk), (), 0, WHOLE_ENTRY, emit) == number
+    with caplog.at_level("WARNING"):
+        for entry_id in (5, 6):
+            lost = entry(b"secret", encryption_keys=[{"key": "lost", "value": b"v"}], num_messages_in_batch=3)
+            assert d.decode(7, entry_id, lost) == 0
+    assert (d.discarded_entries, d.entry_messages) == (2, 3)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("t: message 7:5 and others like it are left out")
+    assert d.take_batch().column("value").to_pylist() == [b"one", b"b", b"a", b"c", b"ifrst"]
 
 
 KEY = pa.struct([("key", pa.string()), ("value", pa.binary()), ("metadata", pa.map_(pa.string(), pa.string()))])

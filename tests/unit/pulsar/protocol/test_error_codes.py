@@ -62,6 +62,12 @@ def test_every_code_has_a_class_and_a_sentence_that_survives_pickling(
     assert (type(copy), str(copy), copy.__dict__) == (kind, text, error.__dict__)
 
 
+def test_a_producer_that_does_not_encrypt_where_it_must_is_not_tried_again() -> None:
+    error = error_for_code(1, "Encryption is required in persistent://public/default/t", "PRODUCER")
+    assert not error.retryable
+    assert "set cryptoPublicKeys" in str(error)
+
+
 def test_no_context_and_no_words_leave_no_holes() -> None:
     assert str(error_for_code(6, "", "")).startswith("the broker refused with ServiceNotReady (6); ")
 

@@ -1,0 +1,73 @@
+"""Where the keys of encrypted payloads come from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
+from spark_mq_source.core.options import READ, WRITE
+from spark_mq_source.pulsar import payload
+from spark_mq_source.pulsar.client.crypto_keys import KeysInFiles, SuppliedKeys, decryptor_of, encryptor_of
+from spark_mq_source.pulsar.options import PulsarOptions
+
+GIVEN = {"serviceurl": "pulsar://b", "topic": "t"}
+
+
+@pytest.fixture
+def supply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., object]], SuppliedKeys]:
+    """Makes a module of the user's, with this function in it."""
+
+    def make(function: Callable[..., object]) -> SuppliedKeys:
+        module = ModuleType("keys_of_mine")
+        module.read = function  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return SuppliedKeys("keys_of_mine:read")
+
+    return make
+
+
+def test_a_name_without_a_file_of_its_own_has_that_of_all(tmp_path: Any) -> None:
+    for name in ("alice", "others"):
+        (tmp_path / name).write_text(name)
+    keys = KeysInFiles((), (("alice", str(tmp_path / "alice")), ("", str(tmp_path / "others"))))
+    assert [keys.private_key(name, {}) for name in ("alice", "bob")] == [b"alice", b"others"]
+    with pytest.raises(OptionError, match=r"^cryptoPublicKeys has no file for the key 'alice'$"):
+        keys.public_key("alice")
+
+
+def test_a_function_is_told_which_key(supply: Callable[..., SuppliedKeys]) -> None:
+    keys = supply(lambda *asked: (repr(asked), {"version": "3"}) if asked[0] == "public" else repr(asked).encode())
+    assert keys.public_key("k") == (b"('public', 'k', {})", {"version": "3"})
+    assert keys.private_key("k", {"version": "3"}) == b"('private', 'k', {'version': '3'})"
+
+
+def test_a_function_that_has_no_key_shows_none(supply: Callable[..., SuppliedKeys]) -> None:
+    def fail(*asked: object) -> bytes:
+        raise ValueError(f"the secret key of {asked}")
+
+    with pytest.raises(OptionError, match=r"failed with ValueError for the public key 'k'$") as caught:
+        supply(fail).public_key("k")
+    assert caught.value.__cause__ is None
+    for nothing in (None, b"", "", 7, (b"pem", "no metadata")):
+        with pytest.raises(OptionError, match="cryptoKeyReader='keys_of_mine:read' returned no private key 'k'"):
+            supply(lambda *_, found=nothing: found).private_key("k", {})
+    with pytest.raises(OptionError, match=r"cryptoKeyReader='keys_of_mine:gone': not found here"):
+        SuppliedKeys("keys_of_mine:gone").private_key("k", {})
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(payload, "cipher", raising=False)
+    monkeypatch.delitem(sys.modules, "spark_mq_source.pulsar.payload.cipher", raising=False)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    writing = PulsarOptions.from_spark(GIVEN | {"cryptopublickeys": "k=/k.pem"}, WRITE)
+    reading = PulsarOptions.from_spark(GIVEN | {"cryptoprivatekeys": "/k.pem"}, READ)
+    for make in (lambda: encryptor_of(writing, 0), lambda: decryptor_of(reading)):
+        with pytest.raises(UnsupportedFeatureError, match=r"spark-mq-source\[encryption\]"):
+            make()
+    assert encryptor_of(PulsarOptions.from_spark(GIVEN, WRITE), 0) is None
+    assert decryptor_of(PulsarOptions.from_spark(GIVEN, READ)) is None
