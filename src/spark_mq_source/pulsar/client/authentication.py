@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import reduce
-from importlib import import_module
 from pathlib import Path
 
 from spark_mq_source.core.errors import AuthenticationError
+from spark_mq_source.core.user_functions import call_function
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +104,10 @@ class TokenSupplierAuthentication:
         """Return the function's result, without surrounding white space.
 
         Raises:
-            AuthenticationError: the function does not exist on this machine, failed, or returned no token.
+            OptionError: the function cannot be imported on this machine.
+            AuthenticationError: the function failed, or returned no token.
         """
-        module, _, name = self.function.partition(":")
-        try:
-            function: Callable[[], object] = reduce(getattr, name.split("."), import_module(module))  # type: ignore[assignment]
-        except (ImportError, AttributeError) as error:
-            raise AuthenticationError(
-                f"authTokenSupplier={self.function!r}: not found here ({error}); every executor must be able to import "
-                f"it from its Python path"
-            ) from error
-        try:
-            token: object = function()
-        except Exception as error:  # noqa: BLE001 - whatever it is: neither its words nor its traceback may show a token
-            raise AuthenticationError(
-                f"authTokenSupplier={self.function!r} failed with {type(error).__name__}"
-            ) from None
+        token = call_function("authTokenSupplier", self.function)
         data = token.encode() if isinstance(token, str) else token
         if not isinstance(data, bytes) or not data.strip():
             raise AuthenticationError(

@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from spark_mq_source.core.options import Scope, Section, duration_option, option, parse_text
 from spark_mq_source.core.shared_options import EVERYWHERE, TlsOptions
+from spark_mq_source.core.user_functions import parse_function
 
 _DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 
@@ -75,17 +76,6 @@ def _checked_url(text: str, parts: SplitResult) -> str:
         raise ValueError("expected an address without ? and #")
     _ = parts.port  # raises ValueError if it is not a port
     return text.rstrip("/")
-
-
-def parse_function(text: str) -> str:
-    """Check the name of a function, as ``module:function``, and return it.
-
-    Raises:
-        ValueError: not a function name.
-    """
-    if not all(part.isidentifier() for name in text.split(":", 1) for part in name.split(".")) or ":" not in text:
-        raise ValueError("expected module:function")
-    return text
 
 
 def _parse_issuer_url(text: str) -> str:

@@ -74,12 +74,6 @@ def test_a_function_that_fails_shows_no_secret(supplier):
     assert caught.value.__suppress_context__
 
 
-@pytest.mark.parametrize("name", ["no_such_module:f", "json:no_such_function", "json:decoder.nothing"])
-def test_a_function_that_is_not_there_is_an_error(name):
-    with pytest.raises(AuthenticationError, match=f"authTokenSupplier='{name}': not found here"):
-        TokenSupplierAuthentication(name).auth_data(None)
-
-
 @pytest.mark.parametrize(
     ("authentication", "proof", "principal"),
     [
