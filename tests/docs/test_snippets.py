@@ -22,6 +22,7 @@ from tests.fix_net import TlsMaterial
 from tests.fix_spark import run_script
 from tests.fix_tubemq import TubeUnderTest
 from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
+from tests.java_stores import STORE_PASSWORD, make_key_store, make_trust_store
 from tools import recording
 from tools.docs import ROOT, pages
 
@@ -72,6 +73,8 @@ def pulsar_security(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Iterato
     assert credentials is not None
     for role in ("flights", "client", BASIC_USER):
         pulsar_featured.admin.grant(pulsar_featured.namespace, role, ["produce", "consume"])
+    make_trust_store(tmp_path / "trust.jks", "JKS", credentials.ca_certificate)
+    make_key_store(tmp_path / "client.p12", "PKCS12", credentials.certificate("client"), credentials.key("client"))
     (tmp_path / "token").write_text(credentials.token("flights"))
     (tmp_path / "credentials.json").write_text(json.dumps({"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}))
     with Issuer(lambda: credentials.token("flights")) as issuer:
@@ -85,6 +88,7 @@ def pulsar_security(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Iterato
             '"flights"': f'"{pulsar_featured.topic()}"',
             '"basic"': f'"{BASIC_USER}"',
             '"a-password"': f'"{BASIC_PASSWORD}"',
+            '"a-store-password"': f'"{STORE_PASSWORD}"',
         }
 
 

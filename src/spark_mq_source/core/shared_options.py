@@ -36,6 +36,11 @@ class OnCorrupt(StrEnum):
     DEAD_LETTER = "deadLetter"
 
 
+_NEEDED_FILES: Final = {
+    "client_key": "client_cert",
+    "client_key_password": "client_cert",
+    "trust_certs_password": "trust_certs",
+}
 _NO_OTHERS: Final[Mapping[str, bool]] = {}
 
 
@@ -69,20 +74,36 @@ class TlsOptions(Options):
     """The remedy for a certificate without TLS."""
 
     trust_certs: str | None = option(
-        "PEM file of the certificate authorities to trust, on every machine that reads or writes.",
+        "File of the certificate authorities to trust, on every machine that reads or writes: PEM, or a store of type "
+        "PKCS12 or JKS, whose certificates are all trusted.",
         default=None,
         default_text="the system's",
         scope=EVERYWHERE,
         section=Section.AUTHENTICATE,
     )
+    trust_certs_password: str | None = option(
+        "Password of the store in `trustCerts`. A JKS store needs none; its integrity is then not verified.",
+        default=None,
+        scope=EVERYWHERE,
+        secret=True,
+    )
     client_cert: str | None = option(
-        "PEM file of the client certificate, for servers that require one (mTLS).", default=None, scope=EVERYWHERE
+        "File of the client certificate, for servers that require one (mTLS): PEM, or a store of type PKCS12 or JKS "
+        "with one private key. Read for each connection.",
+        default=None,
+        scope=EVERYWHERE,
     )
     client_key: str | None = option(
         "PEM file of the client certificate's private key.",
         default=None,
         default_text="in `clientCert`",
         scope=EVERYWHERE,
+    )
+    client_key_password: str | None = option(
+        "Password of the private key: of the store in `clientCert` and its key, or of an encrypted PEM file.",
+        default=None,
+        scope=EVERYWHERE,
+        secret=True,
     )
     tls_verify_hostname: bool = option(
         "Whether the server's certificate must match its host name. The certificate itself is always verified.",
@@ -98,8 +119,9 @@ class TlsOptions(Options):
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Yield the contradictions between options, one sentence each."""
         yield from super().problems(scope, given)
-        if "client_key" in given and "client_cert" not in given:
-            yield "clientKey needs clientCert"
+        for field, file in _NEEDED_FILES.items():
+            if field in given and file not in given:
+                yield f"{self.name_of(field)} needs {self.name_of(file)}"
         if not self.has_tls:
             for field in ("trust_certs", "client_cert"):
                 if field in given:

@@ -9,7 +9,7 @@ import socket
 import ssl
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from spark_mq_source.core.errors import (
@@ -21,6 +21,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.shared_options import TlsOptions
 from spark_mq_source.net.retry import Deadline
+from spark_mq_source.net.stores import is_store, load_identity, trusted_certificates
 
 PROBE_SECONDS: Final = 1.0
 """The time within which a peer must answer the first message of a TLS handshake, to show whether it speaks TLS."""
@@ -37,35 +38,54 @@ class TlsSettings:
     """The verification of a TLS peer, and the client's certificate.
 
     Attributes:
-        trust_certs: PEM file of the trusted authorities; None for those of the system.
-        client_cert: PEM file of the client's certificate chain, for mutual TLS.
+        trust_certs: file of the trusted authorities, PEM or a store; None for those of the system.
+        client_cert: file of the client's certificate chain, PEM or a store, for mutual TLS.
         client_key: PEM file of its key; None if `client_cert` contains it.
         verify_hostname: whether the certificate must be for the host of the address. The chain is always verified.
+        trust_password: password of the store `trust_certs`.
+        key_password: password of the client's key, and of its store.
+        trust_option: the option of `trust_certs`, for errors.
     """
 
     trust_certs: str | None = None
     client_cert: str | None = None
     client_key: str | None = None
     verify_hostname: bool = True
+    trust_password: str | None = field(default=None, repr=False)
+    key_password: str | None = field(default=None, repr=False)
+    trust_option: str = "trustCerts"
 
     @classmethod
     def of(cls, options: TlsOptions) -> TlsSettings:
         """Return the TLS settings of a format's options."""
-        return cls(options.trust_certs, options.client_cert, options.client_key, options.tls_verify_hostname)
+        return cls(
+            options.trust_certs,
+            options.client_cert,
+            options.client_key,
+            options.tls_verify_hostname,
+            options.trust_certs_password,
+            options.client_key_password,
+        )
 
     def context(self) -> ssl.SSLContext:
-        """Return an `ssl` context with these settings.
+        """Return an `ssl` context with these settings, from the present content of the files.
 
         Raises:
-            OptionError: a file cannot be read, or has other content.
+            OptionError: a file cannot be read, or has other content or another password.
+            UnsupportedFeatureError: a store needs a library that is missing.
         """
         for path in (self.trust_certs, self.client_cert, self.client_key):
             if path is not None and not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises on forbidden folders
                 raise OptionError(f"{path}: no such file on this machine (every executor needs it at the same path)")
         try:
-            context = ssl.create_default_context(cafile=self.trust_certs)
+            if self.trust_certs is not None and is_store(self.trust_certs):
+                option = f"{self.trust_option}Password"
+                trusted = trusted_certificates(self.trust_certs, self.trust_password, option)
+                context = ssl.create_default_context(cadata=trusted)
+            else:
+                context = ssl.create_default_context(cafile=self.trust_certs)
             if self.client_cert is not None:
-                context.load_cert_chain(self.client_cert, self.client_key, password=_no_password)
+                self._load_client(context, self.client_cert)
         except (ssl.SSLError, OSError) as error:
             raise OptionError(
                 f"cannot load the certificates {self.trust_certs or 'of the system'}, {self.client_cert}: {error}"
@@ -73,10 +93,19 @@ class TlsSettings:
         context.check_hostname = self.verify_hostname
         return context
 
+    def _load_client(self, context: ssl.SSLContext, path: str) -> None:
+        if not is_store(path):
+            context.load_cert_chain(path, self.client_key, password=self._give_key_password)
+        elif self.client_key is not None:
+            raise OptionError(f"{path}: this store contains the client's key: remove clientKey")
+        else:
+            load_identity(context, path, self.key_password, "clientKeyPassword")
 
-def _no_password() -> str:
-    # Without this callback OpenSSL asks for the password at the terminal, which an executor does not have.
-    raise OptionError("the private key is encrypted with a password; use an unencrypted one")
+    def _give_key_password(self) -> str:
+        # Without this callback OpenSSL asks for the password at the terminal, which an executor does not have.
+        if self.key_password is None:
+            raise OptionError("the private key is encrypted with a password: set clientKeyPassword")
+        return self.key_password
 
 
 class Transport:

@@ -15,7 +15,9 @@ from urllib.parse import unquote
 
 from spark_mq_source.pulsar.offsets import LATEST, encode_offsets, parse_message_id, parse_topic
 
-_PASSED_THROUGH: Final = ("pulsar.client.", "pulsar.reader.", "pulsar.consumer.", "pulsar.producer.", "pulsar.admin.")
+_CLIENT: Final = "pulsar.client."
+_ADMIN: Final = "pulsar.admin."
+_PASSED_THROUGH: Final = (_CLIENT, "pulsar.reader.", "pulsar.consumer.", "pulsar.producer.", _ADMIN)
 
 _REFUSED: Final = {
     "pulsar.client.tlsallowinsecureconnection": (
@@ -23,8 +25,6 @@ _REFUSED: Final = {
     ),
     "pulsar.client.usetls": "begin serviceUrl with pulsar+ssl:// instead",
     "pulsar.client.authparammap": "use pulsar.client.authParams, or our authToken or authTokenFile",
-    "pulsar.client.usekeystoretls": "key stores are not supported; set PEM files in trustCerts, clientCert, clientKey",
-    "pulsar.client.tlstruststorepath": "key stores are not supported; set trustCerts to a PEM file",
     "pulsar.client.proxyserviceurl": "set serviceUrl to the proxy's address",
     "pulsar.reader.subscriptionname": "use subscription",
     "pulsar.reader.subscriptionroleprefix": "use subscriptionPrefix",
@@ -33,6 +33,8 @@ _REFUSED: Final = {
     "waitingfornonexistedtopic": "a missing topic is an error; remove this option and create the topic first",
 }
 
+_STORE_TYPES: Final = ("pulsar.client.tlstruststoretype", "pulsar.client.tlskeystoretype")
+_STORE_PATHS: Final = ("pulsar.client.tlstruststorepath", "pulsar.client.tlskeystorepath")
 _PLUGIN_KEY: Final = "pulsar.client.authpluginclassname"
 _PARAMS_KEY: Final = "pulsar.client.authparams"
 _PLUGIN_PACKAGE: Final = "org.apache.pulsar.client.impl.auth."
@@ -75,7 +77,12 @@ def translate(given: dict[str, str], names: Iterable[str], *, is_read: bool) -> 
     if is_read and given.get("columns", "").lower() == "pulsar-spark":
         is_raw = given.pop("allowdifferenttopicschemas", "").lower() == "true"
         given.setdefault("valueformat", "raw" if is_raw else "auto")
+    for key in [key for key in given if key.startswith(_ADMIN)]:
+        # The admin API gets the client's authentication and certificates anyway.
+        if given[key] == given.get(_CLIENT + key.removeprefix(_ADMIN)):
+            del given[key]
     yield from _translate_authentication(given)
+    yield from _translate_stores(given)
     seconds = given.pop("pulsar.client.keepaliveintervalseconds", None)
     if seconds is not None:
         if "keepaliveinterval" in given:
@@ -103,6 +110,24 @@ def translate(given: dict[str, str], names: Iterable[str], *, is_read: bool) -> 
             yield f"{key}: an option of pulsar-spark's Java client without effect here; remove it"
 
 
+def _translate_stores(given: dict[str, str]) -> Iterator[str]:
+    """Remove what a file of a store shows by itself: whether there is one, and its type."""
+    if given.pop("pulsar.client.usekeystoretls", "true").lower() != "true" and not given.keys().isdisjoint(
+        _STORE_PATHS
+    ):
+        yield "pulsar.client.useKeyStoreTls must be true if a tlsTrustStorePath or tlsKeyStorePath is set"
+    for key in _STORE_TYPES:
+        try:
+            _check_store_type(given.pop(key, "JKS"))
+        except ValueError as error:
+            yield f"{key}: {error}"
+
+
+def _check_store_type(text: str) -> None:
+    if text.upper() not in ("JKS", "PKCS12"):
+        raise ValueError(f"a store of type {text} cannot be read, only JKS or PKCS12: convert it with keytool")
+
+
 def _translate_authentication(given: dict[str, str]) -> Iterator[str]:
     """Translate the Java plug-in class and its parameters, which no error message shows."""
     plugin, params = given.pop(_PLUGIN_KEY, None), given.pop(_PARAMS_KEY, None)
@@ -116,13 +141,14 @@ def _translate_authentication(given: dict[str, str]) -> Iterator[str]:
         "AuthenticationToken": _token,
         "AuthenticationBasic": _basic,
         "AuthenticationTls": _tls,
+        "AuthenticationKeyStoreTls": _key_store,
         "oauth2.AuthenticationOAuth2": _oauth2,
     }
     parse = known.get(plugin.removeprefix(_PLUGIN_PACKAGE))
     if parse is None:
         yield (
             f"pulsar.client.authPluginClassName={plugin!r}: this authentication is not supported; "
-            f"supported are {', '.join(known)}"
+            f"supported are {', '.join(known)}, and a Python function of yours (authPlugin)"
         )
         return
     try:
@@ -152,6 +178,12 @@ def _basic(params: str) -> dict[str, str]:
 def _tls(params: str) -> dict[str, str]:
     fields = _fields(params, "tlsCertFile", "tlsKeyFile")
     return {"clientCert": fields["tlsCertFile"], "clientKey": fields["tlsKeyFile"]}
+
+
+def _key_store(params: str) -> dict[str, str]:
+    fields = _fields(params, "keyStorePath", "keyStorePassword")
+    _check_store_type(fields.get("keyStoreType", "JKS"))
+    return {"clientCert": fields["keyStorePath"], "clientKeyPassword": fields["keyStorePassword"]}
 
 
 def _oauth2(params: str) -> dict[str, str]:

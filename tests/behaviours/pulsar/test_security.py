@@ -26,6 +26,7 @@ from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.fix_net import RecordingProxy
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
+from tests.java_stores import STORE_PASSWORD, make_key_store, make_trust_store
 
 ROLE = "flights"
 MODULE = "tokens_of_mine"
@@ -76,7 +77,7 @@ def issuer(credentials: Credentials, monkeypatch: pytest.MonkeyPatch) -> Iterato
         yield issuer
 
 
-WAYS = ["token", "token file", "token supplier", "OAuth2", "OAuth2 file", "basic", "mTLS", "token over TLS"]
+WAYS = ["token", "token file", "token supplier", "OAuth2", "OAuth2 file", "basic", "mTLS", "stores", "token over TLS"]
 
 
 @pytest.fixture(params=WAYS)
@@ -118,6 +119,23 @@ def way(  # noqa: PLR0911 - one a way
             certificate = str(credentials.certificate("client"))
             given = tls | {"clientCert": certificate, "clientKey": str(credentials.key("client"))}
             return Way(given, "client", f"the owner of the certificate {certificate}", ())
+        case "stores":
+            authority, certificate, key = (
+                credentials.ca_certificate,
+                credentials.certificate("client"),
+                credentials.key("client"),
+            )
+            store = make_key_store(tmp_path / "key.jks", "JKS", certificate, key)
+            given = {
+                "serviceUrl": tls["serviceUrl"],
+                "pulsar.client.authPluginClassName": "org.apache.pulsar.client.impl.auth.AuthenticationKeyStoreTls",
+                "pulsar.client.authParams": f"keyStoreType:JKS,keyStorePath:{store},keyStorePassword:{STORE_PASSWORD}",
+                "pulsar.client.useKeyStoreTls": "true",
+                "pulsar.client.tlsTrustStoreType": "JKS",
+                "pulsar.client.tlsTrustStorePath": str(make_trust_store(tmp_path / "trust.jks", "JKS", authority)),
+                "pulsar.client.tlsTrustStorePassword": STORE_PASSWORD,
+            }
+            return Way(given, "client", f"the owner of the certificate {store}", (STORE_PASSWORD,))
         case _:
             return Way(tls | {"authToken": token}, ROLE, subject, (token,))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from brokers.tubemq import STORE_PASSWORD
 from brokers.tubemq_admin import AdminError
 from spark_mq_source.core.errors import (
     AuthenticationError,
@@ -261,10 +262,21 @@ def test_a_member_that_chooses_for_itself_is_remembered_and_registers_again(
 # -- secure clusters
 
 
-def test_a_secure_cluster_takes_a_certificate_and_a_signature(tubemq_secure: TubeUnderTest, client_of: Clients) -> None:
-    client, topic = client_of(tubemq_secure), tubemq_secure.topic(3)
+@pytest.mark.parametrize("files", ["PEM", "PKCS12"])
+def test_a_secure_cluster_takes_a_certificate_and_a_signature(
+    tubemq_secure: TubeUnderTest, client_of: Clients, files: str
+) -> None:
+    cluster, topic = tubemq_secure.cluster, tubemq_secure.topic(3)
+    stores: dict[str, str | None] = {
+        "trustCerts": str(cluster.trust_store),
+        "trustCertsPassword": STORE_PASSWORD,
+        "clientCert": str(cluster.folder / "client.p12"),
+        "clientKey": None,
+        "clientKeyPassword": STORE_PASSWORD,
+    }
+    client = client_of(tubemq_secure, **(stores if files == "PKCS12" else {}))
     partition = partitions_of(client, topic)[0]
-    tls_ports = {broker.tls_address for broker in tubemq_secure.cluster.brokers}
+    tls_ports = {broker.tls_address for broker in cluster.brokers}
     assert {partition.broker.address} == tls_ports
     assert client.wait(client.broker(partition.broker).call(message(topic, b"x"))[0], "send").err_code == 200  # type: ignore[union-attr]
     consumer = reader(client, partition, tubemq_secure.group())

@@ -187,7 +187,14 @@ def test_names_are_unique_without_case_and_secrets_are_redacted_by_spark():
     assert len(names) == len(set(names))
     redacted = re.compile(r"(?i)secret|password|token|access[.]?key")  # spark.redaction.regex, pyspark 4.0 to 4.3
     secrets = [one for one in _known_options(PulsarOptions) if one.declared.secret]
-    assert {one.name for one in secrets} == {"authToken", "authBasicPassword", "authClientSecret"}
+    assert {one.name for one in secrets} == {
+        "authToken",
+        "authBasicPassword",
+        "authClientSecret",
+        "authIssuerTrustCertsPassword",
+        "trustCertsPassword",
+        "clientKeyPassword",
+    }
     for one in secrets:
         assert all(redacted.search(name) for name in one.names)
         assert one.field.repr is False
@@ -464,6 +471,9 @@ def test_a_stream_may_start_at_latest_and_has_no_end():
         ({"authToken": ""}, "authToken='***': set, but empty"),
         ({"authToken": SECRET + "\n"}, "authToken='***': has spaces around it"),
         ({"clientKey": "/k"}, "clientKey needs clientCert"),
+        ({"clientKeyPassword": SECRET}, "clientKeyPassword needs clientCert"),
+        ({"trustCertsPassword": SECRET}, "trustCertsPassword needs trustCerts"),
+        ({"authIssuerTrustCertsPassword": SECRET}, "authIssuerTrustCertsPassword needs authIssuerTrustCerts"),
         (
             {"trustCerts": "/c"},
             "trustCerts has no meaning without TLS: begin serviceUrl with pulsar+ssl://, or adminUrl with",
@@ -542,6 +552,21 @@ def test_a_job_of_pulsar_spark_moves_by_its_format_name():
     )
 
 
+def test_stores_move_as_databricks_documents_them():
+    authentication = {
+        "authPluginClassName": JAVA + "AuthenticationKeyStoreTls",
+        "authParams": f"keyStoreType:JKS,keyStorePath:/key.jks,keyStorePassword:{SECRET}",
+    }
+    theirs = {f"pulsar.{of}.{name}": text for of in ("client", "admin") for name, text in authentication.items()} | {
+        "pulsar.client.useKeyStoreTls": "true",
+        "pulsar.client.tlsTrustStoreType": "JKS",
+        "pulsar.client.tlsTrustStorePath": "/trust.jks",
+        "pulsar.client.tlsTrustStorePassword": "t",
+    }
+    ours = {"clientCert": "/key.jks", "clientKeyPassword": SECRET, "trustCerts": "/trust.jks"}
+    assert made(TLS | {"topic": "t"} | theirs) == made(TLS | {"topic": "t", "trustCertsPassword": "t"} | ours)
+
+
 @pytest.mark.parametrize(
     ("plugin", "params", "ours"),
     [
@@ -556,6 +581,11 @@ def test_a_job_of_pulsar_spark_moves_by_its_format_name():
             {"auth_basic_user": "u", "auth_basic_password": SECRET},
         ),
         ("AuthenticationTls", "tlsCertFile:/c,tlsKeyFile:/k", {"client_cert": "/c", "client_key": "/k"}),
+        (
+            "AuthenticationKeyStoreTls",
+            f"keyStoreType:JKS,keyStorePath:/c,keyStorePassword:{SECRET}",
+            {"client_cert": "/c", "client_key_password": SECRET},
+        ),
         (
             "oauth2.AuthenticationOAuth2",
             json.dumps({"issuerUrl": "https://i/", "privateKey": "file:///a%20b/c", "audience": "a", "scope": "s"}),
@@ -589,7 +619,8 @@ def test_java_authentication(plugin, params, ours):
         (
             {PLUGIN: JAVA + "AuthenticationAthenz", PARAMS: SECRET},
             f"{PLUGIN}='{JAVA}AuthenticationAthenz': this authentication is not supported; supported are "
-            "AuthenticationToken, AuthenticationBasic, AuthenticationTls, oauth2.AuthenticationOAuth2",
+            "AuthenticationToken, AuthenticationBasic, AuthenticationTls, AuthenticationKeyStoreTls, "
+            "oauth2.AuthenticationOAuth2, and a Python function of yours (authPlugin)",
         ),
         (
             {PLUGIN: JAVA + "oauth2.AuthenticationOAuth2", PARAMS: SECRET},
@@ -628,6 +659,25 @@ def test_java_authentication(plugin, params, ours):
         ),
         ({"pulsar.producer.batchingEnabled": "true"}, "pulsar.producer.batchingenabled: an option of pulsar-spark"),
         ({"pulsar.admin.serviceUrl": "http://h"}, "pulsar.admin.serviceurl: use adminUrl"),
+        (
+            {"pulsar.client.useKeyStoreTls": "false", "pulsar.client.tlsTrustStorePath": "/t"},
+            "pulsar.client.useKeyStoreTls must be true if a tlsTrustStorePath",
+        ),
+        (
+            {"pulsar.client.tlsTrustStoreType": "BCFKS"},
+            "pulsar.client.tlstruststoretype: a store of type BCFKS cannot be read, only JKS or PKCS12",
+        ),
+        (
+            {
+                PLUGIN: JAVA + "AuthenticationKeyStoreTls",
+                PARAMS: f"keyStoreType:JCEKS,keyStorePath:/k,keyStorePassword:{SECRET}",
+            },
+            f"{PARAMS}='***': a store of type JCEKS cannot be read",
+        ),
+        (
+            {PLUGIN: JAVA + "AuthenticationToken", PARAMS: "token:a", PARAMS.replace("client", "admin"): "token:b"},
+            "pulsar.admin.authparams: an option of pulsar-spark's Java client without effect here",
+        ),
         ({"allowDifferentTopicSchemas": "true"}, "allowdifferenttopicschemas: value has the published bytes unless"),
         ({"path": "/x"}, "path: load() and save() take no path here"),
         ({"startingOffset": "earliest"}, "startingoffset: unknown option (did you mean startingOffsets?)"),

@@ -6,14 +6,13 @@ Keys are read on the machine that runs a task. No error contains a key.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
+from spark_mq_source.core.user_functions import load_function
 from spark_mq_source.pulsar.options.encryption import EVERY_NAME, CryptoFailureAction, KeyFiles
 
 if TYPE_CHECKING:
@@ -156,14 +155,7 @@ class SuppliedKeys:
         return self._call("private", name, metadata)[0]
 
     def _call(self, kind: str, name: str, metadata: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
-        module, _, path = self.function.partition(":")
-        try:
-            function: Callable[..., Any] = reduce(getattr, path.split("."), import_module(module))  # type: ignore[assignment]
-        except (ImportError, AttributeError) as error:
-            raise OptionError(
-                f"cryptoKeyReader={self.function!r}: not found here ({error}); every executor must be able to import "
-                f"it from its Python path"
-            ) from error
+        function = load_function("cryptoKeyReader", self.function)
         try:
             found = function(kind, name, dict(metadata))
         except Exception as error:  # noqa: BLE001 - whatever it is: neither its words nor its traceback may show a key

@@ -44,7 +44,8 @@ class OAuth2Authentication:
         credentials_file: JSON with ``client_id`` and ``client_secret``; read for each connection.
         audience: audience of the token; None if the issuer requires none.
         scope: scope of the token; None if the issuer requires none.
-        trust_certs: PEM file of the authorities to trust for the issuer; None for the system's.
+        trust_certs: file of the authorities to trust for the issuer, PEM or a store; None for the system's.
+        trust_password: password of this store.
         timeout_ms: timeout of each request to the issuer.
 
     Example:
@@ -59,6 +60,7 @@ class OAuth2Authentication:
     audience: str | None = None
     scope: str | None = None
     trust_certs: str | None = None
+    trust_password: str | None = field(default=None, repr=False)
     timeout_ms: int = 10_000
 
     @property
@@ -118,7 +120,7 @@ class OAuth2Authentication:
         answer = fetch_json(
             url,
             headers={"Accept": "application/json"},
-            tls=TlsSettings(trust_certs=self.trust_certs),
+            tls=TlsSettings(self.trust_certs, trust_password=self.trust_password, trust_option="authIssuerTrustCerts"),
             timeout_seconds=self.timeout_ms / 1000,
             form=form,
             address=_ADDRESS,

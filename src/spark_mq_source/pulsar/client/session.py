@@ -387,6 +387,7 @@ def authentication_of(options: PulsarOptions) -> Authentication | None:  # noqa:
             audience=options.auth_audience,
             scope=options.auth_scope,
             trust_certs=options.auth_issuer_trust_certs,
+            trust_password=options.auth_issuer_trust_certs_password,
             timeout_ms=options.connect_timeout_ms,
         )
     if options.auth_basic_user is not None:

@@ -116,8 +116,10 @@ class PulsarOptions(
         "producerName": ("pulsar.producer.producerName",),
         "readCompacted": ("pulsar.reader.readCompacted",),
         "receiverQueueSize": ("pulsar.reader.receiverQueueSize",),
-        "trustCerts": ("pulsar.client.tlsTrustCertsFilePath",),
-        "clientCert": ("pulsar.client.tlsCertificateFilePath",),
+        "trustCerts": ("pulsar.client.tlsTrustCertsFilePath", "pulsar.client.tlsTrustStorePath"),
+        "trustCertsPassword": ("pulsar.client.tlsTrustStorePassword",),
+        "clientCert": ("pulsar.client.tlsCertificateFilePath", "pulsar.client.tlsKeyStorePath"),
+        "clientKeyPassword": ("pulsar.client.tlsKeyStorePassword",),
         "clientKey": ("pulsar.client.tlsKeyFilePath",),
         "tlsVerifyHostname": ("pulsar.client.tlsHostnameVerificationEnable",),
     }

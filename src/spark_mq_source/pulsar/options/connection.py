@@ -178,10 +178,13 @@ class ConnectionOptions(TlsOptions):
         scope=EVERYWHERE,
     )
     auth_issuer_trust_certs: str | None = option(
-        "PEM file of the certificate authorities to trust for the issuer.",
+        "File of the certificate authorities to trust for the issuer, as in `trustCerts`.",
         default=None,
         default_text="the system's",
         scope=EVERYWHERE,
+    )
+    auth_issuer_trust_certs_password: str | None = option(
+        "Password of the store in `authIssuerTrustCerts`.", default=None, scope=EVERYWHERE, secret=True
     )
     operation_timeout_ms: int = duration_option(
         "Timeout of a request, and of the wait for the first message of a range: `30s`, `500ms`, or milliseconds.",
@@ -228,6 +231,8 @@ class ConnectionOptions(TlsOptions):
             yield f"{' and '.join(chosen)} contradict each other: set only one"
         yield from self.set_together("auth_basic_user", "auth_basic_password", given)
         yield from self._issuer_problems(given)
+        if "auth_issuer_trust_certs_password" in given and "auth_issuer_trust_certs" not in given:
+            yield "authIssuerTrustCertsPassword needs authIssuerTrustCerts"
 
     @staticmethod
     def _issuer_problems(given: frozenset[str]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from spark_mq_source.core.options import WRITE, Options, Scope, Section, StrEnum, option, parse_list
 from spark_mq_source.core.shared_options import EVERYWHERE
-from spark_mq_source.pulsar.options.connection import parse_function
+from spark_mq_source.core.user_functions import parse_function
 
 EVERY_NAME: Final = ""
 """The name, in `KeyFiles`, of a file for keys of every other name."""
