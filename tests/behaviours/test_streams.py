@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from spark_mq_source.core.errors import OptionError
 from tests.fix_brokers import wait_until
 from tests.fix_formats import every_stream
 from tests.formats import Feed, Format, Query, numbers
@@ -82,6 +83,20 @@ def test_a_limit_of_rows_holds_in_every_trigger(mq: Format, query: MakeQuery):
     sizes = asked.until(90)
     assert max(sizes) <= 40
     assert sorted(asked.values) == sorted(numbers(90))
+
+
+def test_no_task_has_more_records_than_its_limit(mq: Format, query: MakeQuery):
+    topic = mq.feed(2)
+    topic.publish(numbers(90), **mq.apart)
+    if not mq.tasks_have_sizes:
+        with pytest.raises(OptionError, match="maxRecordsPerPartition has no meaning for a queue"):
+            query(topic, maxRecordsPerPartition="20")
+        return
+    asked = query(topic, maxRecordsPerPartition="20")
+    wait_until(lambda: asked.plan() != asked.at, "there are rows")
+    tasks = asked.tasks_to(asked.plan())
+    assert max(map(len, tasks)) <= 20
+    assert len({row["value"] for rows in tasks for row in rows}) == sum(map(len, tasks)) > 20
 
 
 def test_a_trigger_waits_for_enough_rows(mq: Format, query: MakeQuery):

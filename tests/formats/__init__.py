@@ -92,6 +92,7 @@ class Format:
         rows_stay: whether what was read can be read by others. What NSQ has delivered is gone.
         reconnects: whether one read goes on over a new connection. NSQ's does not: what a broken connection held is
             delivered again only after its timeout, to whoever reads then.
+        tasks_have_sizes: whether a plan knows how many messages a task reads at most.
         partitions_have_ends: whether a plan sees that a partition has no message.
         more_tasks: options for at least seven tasks where a topic has two partitions.
         impatient: options for tests of links that fail without a word.
@@ -118,6 +119,7 @@ class Format:
     ordered: ClassVar[bool] = True
     rows_stay: ClassVar[bool] = True
     reconnects: ClassVar[bool] = True
+    tasks_have_sizes: ClassVar[bool] = True
     partitions_have_ends: ClassVar[bool] = True
     more_tasks: ClassVar[Mapping[str, str]] = {"minPartitions": "7"}
     impatient: ClassVar[Mapping[str, str]]
@@ -225,9 +227,13 @@ class Query:
 
     def read_to(self, end: Mapping[str, object]) -> list[dict[str, Any]]:
         """The rows between the checkpoint and this offset, as often as one likes."""
+        return [row for rows in self.tasks_to(end) for row in rows]
+
+    def tasks_to(self, end: Mapping[str, object]) -> list[list[dict[str, Any]]]:
+        """The same, by task."""
         tasks = self.stream.ranges(self.at, end)
-        batches = [batch for task in tasks for batch in self._mq.door.read(self._options, task, self._schema)]
-        return pa.Table.from_batches(batches, self._schema).to_pylist()
+        read = [self._mq.door.read(self._options, task, self._schema) for task in tasks]
+        return [pa.Table.from_batches(batches, self._schema).to_pylist() for batches in read]
 
     def trigger(self) -> int:
         """Plans, reads and commits; how many rows came."""

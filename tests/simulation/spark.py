@@ -254,6 +254,12 @@ def waiting_for_rows(world: World) -> dict[str, str]:
     return {"minRowsPerTrigger": str(dice.choice((2, 5, 20))), "maxTriggerDelay": "3s"}
 
 
+def in_small_tasks(world: World) -> dict[str, str]:
+    """Return options of a read whose tasks may have a limit of messages."""
+    dice = world.dice("tasks")
+    return {"maxRecordsPerPartition": str(dice.choice((1, 3, 10)))} if dice.random() < 0.3 else {}
+
+
 @dataclass
 class Query:
     """A streaming query that reads; each `run` is one life of its driver.

@@ -210,13 +210,20 @@ class PaceOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BatchOptions(Options):
-    """Options that limit an Arrow batch; `make bench` found the best defaults."""
+    """Options that limit a task and its Arrow batches; `make bench` found the best defaults."""
 
     max_batch_rows: int = option(
         "Maximum number of rows in an Arrow batch.",
         default=100_000,
         check=between(1, INT32_MAX),
         section=Section.LIMIT,
+    )
+    max_records_per_partition: int | None = option(
+        "Maximum number of messages of a task: what a batch or micro-batch reads of a partition is split into as many "
+        "tasks as that takes.",
+        default=None,
+        default_text="no limit",
+        check=at_least(1),
     )
     max_batch_bytes: int = size_option("Bytes at which an Arrow batch is passed to Spark.", "2m", most="1g")
 

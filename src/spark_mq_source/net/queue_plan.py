@@ -150,18 +150,25 @@ def share_drain(waiting: Mapping[SourceT, int | None], budget: int | None) -> di
     return {source: part + each + (index < odd) for index, (source, part) in enumerate(parts.items())}
 
 
-def split_parts(parts: Iterable[tuple[SourceT, int | None]], count: int) -> list[tuple[SourceT, int | None]]:
-    """Split each part into up to `count` parts of similar size; an unbounded part (None) into unbounded parts.
+def split_parts(
+    parts: Iterable[tuple[SourceT, int | None]], count: int, *, most: int | None = None
+) -> list[tuple[SourceT, int | None]]:
+    """Split each part into up to `count` parts of similar size, or more so that none is larger than `most`.
+
+    An unbounded part (None) becomes `count` parts of `most` each.
 
     Example:
         >>> split_parts([("a", 5), ("b", 1), ("c", None)], 2)
         [('a', 3), ('a', 2), ('b', 1), ('c', None), ('c', None)]
+        >>> split_parts([("a", 5), ("b", 1), ("c", None)], 1, most=2)
+        [('a', 2), ('a', 2), ('a', 1), ('b', 1), ('c', 2)]
     """
     found: list[tuple[SourceT, int | None]] = []
     for source, rows in parts:
-        for number in range(count):
+        pieces = count if rows is None or most is None else max(count, -(-rows // most))
+        for number in range(pieces):
             if rows is None:
-                found.append((source, None))
-            elif part := rows // count + (number < rows % count):
+                found.append((source, most))
+            elif part := rows // pieces + (number < rows % pieces):
                 found.append((source, part))
     return found

@@ -150,6 +150,8 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
 
     notes: ClassVar[Mapping[str, str]] = {
         "walDir": " NSQ deletes finished messages, so batches are replayed from here. Required for a stream.",
+        "maxRecordsPerPartition": " Applies to the messages of an nsqd; with several tasks per nsqd, what "
+        "`connectionsPerNsqd` says of redelivered messages applies. A batch needs `maxRows` too.",
         "minRowsPerTrigger": " Counted by the HTTP interfaces of the nsqd; if one is unreachable, a trigger does not "
         "wait.",
         "deadLetterTopic": " NSQ's messages have no properties: the log has a dead letter's origin and reason. "
@@ -405,6 +407,8 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
             yield "walDir: required but not set: a failed batch is replayed from it"
         if scope == READ:
             yield from self.drain_problems(given, "a topic")
+            if "max_records_per_partition" in given and "max_rows" not in given:
+                yield "maxRecordsPerPartition needs maxRows: a drain without it has no number of messages to split"
         yield from self._security_problems(given)
 
     def _dead_letter_problems(self, given: frozenset[str]) -> Iterator[str]:

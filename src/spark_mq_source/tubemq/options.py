@@ -129,6 +129,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         "maxRowsPerTrigger": " Counted in the index, which the partitions of one store share: exact if each store has "
         "one partition of the topic; otherwise an upper bound that is rarely reached, because each partition's share "
         "counts all messages of its store. Filters reduce the count further.",
+        "maxRecordsPerPartition": " Counted in the index, as for `maxRowsPerTrigger`: an upper bound.",
         "minRowsPerTrigger": " Counted in the index, before filters.",
         "deadLetterTopic": " Its attributes contain the origin and the reason; `waitForDisk` applies to it as well.",
     }

@@ -13,9 +13,9 @@ from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from tests.behaviours.pulsar.java_client import JavaClient
-from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish, started
+from tests.behaviours.pulsar.streams import PIN, ROW, Query, numbered, publish, started
 from tests.fix_brokers import PulsarUnderTest
-from tests.formats.pulsar import PulsarFormat
+from tests.formats.pulsar import PulsarFormat, read_tasks
 
 
 @pytest.fixture
@@ -110,6 +110,26 @@ def test_nobody_starves_though_one_has_large_entries(pulsar: PulsarUnderTest, qu
     q.drain()
     assert most_beyond(q, 30) <= 0
     assert len(q.rows) == len({(row["partition"], row["value"]) for row in q.rows}) == 660
+
+
+def test_tasks_have_their_limit_of_records_across_ledgers_and_the_same_again(
+    pulsar: PulsarUnderTest, query: Callable[..., Query]
+):
+    topic = pulsar.topic()
+    values = []
+    for n in range(3):
+        part = numbered(70, f"{n}.")
+        publish(pulsar, topic, part, batch=10)
+        pulsar.admin.unload(topic)
+        values += part
+    q = query(topic, startingOffsets="earliest", maxRecordsPerPartition=25)
+    start, end = q.plan()
+    tasks = q.stream.ranges(start, end)
+    rows = [read_tasks(q.options, [task], ROW).to_pylist() for task in tasks]
+    assert [row["value"] for part in rows for row in part] == values
+    assert max(map(len, rows)) == 20
+    q.restart()
+    assert q.stream.ranges(start, end) == tasks
 
 
 # -- the broker's index

@@ -40,6 +40,7 @@ from tests.simulation.spark import (
     Executors,
     JobFailedError,
     Query,
+    in_small_tasks,
     read_task,
     waiting_for_rows,
     write,
@@ -337,6 +338,7 @@ class BatchRead:
         }
         if dice.random() < 0.4:
             options["minPartitions"] = str(dice.randint(2, 8))
+        options |= in_small_tasks(world)
         wanted = {} if self._chunks else _wanted_positions(world, cluster, names)
         options |= {option: json.dumps({n: asdict(at) for n, at in of.items()}) for option, of in wanted.items()}
         if self._chunks and dice.random() < 0.5:
@@ -460,6 +462,7 @@ class StreamRead:
         }
         if dice.random() < 0.4:
             options["minPartitions"] = str(dice.randint(2, 8))
+        options |= in_small_tasks(world)
         if dice.random() < 0.5 or not self._places_cursors:
             options[dice.choice(("maxEntriesPerTrigger", "maxRowsPerTrigger"))] = str(dice.choice((1, 3, 10)))
         if "maxRowsPerTrigger" not in options:

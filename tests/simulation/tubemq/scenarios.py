@@ -24,6 +24,7 @@ from tests.simulation.spark import (
     Executors,
     JobFailedError,
     Query,
+    in_small_tasks,
     read_task,
     waiting_for_rows,
     write,
@@ -236,6 +237,7 @@ def reading_options(cluster: Cluster, dice: Random, **more: str) -> dict[str, st
         options["filters"] = dice.choice(TYPES)
     if dice.random() < 0.4:
         options["minPartitions"] = str(dice.randint(2, 8))
+    options |= in_small_tasks(cluster.world)
     return {name.lower(): value for name, value in options.items()}
 
 

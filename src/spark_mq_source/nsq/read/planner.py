@@ -150,7 +150,8 @@ def trigger_tasks(options: NsqOptions, waiting: Waiting, budget: int | None, *, 
 
 
 def _tasks(options: NsqOptions, parts: Waiting) -> list[NsqRange]:
-    return [NsqRange(nsqd, rows) for nsqd, rows in split_parts(parts.items(), options.connections_per_nsqd)]
+    split = split_parts(parts.items(), options.connections_per_nsqd, most=options.max_records_per_partition)
+    return [NsqRange(nsqd, rows) for nsqd, rows in split]
 
 
 def _ask(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd]) -> dict[Nsqd, ChannelStats | None]:

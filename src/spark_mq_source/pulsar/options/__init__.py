@@ -132,6 +132,9 @@ class PulsarOptions(
         "message index and exposes it to clients (broker entry metadata). Otherwise estimated from the messages per "
         "entry in the first and last entry of this and earlier triggers: exact if the entries of a partition are "
         "alike, and possibly exceeded if they are not. If several limits are set, the smallest applies.",
+        "maxRecordsPerPartition": " Rounded to whole entries, at least one, and estimated from the messages in the "
+        "first and last entry of what is split, and in all of them by the broker's message index: exact if the entries "
+        "are alike. Not for queues.",
         "minRowsPerTrigger": " Estimated from the entries that wait and the messages per entry in the first one and in "
         "those of earlier triggers.",
         "deadLetterTopic": " Its properties contain the origin and the reason, with the names of the Java client. "

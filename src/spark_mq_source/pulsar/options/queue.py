@@ -274,6 +274,10 @@ class QueueOptions(DrainOptions):
             for field in fields_of(RangeOptions)
             if field in given
         )
+        if "max_records_per_partition" in given:
+            yield "maxRecordsPerPartition has no meaning for a queue, whose tasks share its messages: use maxRows" + (
+                "PerTrigger" if "wal_dir" in given and "run_id" not in given else ""
+            )
         if kind not in SHARED_TYPES:
             yield from (
                 f"{self.name_of(field)} needs subscriptionType=shared or key_shared, not {kind.value}"

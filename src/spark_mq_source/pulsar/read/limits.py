@@ -27,6 +27,7 @@ from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPart
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
 from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.read.reader import PulsarRange
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +173,37 @@ class Limiter:
         self._look(waiting, {tp: w.first for tp, w in waiting.items()})
         self._counted = {(tp, w.start): w.samples for tp, w in waiting.items()}
         return int(sum(w.entries * self._rows_per_entry(tp, w) for tp, w in waiting.items()))
+
+    def split(self, ranges: list[PulsarRange]) -> list[PulsarRange]:
+        """Return the ranges, one for each topic-partition, split by `maxRecordsPerPartition`.
+
+        The pieces depend only on the range and its entries: a trigger that is repeated has the same tasks.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        most = self._options.max_records_per_partition
+        if most is None or not ranges:
+            return ranges
+        ends = {r.topic_partition: r.end for r in ranges}
+        starts = {r.topic_partition: r.start for r in ranges}
+        firsts = self._client.fetch_first_entries({tp: EARLIEST for tp, at in starts.items() if at == EARLIEST})
+        starts |= {tp: Position(entry.ledger_id, entry.entry_id - 1) for tp, entry in firsts.items()}
+        entries = self._statistics.fetch_backlogs(starts, ends)
+        whole = {tp: _Waiting(at, ends[tp], entries[tp], share=entries[tp], cut=ends[tp]) for tp, at in starts.items()}
+        self._look(whole, {tp: w.first for tp, w in whole.items()})
+        self._look(whole, {tp: w.end for tp, w in whole.items()})
+        pieces = []
+        for r in ranges:
+            tp, at, w = r.topic_partition, r.start, whole[r.topic_partition]
+            count = -(-w.entries // max(1, int(most // _rows_of(w))))
+            each = -(-w.entries // count)
+            cut = self._advance(tp, w.start, w.end, each)
+            while cut < w.end:
+                pieces.append(PulsarRange(tp, at, cut))
+                at, cut = cut, self._advance(tp, cut, w.end, each)
+            pieces.append(PulsarRange(tp, at, w.end))
+        return pieces
 
     def _settle(self, waiting: Mapping[TopicPartition, _Waiting]) -> Sequence[TopicPartition]:
         """Try shares, corrected each time by the entries at their ends, until they are within the limits.
@@ -454,6 +486,15 @@ class ProgressGuard:
                 start,
                 entry,
             )
+
+
+def _rows_of(w: _Waiting) -> float:
+    """Return the most messages per entry that is known of a range, from the entries at its ends."""
+    found = [1.0, *(float(sample.messages) for sample in w.samples)]
+    indexes = [sample.index for sample in w.inside if sample.index is not None]
+    if len(indexes) > 1:
+        found.append((indexes[-1] - indexes[0] + w.inside[0].messages) / w.entries)
+    return max(found)
 
 
 def _first_wanted(start: Position) -> Position:

@@ -7,6 +7,7 @@ import itertools
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.read.limits import Limiter
 from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
 
 logger = logging.getLogger(__name__)
@@ -94,7 +96,8 @@ class _Planner:
             for tp in partitions
         ]
         ranges = [r for r in ranges if r.start < r.end]
-        return numbered(split_ranges(self._client, options, ranges))
+        with closing(Limiter(self._client, options)) as limiter:
+            return numbered(split_ranges(self._client, options, limiter.split(ranges)))
 
     def _may_match(self, tp: TopicPartition) -> bool:
         values = {"topic": tp.topic, "partition": tp.partition}

@@ -233,7 +233,8 @@ class PulsarStream:
         # The reader would report a deleted start as loss; here it is known to be none, or was reported already.
         starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
         ranges = [PulsarRange(tp, starts[tp], finish[tp]) for tp in sorted(finish)]
-        return numbered(split_ranges(self._client, self._options, [r for r in ranges if r.start < r.end]))
+        ranges = self._limiter.split([r for r in ranges if r.start < r.end])
+        return numbered(split_ranges(self._client, self._options, ranges))
 
     def commit(self, end: Mapping[str, object]) -> None:
         """Release the messages before `end`, which Spark has committed, from the durable subscription, if there is one.

@@ -26,6 +26,15 @@ def split(wanted: int | None, *ranges: TubeMQRange) -> list[TubeMQRange]:
     return split_ranges(TubeMQOptions.from_spark(options, READ), ranges)
 
 
+def test_ranges_are_split_by_size_before_their_number() -> None:
+    options = {"masters": "host:8715", "topic": "flights", "maxRecordsPerPartition": "4", "minPartitions": "2"}
+    pieces = split_ranges(TubeMQOptions.from_spark(options, READ), [whole(0, 0, 9), whole(1, 0, 4)])
+    assert [(p.topic_partition.partition, (p.end - p.start) // INDEX_BYTES) for p in pieces] == [
+        *[(0, 3)] * 3,
+        (1, 4),
+    ]
+
+
 def whole(partition: int, first: int, messages: int) -> TubeMQRange:
     start = first * INDEX_BYTES
     end = start + messages * INDEX_BYTES
