@@ -43,6 +43,7 @@ def fetch_json(
     tls: TlsSettings | None,
     timeout_seconds: float,
     form: Mapping[str, str] | None = None,
+    put: object = None,
     address: str = "the admin address",
     retries: bool = True,
     is_trusted: Callable[[str], bool] = lambda _: False,
@@ -61,6 +62,7 @@ def fetch_json(
         timeout_seconds: for all attempts together.
         form: fields to POST instead. They may be secret, so redirects are not followed, and the answer's text is only
             in the error's `broker_message`.
+        put: a document to PUT instead; redirects are followed as for GET.
         address: the name of the address in errors.
         retries: False for a single attempt, for requests that are not essential.
         is_trusted: returns whether a redirect's host (in lower case) may receive `Authorization`.
@@ -70,7 +72,7 @@ def fetch_json(
         TopicNotFoundError: status 404.
         AuthenticationError: status 401 or 403.
         ServiceNotReadyError: status 502 to 504 until the timeout.
-        BrokerError: any other status that is not 200.
+        BrokerError: any other status that is not 200 or 204 (no content, for which the result is None).
         TransportError: no answer; not retryable if TLS cannot work.
         RemoteProtocolError: the answer is not JSON or too large, or redirects form a circle, or lead away from HTTPS or
             with `Authorization` to an untrusted host.
@@ -80,7 +82,7 @@ def fetch_json(
     deadline = Deadline.after_ms(round(timeout_seconds * 1000))
 
     def fetch() -> bytes:
-        return _fetch(url, headers, tls, deadline, form, address, is_trusted, remedy)
+        return _fetch(url, headers, tls, deadline, form, put, address, is_trusted, remedy)
 
     body = retrying(fetch, deadline=deadline) if retries else fetch()
     try:
@@ -131,19 +133,29 @@ def _why_cut(failure: TransportError, url: str, tls: TlsSettings, deadline: Dead
     return failure
 
 
+def _content(form: Mapping[str, str] | None, put: object) -> tuple[str, str | None, Mapping[str, str]]:
+    """Return the method of a request, its body, and headers for that."""
+    if form is not None:
+        return "POST", urlencode(form), {"Content-Type": "application/x-www-form-urlencoded"}
+    if put is not None:
+        return "PUT", json.dumps(put), {"Content-Type": "application/json"}
+    return "GET", None, {}
+
+
 def _fetch(
     url: str,
     headers: Mapping[str, str],
     tls: TlsSettings,
     deadline: Deadline,
     form: Mapping[str, str] | None,
+    put: object,
     address: str,
     is_trusted: Callable[[str], bool],
     remedy: str,
 ) -> bytes:
     asked = url
-    if form is not None:
-        headers = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
+    method, sent, more = _content(form, put)
+    headers = {**headers, **more}
     for _ in range(MAX_REDIRECTS + 1):
         # urllib3 rejects a timeout of 0.
         timeout = urllib3.Timeout(total=max(deadline.remaining_seconds(), 0.001))
@@ -151,10 +163,10 @@ def _fetch(
         try:
             with _pool(asked, tls) as pool:
                 response = pool.request(
-                    "GET" if form is None else "POST",
+                    method,
                     asked,
-                    body=None if form is None else urlencode(form),
-                    headers=dict(headers),
+                    body=sent,
+                    headers=headers,
                     timeout=timeout,
                     redirect=False,
                     preload_content=False,
@@ -196,6 +208,8 @@ def _fetch(
                 )
             asked = following
             continue
+        if response.status == 204:
+            return b"null"
         if response.status != 200:
             words = body[:_MAX_WORDS].decode("utf-8", "replace")
             shown = f" ({words[:200]})" if form is None else ""

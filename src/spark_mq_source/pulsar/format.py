@@ -29,7 +29,7 @@ from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
 from spark_mq_source.pulsar.read.schemas import check_needs_no_schema, fetch_version, registered_read
 from spark_mq_source.pulsar.read.stream import PulsarStream
 from spark_mq_source.pulsar.write.transactions import abort_transactions, commit_transactions
-from spark_mq_source.pulsar.write.values import check_raw_values, write_of
+from spark_mq_source.pulsar.write.values import check_raw_values, check_topic_partitions, write_of
 from spark_mq_source.pulsar.write.writer import PulsarWriter, WriteReport, write_rows
 from spark_mq_source.values.encodings import TypedRead, TypedWrite, type_of
 from spark_mq_source.values.options import AUTO, RAW
@@ -84,6 +84,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
             if options.value_format == RAW:
                 definition = None if rows.definition is None else rows.definition.encode()
                 options = replace(options, value_format=rows.value_format, value_schema=definition)
+        check_topic_partitions(options)
         with self._option_errors(OptionError):
             check_raw_values(options, schema.field("value").type)
         return super().fit(options, schema)

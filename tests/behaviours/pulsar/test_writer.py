@@ -12,7 +12,13 @@ import pulsar as official
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, TopicNotFoundError, UnwritableRowError
+from spark_mq_source.core.errors import (
+    MQSourceError,
+    OptionError,
+    RequestTimeoutError,
+    TopicNotFoundError,
+    UnwritableRowError,
+)
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -73,6 +79,25 @@ def test_a_key_goes_where_the_java_client_sends_it(
     rows = pulsar_format.read(ours, "value binary, partition int").to_pylist()
     assert len({row["partition"] for row in rows}) > 3
     assert {int(row["value"]): row["partition"] for row in rows} == {n: i[3] for n, i in enumerate(ids)}
+
+
+def test_a_missing_topic_is_created_with_its_partitions_and_another_number_is_an_error_before_a_task(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat
+):
+    ours, of_rows = pulsar.unused_topic(), pulsar.unused_topic()
+    more = {"createTopic": True, "topicPartitions": 3, "adminUrl": pulsar.admin_url}
+    columns = {"value": [b"%d" % n for n in range(9)], "partition": pa.array(list(range(3)) * 3, pa.int32())}
+    for _ in range(2):  # the second time it exists
+        write(pulsar, ours, columns, **more)
+    write(pulsar, None, {"value": [b"v"], "topic": [of_rows]}, **more)
+    rows = pulsar_format.read(ours, "value binary, partition int").to_pylist()
+    assert sorted((row["partition"], int(row["value"])) for row in rows) == [
+        (n, value) for n in range(3) for value in (n, n, n + 3, n + 3, n + 6, n + 6)
+    ]
+    assert len(pulsar.client().get_topic_partitions(of_rows)) == 3
+    for existing, is_said in ((pulsar.topic(2), "has 2 partitions"), (pulsar.topic(), "is not partitioned")):
+        with pytest.raises(OptionError, match=f"{existing} exists and {is_said}, but topicPartitions=3: remove"):
+            PulsarFormat.door.fit(options(pulsar, existing, **more), pa.schema({"value": pa.binary()}))
 
 
 def test_rows_say_where_they_go(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):

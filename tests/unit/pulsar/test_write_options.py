@@ -122,6 +122,8 @@ def test_schemas(schema: str, value_format: str, type_: str, definition: str) ->
             {"batchingMaxPublishDelay": "1", "pulsar.producer.batchingMaxPublishDelayMicros": "1"},
             "are the same option: set only one",
         ),
+        ({"topicPartitions": "8", "createTopic": "true"}, "topicPartitions needs createTopic=true and adminUrl"),
+        ({"topicPartitions": "8", "topic": "t-partition-0"}, "t-partition-0, which is one partition: name the topic"),
         ({"pulsar.producer.batchingMaxPublishDelayMicros": "x"}, "batchingMaxPublishDelay='x': expected a duration"),
     ],
 )

@@ -20,6 +20,9 @@ from spark_mq_source.pulsar.client.session import (
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 
+_CONFLICT = 409
+"""The status of the answer if a topic to create exists."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -79,7 +82,19 @@ class Admin(Connections):
                 f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
             ) from error
 
-    def _ask_admin(self, topic_partition: TopicPartition, what: str) -> tuple[str, object]:
+    def _create_partitioned(self, topic: str, partitions: int) -> None:
+        """Create a partitioned topic; do nothing if the topic exists.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        try:
+            self._ask_admin(TopicPartition(topic, -1), "partitions", put=partitions)
+        except BrokerError as error:
+            if error.code != _CONFLICT:
+                raise
+
+    def _ask_admin(self, topic_partition: TopicPartition, what: str, *, put: object = None) -> tuple[str, object]:
         domain, _, rest = str(topic_partition).partition("://")
         path = "/".join(quote(part, safe="") for part in (domain, *rest.split("/", 2)))
         url = f"{self._options.admin_url}/admin/v2/{path}/{what}"
@@ -87,6 +102,7 @@ class Admin(Connections):
 
         answer = fetch_json(
             url,
+            put=put,
             headers=http_headers(self._options),
             tls=TlsSettings.of(self._options),
             timeout_seconds=self._options.operation_timeout_ms / 1000,

@@ -12,6 +12,7 @@ from spark_mq_source.core.columns import version_name
 from spark_mq_source.core.errors import (
     BrokerError,
     MQSourceError,
+    OptionError,
     TopicNotFoundError,
 )
 from spark_mq_source.net.retry import retrying
@@ -80,12 +81,15 @@ class Topics(Admin):
 
         Args:
             topics: full names.
-            create: whether a missing topic is created, with the broker's defaults: the value of `createTopic`. None if
-                this option does not apply, as for a topic that is read.
+            create: whether a missing topic is created, with `topicPartitions` or the broker's defaults: the value of
+                `createTopic`. None if this option does not apply, as for a topic that is read.
 
         Raises:
             TopicNotFoundError: a topic, or its namespace, does not exist, and is not created.
+            OptionError: a topic exists with another number of partitions than `topicPartitions`.
         """
+        if create and self._options.topic_partitions is not None:
+            return [tp for topic in topics for tp in self._with_partitions(topic, self._options.topic_partitions)]
 
         def ask(names: Sequence[str]) -> Mapping[str, Future[commands.PartitionedMetadataResponse]]:
             session = self._service()
@@ -107,6 +111,21 @@ class Topics(Admin):
         for topic in topics:
             count = counts[topic].partitions
             found += [TopicPartition(topic, n) for n in range(count)] if count else [TopicPartition.parse(topic)]
+        return found
+
+    def _with_partitions(self, topic: str, wanted: int) -> list[TopicPartition]:
+        """Return the partitions of a topic that is to have so many, and is created with them if it is missing."""
+        try:
+            found = self.fetch_partitions([topic])
+        except TopicNotFoundError:
+            self._create_partitioned(topic, wanted)
+            found = self.fetch_partitions([topic])
+        count = sum(tp.partition >= 0 for tp in found)
+        if count != wanted or found[0].topic != topic:
+            raise OptionError(
+                f"topic {topic} exists and {f'has {count} partitions' if count else 'is not partitioned'}, but "
+                f"topicPartitions={wanted}: remove this option to write to the topic as it is"
+            )
         return found
 
     def _check_existing(self, session: Session, topics: Sequence[str]) -> None:

@@ -120,8 +120,8 @@ class ConnectionOptions(TlsOptions):
     )
     admin_url: str | None = option(
         "Address of the admin API (`http://host:8080`). `minPartitions` uses it to split a read across ledgers, "
-        "`maxBytesPerTrigger` to get ledger sizes. On a broker without PIP-344 (such as 2.10) it also finds "
-        "partitioned topics that were never used.",
+        "`maxBytesPerTrigger` to get ledger sizes, `topicPartitions` to create topics. On a broker without PIP-344 "
+        "(such as 2.10) it also finds partitioned topics that were never used.",
         default=None,
         scope=EVERYWHERE,
         parse=_parse_admin_url,

@@ -141,10 +141,19 @@ class TopicOptions(Options):
         parse=lambda text: parse_topics_pattern(parse_text(text)),
     )
     create_topic: bool = option(
-        "Whether a missing topic is created, with the broker's defaults; otherwise it is an error. Reading: whether "
-        "`deadLetterTopic` is created, and a `non-persistent://` topic, which exists only while a client uses it.",
+        "Whether a missing topic is created, with `topicPartitions` or the broker's defaults; otherwise it is an "
+        "error. Reading: whether `deadLetterTopic` is created, and a `non-persistent://` topic, which exists only "
+        "while a client uses it.",
         default=False,
         scope=EVERYWHERE,
+    )
+    topic_partitions: int | None = option(
+        "Number of partitions with which `createTopic` creates a missing topic, by the admin API at `adminUrl`. A "
+        "topic that exists with another number is an error, for the topic of the options before a task starts.",
+        default=None,
+        default_text="the broker's default",
+        scope=WRITE,
+        check=at_least(1),
     )
 
     @property
@@ -160,6 +169,11 @@ class TopicOptions(Options):
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Yield the contradictions between options, one sentence each."""
         yield from super().problems(scope, given)
+        if "topic_partitions" in given:
+            if not self.create_topic or "admin_url" not in given:
+                yield "topicPartitions needs createTopic=true and adminUrl: the admin API creates the topic"
+            if self.topic is not None and split_partition(self.topic)[1] >= 0:
+                yield f"topicPartitions has no meaning for {self.topic}, which is one partition: name the topic"
         topics = [name for name in ("topic", "topics", "topics_pattern") if name in given]
         if scope != WRITE and len(topics) != 1:
             yield "set exactly one of topic, topics, topicsPattern" + (

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_mq_source.core.columns import is_text
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.errors import MQSourceError, OptionError
+from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.options import KeyValueEncodingType
 from spark_mq_source.pulsar.payload.registry import schema_of_write
 from spark_mq_source.pulsar.payload.schema import AVRO, BYTES, STRING
@@ -35,6 +36,23 @@ def write_of(options: PulsarOptions) -> TypedWrite | None:
         has_schema = options.schema.type != BYTES
         value = replace(value, definition=options.schema.definition, has_schema=has_schema, text_times=not has_schema)
     return replace(write, value=value, is_inline=is_inline)
+
+
+def check_topic_partitions(options: PulsarOptions) -> None:
+    """Check, before a task starts, that the topic has `topicPartitions`; create it if it is missing.
+
+    Raises:
+        OptionError: it has another number of partitions.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    if options.topic_partitions is None or options.topic is None:
+        return
+    with PulsarClient(options) as client:
+        try:
+            client.fetch_partitions([options.topic], create=options.create_topic)
+            client.hand_over()
+        except MQSourceError as error:
+            raise error.within("pulsar-native: planning a write") from error
 
 
 def check_raw_values(options: PulsarOptions, type_: pa.DataType) -> None:
