@@ -2,8 +2,8 @@
 
 A generated part stands between ``<!-- WHAT:OF -->`` and ``<!-- end -->``; WHAT is one of `PARTS`. With ``--check``
 nothing is written, and a part that differs from the code, or from the results in ``bench/``, is an error. So are a page
-that the navigation of `mkdocs.yml` does not list, an entry of the navigation without a page, and a picture that is
-missing or that no page shows. The build of the site (``make docs``) checks links.
+that the navigation of `mkdocs.yml` does not list, an entry of the navigation without a page, and a picture or
+download that is missing or that no page shows. The build of the site (``make docs``) checks links.
 """
 
 from __future__ import annotations
@@ -259,7 +259,8 @@ PARTS: Final[Mapping[str, Callable[[str], str]]] = {
     **{f"bench-{part}": partial(_measured, part) for part in ("read", "write", "stream", "queue")},
 }
 
-_PICTURE: Final = re.compile(r"!\[[^\]]*\]\(([^)]+)\)")
+_FILE: Final = re.compile(r"!\[[^\]]*\]\(([^)]+)\)|\[[^\]]*\]\((?!\w+:)([^)]+\.json)\)")
+"""A picture, or a file to download."""
 _DRAWING: Final = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
 """A picture of `docs/images` that becomes a part of the page, so that it has the colours of the page's scheme."""
 _PART: Final = re.compile(rf"(<!-- ({'|'.join(PARTS)}):(\S*) -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -308,7 +309,7 @@ def problems(texts: Mapping[Path, str], configuration: str) -> Iterator[str]:
     shown = {
         (path.parent / address).resolve()
         for path, text in texts.items()
-        for address in map(in_checkout, _PICTURE.findall(text))
+        for address in map(in_checkout, map("".join, _FILE.findall(text)))
         if "://" not in address
     }
     shown |= {DOCS / "images" / name for text in texts.values() for name in _DRAWING.findall(text)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,6 +60,9 @@ class TriggerProgress:
         lags: lag of each topic; empty if Spark or the broker does not report it.
         delay_seconds: time from the publication of the oldest row to the end of the trigger; None without rows or
             without `observe_delay`.
+        phase_seconds: time spent in each phase, by Spark's names: `latestOffset` asks the broker, `addBatch` reads,
+            decodes, processes and writes the rows.
+        redelivered: number of rows that the broker had delivered before; None without the argument of `observe_delay`.
 
     Example:
         >>> progress = {
@@ -79,6 +82,8 @@ class TriggerProgress:
     rows_per_second: float
     lags: Sequence[Lag] = ()
     delay_seconds: float | None = None
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    redelivered: int | None = None
 
     @classmethod
     def parse(cls, progress: Mapping[str, Any]) -> TriggerProgress:
@@ -97,6 +102,10 @@ class TriggerProgress:
             rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
             lags=tuple(lag for source in progress["sources"] for lag in _lags(source)),
             delay_seconds=None if oldest_us is None else at.timestamp() + seconds - oldest_us / 1e6,
+            phase_seconds={
+                name: ms / 1000 for name, ms in progress["durationMs"].items() if name != "triggerExecution"
+            },
+            redelivered=observed.get("redelivered"),
         )
 
     @property
@@ -187,15 +196,20 @@ def triggers_of(query: StreamingQuery) -> list[TriggerProgress]:
     return [TriggerProgress.parse(json.loads(progress.json)) for progress in query.recentProgress]
 
 
-def observe_delay(stream: DataFrame, column: str = "publish_time") -> DataFrame:
+def observe_delay(stream: DataFrame, column: str = "publish_time", *, redelivered: str | None = None) -> DataFrame:
     """Return the same rows, and add the publish time of the oldest row to the query's progress.
 
     Args:
         stream: a loaded stream.
         column: the column of the publish time: `publish_time` of Pulsar, `timestamp` of NSQ, or `message_time` of
             TubeMQ, which is in whole minutes.
+        redelivered: also count the rows with this condition: `redelivery_count > 0` of Pulsar's queues, `attempts > 1`
+            of NSQ.
     """
-    return stream.observe(DELAY, F.unix_micros(F.min(column)).alias("oldest_us"))
+    values = [F.unix_micros(F.min(column)).alias("oldest_us")]
+    if redelivered is not None:
+        values.append(F.count_if(F.expr(redelivered)).alias("redelivered"))
+    return stream.observe(DELAY, *values)
 
 
 def _lags(source: Mapping[str, Any]) -> Iterable[Lag]:
