@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +90,26 @@ def program_environment(log_folder: Path, jvm: Mapping[str, str] = SMALL_JVM) ->
         # Output without colours and banner.
         "TERM": "dumb",
     }
+
+
+def class_data(version: str = VERSION, role: str = "", jvm: Mapping[str, str] = SMALL_JVM) -> ClassData:
+    """The archive of classes of Pulsar's JVMs: of standalone, or of one role of a cluster."""
+    home = distribution(version)
+    return ClassData(cache_folder(), f"{home.name}{role and '-' + role}", [home, home / "lib"], jvm.values())
+
+
+def archived_environment(
+    log_folder: Path, jvm: Mapping[str, str], archive: ClassData | None, home: Path
+) -> dict[str, str]:
+    """The same for a JVM that maps an archive of classes, or records one."""
+    environment = program_environment(log_folder, jvm)
+    if archive is not None:
+        # A JVM with a folder of files on its class path maps no archive, and bin/pulsar puts that of the logging
+        # configuration there; so this one does not exist.
+        environment["PULSAR_LOG_CONF"] = str(home / "no-folder" / "log4j2.yaml")
+        logging = f"-Dlog4j.configurationFile={home / 'conf' / 'log4j2.yaml'}"
+        environment["PULSAR_GC"] = " ".join([environment["PULSAR_GC"], logging, *archive.options(record=True)])
+    return environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +242,8 @@ class PulsarStandalone:
         command, environment = self.prepare()
         self._process = ManagedProcess(command, log=self.log, environment=environment, folder=self.folder)
         wait_until_ready(self.admin, self.log, still_alive=lambda: self._process is not None and self._process.alive)
-        if (class_data := self._class_data) is not None:
-            class_data.make(self._process.pid)
+        if (archive := self._class_data) is not None:
+            archive.make(self._process.pid)
 
     def prepare(self) -> tuple[list[str], dict[str, str]]:
         """Writes the configuration; returns the command line and environment of the broker."""
@@ -232,7 +252,7 @@ class PulsarStandalone:
         if self.featured and self.credentials is None:
             self.credentials = make_credentials(self.folder / "credentials")
         configuration = self.folder / "standalone.conf"
-        configuration.write_text(_configured((home / "conf" / "standalone.conf").read_text(), self._settings()))
+        configuration.write_text(configured((home / "conf" / "standalone.conf").read_text(), self._settings()))
         command = [
             str(home / "bin" / "pulsar"), "standalone", "--no-functions-worker", "--no-stream-storage",
             "--advertised-address", "127.0.0.1",
@@ -244,14 +264,7 @@ class PulsarStandalone:
         else:
             command += ["--zookeeper-dir", str(self.folder / "metadata")]
             command += ["--zookeeper-port", str(self._ports.zookeeper or 2181)]
-        environment = program_environment(self.folder, self.jvm)
-        class_data = self._class_data
-        if class_data is not None:
-            # A JVM with a folder of files on its class path maps no archive, and bin/pulsar puts that of the logging
-            # configuration there; so this one does not exist.
-            environment["PULSAR_LOG_CONF"] = str(home / "no-folder" / "log4j2.yaml")
-            logging = f"-Dlog4j.configurationFile={home / 'conf' / 'log4j2.yaml'}"
-            environment["PULSAR_GC"] = " ".join([environment["PULSAR_GC"], logging, *class_data.options(record=True)])
+        environment = archived_environment(self.folder, self.jvm, self._class_data, home)
         # bin/pulsar passes it to the broker; some versions refuse it twice.
         environment["PULSAR_STANDALONE_CONF"] = str(configuration)
         extra = [f"-Dpulsar.auth.basic.conf={self.credentials.password_file}"] if self.credentials else []
@@ -264,10 +277,7 @@ class PulsarStandalone:
     @property
     def _class_data(self) -> ClassData | None:
         """The archive of classes for the small JVM of tests; benchmarks measure JVMs as users start them."""
-        if self.jvm is not SMALL_JVM:
-            return None
-        home = distribution(self.version)
-        return ClassData(cache_folder(), home.name, [home, home / "lib"], SMALL_JVM.values())
+        return class_data(self.version) if self.jvm is SMALL_JVM else None
 
     @property
     def _release(self) -> tuple[int, int]:
@@ -363,7 +373,9 @@ class PulsarStandalone:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def wait_until_ready(admin: PulsarAdmin, log: Path, *, still_alive: Any) -> None:  # noqa: ANN401 - any () -> bool
+def wait_until_ready(
+    admin: PulsarAdmin, log: Path, *, still_alive: Callable[[], bool], cluster: str = "standalone"
+) -> None:
     """Waits until the broker serves topics, and creates the tests' namespace.
 
     An answer alone proves nothing: standalone opens its web port seconds before it creates its cluster, tenant and
@@ -378,7 +390,7 @@ def wait_until_ready(admin: PulsarAdmin, log: Path, *, still_alive: Any) -> None
         if not still_alive():
             raise RuntimeError(f"Pulsar ended while starting; the end of {log}:\n{_first_cause(log)}{log_tail(log)}")
         with contextlib.suppress(AdminError):
-            if admin.clusters() == ["standalone"] and "public/default" in admin.namespaces():
+            if admin.clusters() == [cluster] and "public/default" in admin.namespaces():
                 try:
                     admin.create_namespace(TEST_NAMESPACE)
                     # The first topic waits for the load manager and the bookie.
@@ -404,7 +416,7 @@ def _first_cause(log: Path) -> str:
     )[:500]
 
 
-def _configured(stock: str, settings: Mapping[str, str]) -> str:
+def configured(stock: str, settings: Mapping[str, str]) -> str:
     """The default configuration with these settings replaced, or added at the end."""
     text = stock
     for name, value in settings.items():

@@ -1,0 +1,318 @@
+"""A Pulsar cluster of three brokers and three bookies under chaos: streams, batches, queues, and all guarantees."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pulsar as official
+import pyarrow as pa
+
+from brokers.pulsar_cluster import PulsarCluster
+from spark_mq_source.pulsar.format import PulsarFormat
+from tests.chaos.faults import Kind, frozen, link_faults
+from tests.chaos.loads import Load, Stream, Writing, differences
+from tests.fix_net import FaultProxy
+from tests.formats import schema_of
+from tests.formats.pulsar import MESSAGE_ID
+
+NAMESPACE = "public/chaos"
+SOURCE = f"persistent://{NAMESPACE}/source"
+PARTITIONS, MAX_PARTITIONS = 3, 6
+GUARANTEES = ("at-least-once", "exactly-once", "transaction")
+ROW = f"value binary, partition int, {MESSAGE_ID}"
+RATE = 200
+"""Messages a second."""
+REPEAT = 0.05
+"""How often a driver dies after it has written a batch and before it knows."""
+
+Message = tuple[int, int, int, int, bytes]
+"""Partition, ledger, entry, index in its batch, value."""
+
+
+def message_of(row: dict[str, Any]) -> Message:
+    """Return a row as a message."""
+    return (row["partition"], *row["message_id"].values(), row["value"])
+
+
+class Publisher(Load):
+    """The official client, which publishes numbers; the namespace deduplicates what it sends again.
+
+    Attributes:
+        acknowledged: the values that the brokers have acknowledged.
+    """
+
+    def __init__(self, seed: int, service_url: str) -> None:
+        super().__init__("publisher", seed)
+        self._client = official.Client(service_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
+        self._producer = self._client.create_producer(
+            SOURCE, producer_name="publisher", send_timeout_millis=0, block_if_queue_full=True, batching_enabled=True
+        )
+        self.acknowledged: list[bytes] = []
+        self._number = 0
+
+    def step(self) -> bool:
+        """Publish a tenth of a second's messages; at the end wait for all answers."""
+        if self.finishing:
+            self._producer.flush()
+            return False
+        for _ in range(RATE // 10):
+            value = b"%d" % self._number
+            self._number += 1
+            self._producer.send_async(value, lambda result, _, value=value: self._answered(result, value))
+        self._finishing.wait(0.1)
+        return True
+
+    def _answered(self, result: Any, value: bytes) -> None:
+        if result == official.Result.Ok:
+            self.acknowledged.append(value)
+        else:
+            self.failures[str(result)] += 1
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+
+class PulsarStream(Stream):
+    """A query that reads the source."""
+
+    ROW = ROW
+
+
+class Copy(PulsarStream):
+    """A query that reads the source and writes to a topic of its own."""
+
+    def __init__(self, name: str, seed: int, given: dict[str, str], sink: dict[str, str], *, repeat: float) -> None:
+        super().__init__(name, seed, PulsarFormat(), given)
+        self.sink = Writing(PulsarFormat(), sink, f"{name}-{seed}", self.dice)
+        self._repeat = repeat
+
+    def write(self, batch_id: int, tasks: Sequence[pa.Table]) -> None:
+        """Write the batch, with one task for each range."""
+        self.sink.write(batch_id, [table.column("value").to_pylist() for table in tasks], repeat=self._repeat)
+
+
+class Batches(Load):
+    """Reads of the whole source, again and again.
+
+    Attributes:
+        reads: the messages of each read.
+    """
+
+    def __init__(self, seed: int, given: dict[str, str]) -> None:
+        super().__init__("batches", seed)
+        self._given = {name.lower(): value for name, value in given.items()}
+        self.reads: list[list[Message]] = []
+
+    def step(self) -> bool:
+        """Read all that there is now."""
+        door, schema = PulsarFormat(), schema_of(ROW)
+        options = door.fit_read(door.parse_options(self._given), schema)
+        tasks = door.plan(options, ())
+        tables = [pa.Table.from_batches(door.read(options, task, schema), schema) for task in tasks]
+        self.reads.append([message_of(row) for table in tables for row in table.to_pylist()])
+        self._finishing.wait(5)
+        return not self.finishing
+
+
+class Scene:
+    """The cluster, its loads, and what may happen to it."""
+
+    name = "pulsar"
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._stack = contextlib.ExitStack()
+        self.cluster = PulsarCluster(folder)
+        self._seed = seed
+        self._links: dict[str, FaultProxy] = {}
+        self.loads: list[Load] = []
+
+    def start(self) -> None:
+        """Start the cluster and prepare topics and loads."""
+        cluster = self._stack.enter_context(self.cluster)
+        with contextlib.closing(cluster.admin) as admin:
+            admin.create_namespace(NAMESPACE)
+            admin.set_deduplication(NAMESPACE, enabled=True)
+            admin.create_topic(SOURCE, PARTITIONS)
+            for guarantee in GUARANTEES:
+                admin.create_topic(f"persistent://{NAMESPACE}/{guarantee}", PARTITIONS)
+        for number, port in enumerate(cluster.proxied_ports):
+            link = FaultProxy("127.0.0.1", cluster.broker_port(number), listen_port=port)
+            self._links[f"broker-{number}"] = self._stack.enter_context(link)
+        access = {
+            "serviceUrl": "pulsar://" + ",".join(link.address for link in self._links.values()),
+            "listenerName": "proxied",
+            "operationTimeout": "20s",
+            "keepAliveInterval": "5s",
+        }
+        source = access | {"topic": SOURCE, "startingOffsets": "earliest", "maxEntriesPerTrigger": "300"}
+        queue = access | {
+            "topic": SOURCE,
+            "subscription": "queue",
+            "subscriptionType": "shared",
+            "initialPosition": "earliest",
+            "walDir": str(self.cluster.folder / "wal"),
+            "idleTimeout": "2s",
+        }
+        door = PulsarFormat()
+        self.publisher = Publisher(self._seed, cluster.service_url)
+        self.batches = Batches(self._seed, access | {"topic": SOURCE, "startingOffsets": "earliest"})
+        self.stream = PulsarStream("stream", self._seed, door, source | {"subscription": "pin"})
+        self.queue = PulsarStream("queue", self._seed, door, queue)
+        self.copies = {
+            guarantee: Copy(
+                guarantee,
+                self._seed,
+                source,
+                access
+                | {
+                    "topic": f"persistent://{NAMESPACE}/{guarantee}",
+                    "deliveryGuarantee": guarantee,
+                    "sendTimeout": "60s",
+                },
+                # Transactions are aborted with their tasks; a whole batch that is repeated is there twice.
+                repeat=0.0 if guarantee == "transaction" else REPEAT,
+            )
+            for guarantee in GUARANTEES
+        }
+        self.loads = [self.publisher, self.batches, self.stream, self.queue, *self.copies.values()]
+
+    def stop(self) -> None:
+        """Stop the cluster."""
+        self._stack.close()
+
+    # -- faults
+
+    def kinds(self) -> list[Kind]:
+        """Return the kinds of faults."""
+        brokers = [name for name in self.cluster.servers if name.startswith("broker")]
+        bookies = [name for name in self.cluster.servers if name.startswith("bookie")]
+        processes = {name: lambda server=server: server.process for name, server in self.cluster.servers.items()}
+        freeze = frozen(processes)
+        topics = [SOURCE, *(f"persistent://{NAMESPACE}/{name}" for name in GUARANTEES)]
+        return [
+            Kind("kill", "brokers", brokers, (0, 15), self._killed, 2),
+            Kind("kill", "bookies", bookies, (0, 15), self._killed, 2),
+            Kind("freeze", "brokers", brokers, (1, 40), freeze, 2),
+            Kind("freeze", "bookies", bookies, (1, 30), freeze),
+            Kind("freeze", "zookeeper", ["zookeeper"], (1, 6), freeze),
+            Kind("unload", "topics", topics, (0, 0), self._unloaded, 2),
+            Kind("unload namespace", "topics", [NAMESPACE], (0, 0), self._unloaded_namespace),
+            Kind("split bundle", "topics", [NAMESPACE], (0, 0), self._split, 0.5),
+            Kind("add partition", "topics", [SOURCE], (0, 0), self._grown, 0.5),
+            Kind("link", "links", brokers, (0, 20), link_faults(self._links), 3),
+        ]  # fmt: skip
+
+    @contextlib.contextmanager
+    def _killed(self, name: str, _: random.Random) -> Iterator[None]:
+        server = self.cluster.servers[name]
+        server.kill()
+        try:
+            yield
+        finally:
+            server.start()
+            if name.startswith("broker"):
+                self.cluster.wait_for_broker(int(name.rpartition("-")[2]))
+
+    @contextlib.contextmanager
+    def _unloaded(self, topic: str, dice: random.Random) -> Iterator[None]:
+        with contextlib.closing(self.cluster.admin) as admin:
+            admin.unload(f"{topic}-partition-{dice.randrange(PARTITIONS)}")
+        yield
+
+    @contextlib.contextmanager
+    def _unloaded_namespace(self, namespace: str, _: random.Random) -> Iterator[None]:
+        with contextlib.closing(self.cluster.admin) as admin:
+            admin.unload_namespace(namespace)
+        yield
+
+    @contextlib.contextmanager
+    def _split(self, namespace: str, dice: random.Random) -> Iterator[None]:
+        with contextlib.closing(self.cluster.admin) as admin:
+            boundaries = admin.request("GET", f"namespaces/{namespace}/bundles")["boundaries"]
+            begin = dice.randrange(len(boundaries) - 1)
+            bundle = f"{boundaries[begin]}_{boundaries[begin + 1]}"
+            admin.request("PUT", f"namespaces/{namespace}/{bundle}/split?unload=true")
+        yield
+
+    @contextlib.contextmanager
+    def _grown(self, topic: str, _: random.Random) -> Iterator[None]:
+        with contextlib.closing(self.cluster.admin) as admin:
+            path = topic.replace("://", "/")
+            now = int(admin.request("GET", f"{path}/partitions")["partitions"])
+            if now < MAX_PARTITIONS:
+                admin.add_partitions(topic, now + 1)
+        yield
+
+    # -- the end
+
+    def heal(self) -> None:
+        """Run all servers."""
+        for server in self.cluster.servers.values():
+            server.start()
+        for number in range(self.cluster.brokers):
+            self.cluster.wait_for_broker(number)
+
+    def check(self) -> Iterator[str]:
+        """Yield what the loads have lost, or have more than once."""
+        client = official.Client(self.cluster.service_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
+        try:
+            source = stored(client, SOURCE)
+            copies = {name: stored(client, f"persistent://{NAMESPACE}/{name}") for name in GUARANTEES}
+        finally:
+            client.close()
+        values = [message[-1] for message in source]
+        for problem in differences(self.publisher.acknowledged, values):
+            yield f"source: {problem} (the cluster's fault, or the publisher's)"
+        for load in (self.stream, self.queue, *self.copies.values()):
+            found = [message_of(row) for row in load.rows]
+            for problem in differences(source, found):
+                yield f"{load.name}: {problem}"
+            if load is not self.queue and (disorder := first_disorder(found)):
+                yield f"{load.name}: {disorder}"
+        for number, found in enumerate(self.batches.reads):
+            for partition in range(MAX_PARTITIONS):
+                whole = [message for message in source if message[0] == partition]
+                part = [message for message in found if message[0] == partition]
+                if part != whole[: len(part)]:
+                    yield f"batch {number}: partition {partition} is no beginning of the topic"
+        for name, copy in self.copies.items():
+            expected = [row["value"] for row in copy.rows]
+            written = [message[-1] for message in copies[name]]
+            if name != "exactly-once":
+                # Those that were written again may be there again.
+                allowed = Counter(written) - Counter(expected)
+                written = list((Counter(written) - (allowed & copy.sink.repeated)).elements())
+            if name == "at-least-once":
+                written = list((Counter(written) & Counter(expected)).elements())
+            for problem in differences(expected, written):
+                yield f"{name}, written: {problem}"
+
+
+def stored(client: Any, topic: str) -> list[Message]:
+    """Return all messages of a topic as the official client reads them."""
+    found: list[Message] = []
+    for name in client.get_topic_partitions(topic):
+        partition = int(name.rpartition("-")[2])
+        reader = client.create_reader(name, official.MessageId.earliest)
+        while reader.has_message_available():
+            message = reader.read_next(60_000)
+            at = message.message_id()
+            found.append((partition, at.ledger_id(), at.entry_id(), at.batch_index(), message.data()))
+        reader.close()
+    return found
+
+
+def first_disorder(messages: Sequence[Message]) -> str | None:
+    """Return the first place where a partition's messages are not in order."""
+    by_partition = sorted(messages, key=lambda message: message[0])
+    for before, after in itertools.pairwise(by_partition):
+        if before[0] == after[0] and before[:4] >= after[:4]:
+            return f"{after} after {before}"
+    return None
