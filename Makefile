@@ -91,6 +91,14 @@ simulate: setup ## Explore the guarantees in simulated worlds: SEEDS=100000 fres
 mutants: setup ## Break the program in known ways, one at a time; print how many seeds it takes to find each
 	$(BIN)/python -m tests.simulation mutants $(PROTOCOLS)
 
+.PHONY: cluster
+cluster: setup ## Run a Pulsar cluster (three brokers, three bookies) on free ports until Ctrl-C
+	$(BIN)/python -m brokers.pulsar_cluster
+
+.PHONY: chaos
+chaos: setup ## Kill, freeze and cut off real clusters under load, and compare the rows: SECONDS=600 SEED=n CLUSTERS="pulsar tubemq"
+	$(BIN)/python -m tests.chaos $(CLUSTERS) --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
 .PHONY: fuzz
 fuzz: setup ## Feed hostile bytes to the loops, built with sanitizers, for MINUTES=1; also SEED=n
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))

@@ -6,7 +6,12 @@ with PulsarCluster(Path("/tmp/somewhere")) as cluster:
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
+import signal
+import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -269,3 +274,25 @@ class PulsarCluster:
         process = ManagedProcess(command, log=log, environment=server.environment, folder=self.folder)
         if process.wait(START_TIMEOUT_S) != 0:
             raise RuntimeError(f"the cluster's metadata could not be created; the end of {log}:\n{log_tail(log)}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a cluster until a signal."""
+    parser = argparse.ArgumentParser(prog="python -m brokers.pulsar_cluster", description="A Pulsar cluster.")
+    parser.add_argument("--brokers", type=int, default=3, help="number (default: 3)")
+    parser.add_argument("--bookies", type=int, default=3, help="number, at least 2 (default: 3)")
+    options = parser.parse_args(arguments)
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with (
+        tempfile.TemporaryDirectory(prefix="pulsar-cluster-", ignore_cleanup_errors=True) as folder,
+        PulsarCluster(Path(folder), brokers=options.brokers, bookies=options.bookies) as cluster,
+    ):
+        pids = {name: server.process.pid for name, server in cluster.servers.items() if server.process}
+        print(json.dumps({"serviceUrl": cluster.service_url, "adminUrl": cluster.admin_url, "pids": pids}), flush=True)
+        ended.wait()
+
+
+if __name__ == "__main__":
+    main()

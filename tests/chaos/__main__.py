@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,17 +14,38 @@ from rich.console import Console
 
 from tests.chaos import pulsar, tubemq
 from tests.chaos.faults import Chaos
+from tests.chaos.loads import Load
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result of a run.
+
+    Attributes:
+        problems: what was lost, or read or written more than once, and what did not end.
+        chaos: the faults.
+        loads: the loads.
+    """
+
+    problems: Sequence[str]
+    chaos: Chaos
+    loads: Sequence[Load]
+
 
 SCENES: dict[str, Any] = {"pulsar": pulsar.Scene, "tubemq": tubemq.Scene}
 
 console = Console(stderr=True)
 
 
-def run(name: str, folder: Path, seed: int, seconds: float) -> tuple[Sequence[str], Chaos, Any]:
-    """Run one cluster under chaos.
+def run(name: str, folder: Path, seed: int, seconds: float, inspect: Callable[[Any], None] | None = None) -> Run:
+    """Run one cluster under chaos, and compare the lists of rows.
 
-    Returns:
-        The problems found, the faults, and the scene.
+    Args:
+        name: of a scene.
+        folder: for its files.
+        seed: selects the faults.
+        seconds: how long faults happen.
+        inspect: called with the scene after the comparison, while the cluster runs.
     """
     scene = SCENES[name](folder, seed)
     try:
@@ -33,15 +55,17 @@ def run(name: str, folder: Path, seed: int, seconds: float) -> tuple[Sequence[st
         chaos = Chaos(scene.kinds(), seed)
         chaos.run(seconds)
         scene.heal()
-        # What is published last must be there before the readers end.
+        # The first load writes; the others end when they have read all of it.
         for load in scene.loads:
             load.finish()
             load.join()
         problems = [*chaos.problems, *(f"{load.name}: {text}" for load in scene.loads for text in load.problems)]
         problems += scene.check()
+        if inspect is not None:
+            inspect(scene)
     finally:
         scene.stop()
-    return problems, chaos, scene
+    return Run(problems, chaos, scene.loads)
 
 
 def main(
@@ -55,17 +79,16 @@ def main(
     for name in scenes or SCENES:
         console.print(f"{name}: {seconds:.0f} s of chaos, seed {seed}")
         with tempfile.TemporaryDirectory(prefix=f"chaos-{name}-", ignore_cleanup_errors=True) as folder:
-            problems, chaos, scene = run(name, Path(folder), seed, seconds)
-        for load in scene.loads:
+            done = run(name, Path(folder), seed, seconds)
+        for load in done.loads:
             errors = ", ".join(f"{kind} {count}" for kind, count in load.failures.items()) or "none"
-            console.print(f"  {load.name}: {load.steps} steps; errors: {errors}", highlight=False)
-        counts = ", ".join(f"{kind} {count}" for kind, count in sorted(chaos.counts.items()))
+            console.print(f"  {load.name}: {load.report()}; errors: {errors}", highlight=False)
+        counts = ", ".join(f"{kind} {count}" for kind, count in sorted(done.chaos.counts.items()))
         console.print(f"  faults: {counts}", highlight=False)
-        if problems:
+        if done.problems:
             failed = True
-            console.print("\n".join(chaos.happened), highlight=False, markup=False)
-            console.print("\n".join(problems), highlight=False, markup=False)
-        console.print(f"{name}: {len(problems)} problems")
+            console.print("\n".join([*done.chaos.happened, *done.problems]), highlight=False, markup=False)
+        console.print(f"{name}: {len(done.problems)} problems")
     if failed:
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -46,6 +46,10 @@ class Load(ABC):
         self.dice = random.Random(f"{seed} {name}")
         self._finishing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def report(self) -> str:
+        """Return how much was done."""
+        return f"{self.steps} steps"
 
     def start(self) -> None:
         """Start the thread."""
@@ -129,14 +133,13 @@ class Stream(Load):
         rows: the rows of all committed triggers.
     """
 
-    ROW: ClassVar[str]
     IDLE_TRIGGERS = 3
     """So many triggers without a row mean that all is read."""
 
-    def __init__(self, name: str, seed: int, door: Any, given: Options) -> None:
+    def __init__(self, name: str, seed: int, door: Any, given: Options, columns: str) -> None:
         super().__init__(name, seed)
         self.door = door
-        self.schema = schema_of(self.ROW)
+        self.schema = schema_of(columns)
         options = door.parse_stream_options({key.lower(): value for key, value in given.items()})
         self.options = door.fit_read(options, self.schema)
         self.stream: Any = None
@@ -144,6 +147,10 @@ class Stream(Load):
         self.committed = 0
         self.rows: list[Row] = []
         self._idle = 0
+
+    def report(self) -> str:
+        """Return the batches and their rows."""
+        return f"{self.committed} batches with {len(self.rows)} rows"
 
     def step(self) -> bool:
         """Run one trigger, or the batch that was interrupted."""
@@ -188,6 +195,30 @@ class Stream(Load):
     def close(self) -> None:
         """End the query."""
         self.recover()
+
+
+class Batches(Load):
+    """Reads of a whole topic, again and again.
+
+    Attributes:
+        reads: the rows of each read.
+    """
+
+    def __init__(self, seed: int, door: Any, given: Options, columns: str) -> None:
+        super().__init__("batches", seed)
+        self._door = door
+        self._schema = schema_of(columns)
+        options = door.parse_options({name.lower(): value for name, value in given.items()})
+        self._options = door.fit_read(options, self._schema)
+        self.reads: list[list[Row]] = []
+
+    def step(self) -> bool:
+        """Read all that there is now."""
+        tasks = self._door.plan(self._options, ())
+        batches = [batch for task in tasks for batch in self._door.read(self._options, task, self._schema)]
+        self.reads.append(pa.Table.from_batches(batches, self._schema).to_pylist())
+        self._finishing.wait(5)
+        return not self.finishing
 
 
 class Writing:

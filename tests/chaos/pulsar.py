@@ -16,9 +16,8 @@ import pyarrow as pa
 from brokers.pulsar_cluster import PulsarCluster
 from spark_mq_source.pulsar.format import PulsarFormat
 from tests.chaos.faults import Kind, frozen, link_faults
-from tests.chaos.loads import Load, Stream, Writing, differences
+from tests.chaos.loads import Batches, Load, Stream, Writing, differences
 from tests.fix_net import FaultProxy
-from tests.formats import schema_of
 from tests.formats.pulsar import MESSAGE_ID
 
 NAMESPACE = "public/chaos"
@@ -79,46 +78,17 @@ class Publisher(Load):
         self._client.close()
 
 
-class PulsarStream(Stream):
-    """A query that reads the source."""
-
-    ROW = ROW
-
-
-class Copy(PulsarStream):
+class Copy(Stream):
     """A query that reads the source and writes to a topic of its own."""
 
     def __init__(self, name: str, seed: int, given: dict[str, str], sink: dict[str, str], *, repeat: float) -> None:
-        super().__init__(name, seed, PulsarFormat(), given)
+        super().__init__(name, seed, PulsarFormat(), given, ROW)
         self.sink = Writing(PulsarFormat(), sink, f"{name}-{seed}", self.dice)
         self._repeat = repeat
 
     def write(self, batch_id: int, tasks: Sequence[pa.Table]) -> None:
         """Write the batch, with one task for each range."""
         self.sink.write(batch_id, [table.column("value").to_pylist() for table in tasks], repeat=self._repeat)
-
-
-class Batches(Load):
-    """Reads of the whole source, again and again.
-
-    Attributes:
-        reads: the messages of each read.
-    """
-
-    def __init__(self, seed: int, given: dict[str, str]) -> None:
-        super().__init__("batches", seed)
-        self._given = {name.lower(): value for name, value in given.items()}
-        self.reads: list[list[Message]] = []
-
-    def step(self) -> bool:
-        """Read all that there is now."""
-        door, schema = PulsarFormat(), schema_of(ROW)
-        options = door.fit_read(door.parse_options(self._given), schema)
-        tasks = door.plan(options, ())
-        tables = [pa.Table.from_batches(door.read(options, task, schema), schema) for task in tasks]
-        self.reads.append([message_of(row) for table in tables for row in table.to_pylist()])
-        self._finishing.wait(5)
-        return not self.finishing
 
 
 class Scene:
@@ -162,9 +132,9 @@ class Scene:
         }
         door = PulsarFormat()
         self.publisher = Publisher(self._seed, cluster.service_url)
-        self.batches = Batches(self._seed, access | {"topic": SOURCE, "startingOffsets": "earliest"})
-        self.stream = PulsarStream("stream", self._seed, door, source | {"subscription": "pin"})
-        self.queue = PulsarStream("queue", self._seed, door, queue)
+        self.batches = Batches(self._seed, door, access | {"topic": SOURCE, "startingOffsets": "earliest"}, ROW)
+        self.stream = Stream("stream", self._seed, door, source | {"subscription": "pin"}, ROW)
+        self.queue = Stream("queue", self._seed, door, queue, ROW)
         self.copies = {
             guarantee: Copy(
                 guarantee,
@@ -276,7 +246,8 @@ class Scene:
                 yield f"{load.name}: {problem}"
             if load is not self.queue and (disorder := first_disorder(found)):
                 yield f"{load.name}: {disorder}"
-        for number, found in enumerate(self.batches.reads):
+        for number, rows in enumerate(self.batches.reads):
+            found = [message_of(row) for row in rows]
             for partition in range(MAX_PARTITIONS):
                 whole = [message for message in source if message[0] == partition]
                 part = [message for message in found if message[0] == partition]
