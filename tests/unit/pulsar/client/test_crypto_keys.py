@@ -56,7 +56,7 @@ def test_a_function_that_has_no_key_shows_none(supply: Callable[..., SuppliedKey
     for nothing in (None, b"", "", 7, (b"pem", "no metadata")):
         with pytest.raises(OptionError, match="cryptoKeyReader='keys_of_mine:read' returned no private key 'k'"):
             supply(lambda *_, found=nothing: found).private_key("k", {})
-    with pytest.raises(OptionError, match=r"cryptoKeyReader='keys_of_mine:gone': cannot be imported"):
+    with pytest.raises(OptionError, match=r"cryptoKeyReader='keys_of_mine:gone' cannot be imported"):
         SuppliedKeys("keys_of_mine:gone").private_key("k", {})
 
 
