@@ -5,25 +5,30 @@
 
 Prints rows per second of processor time (the median of the rounds, and the best) for each implementation and shape: of
 the decoder, entries as the Java client writes them; of the encoder, from a RecordBatch of 10,000 rows, as Spark hands
-them over, to finished entries of 100 KB.
+them over, to finished entries of 100 KB. "Encrypted" is end to end, with a data key that is known already.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from bench.loops import ROWS, Run, run_of
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.core.varint import encode_sized, encode_varint
+from spark_mq_source.pulsar.payload.cipher import PayloadDecryptor, PayloadEncryptor
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.encoder import EntryEncoder, open_rows
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
+from spark_mq_source.pulsar.protocol.commands import Send
 
 BATCH_BYTES = 4 * 2**20
 """So much is decoded before a batch is taken, as the reader does."""
@@ -50,6 +55,32 @@ def decoders() -> Iterator[tuple[str, Run]]:
             )
             rows = len(entries) * int(shape.split()[0].replace("single,", "1"))
             yield f"{shape}, {len(names)} columns, {implementation}", run_of(partial(_decode, decoder, entries), rows)
+
+    plain, keys = _rows(1024), _Keys()
+    for name, encryptor in (("plain", None), ("encrypted", PayloadEncryptor(["bench"], keys, 0))):
+        bodies = [memoryview(bytes(send.body)) for send in _sends(_encoder("native", encryptor=encryptor), plain)]
+        decoder = EntryDecoder(
+            arrow_schema_of({"value": "binary"}), topic="t", partition=0, decryptor=PayloadDecryptor(keys),
+            max_message_bytes=128 << 20, max_pending_chunk_bytes=128 << 20, implementation="native",
+        )  # fmt: skip
+        yield f"1 KiB in batches of 100 KB, {name}, native", run_of(partial(_decode, decoder, bodies))
+
+
+class _Keys:
+    """A pair of keys."""
+
+    def __init__(self) -> None:
+        self._pair = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
+
+    def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
+        """Return the public key, whatever its name."""
+        form = serialization.PublicFormat.SubjectPublicKeyInfo
+        return self._pair.public_key().public_bytes(serialization.Encoding.PEM, form), {}
+
+    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
+        """Return the private key, whatever its name."""
+        form, open_ = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        return self._pair.private_bytes(serialization.Encoding.PEM, form, open_)
 
 
 def _decode(decoder: EntryDecoder, entries: list[memoryview]) -> None:
@@ -95,20 +126,33 @@ def encoders() -> Iterator[tuple[str, Run]]:
     shapes = {"100 B, value": _rows(100), "100 B, 4 columns": _rows(100, all_columns=True), "1 KiB, value": _rows(1024)}
     for (shape, batch), codec in itertools.product(shapes.items(), ("NONE", "LZ4")):
         for implementation in ("native", "python"):
-            encoder = EntryEncoder(
-                producer_id=1, producer_name="bench", sequence_id=0, max_message_bytes=5 << 20, compression=codec,
-                batch_bytes=100_000, batch_rows=2**31 - 1, implementation=implementation,
-            )  # fmt: skip
-            turn = partial(_encode, encoder, batch, implementation)
+            turn = partial(_encode, _encoder(implementation, compression=codec), batch, implementation)
             yield f"{shape}, {codec}, {implementation}", run_of(turn)
+    encryptor = PayloadEncryptor(["bench"], _Keys(), 0)
+    for codec in ("NONE", "LZ4"):
+        encoder = _encoder("native", compression=codec, encryptor=encryptor)
+        turn = partial(_encode, encoder, shapes["1 KiB, value"], "native")
+        yield f"1 KiB, value, {codec}, encrypted, native", run_of(turn)
+
+
+def _encoder(implementation: str, **more: Any) -> EntryEncoder:  # noqa: ANN401 - its other arguments
+    return EntryEncoder(
+        producer_id=1, producer_name="bench", sequence_id=0, max_message_bytes=5 << 20, batch_bytes=100_000,
+        batch_rows=2**31 - 1, implementation=implementation, **more,
+    )  # fmt: skip
 
 
 def _encode(encoder: EntryEncoder, batch: pa.RecordBatch, implementation: str) -> None:
+    for _ in _sends(encoder, batch, implementation):
+        pass
+
+
+def _sends(encoder: EntryEncoder, batch: pa.RecordBatch, implementation: str = "native") -> Iterator[Send]:
     source = open_rows(batch, implementation)
     at = 0
     while at < ROWS:
         at = encoder.append(source, None, at, ROWS, now_ms=0)
-        encoder.take()
+        yield from encoder.take()
 
 
 def _rows(size: int, *, all_columns: bool = False) -> pa.RecordBatch:

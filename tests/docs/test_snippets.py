@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,7 +126,16 @@ def nsq_security(tls_material: TlsMaterial) -> Iterator[dict[str, str]]:
         }
 
 
+@pytest.fixture
+def keys_of_the_page(tmp_path: Path) -> dict[str, str]:
+    """The keys that the commands of the page make."""
+    (bash,) = re.findall(r"```bash\n(openssl.*?)```", pages()[ROOT / "docs/pulsar/encryption.md"], re.DOTALL)
+    subprocess.run(["sh", "-ec", bash], cwd=tmp_path, check=True, capture_output=True)
+    return {"/etc/pulsar/keys/": f"{tmp_path}/"}
+
+
 BROKERS = {
+    "/etc/pulsar/keys/": "keys_of_the_page",
     "localhost:6650": "pulsar_of_the_pages",
     "localhost:8715": "tubemq_of_the_page",
     "localhost:41": "nsq_of_the_pages",
