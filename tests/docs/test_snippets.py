@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,14 @@ def tubemq_of_the_page(tubemq: TubeUnderTest) -> dict[str, str]:
     }
 
 
+def write_module(page: str, path: Path, replacements: Mapping[str, str]) -> None:
+    """Write the block of a page that has the file's name as its title."""
+    text = re.search(rf'```python title="{path.name}"\n(.*?)```', pages()[ROOT / page], re.DOTALL)[1]  # type: ignore[index]
+    for shown, real in replacements.items():
+        text = text.replace(shown, real)
+    path.write_text(text)
+
+
 @pytest.fixture
 def pulsar_security(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Broker that authenticates clients, with a topic for each of them."""
@@ -76,6 +84,7 @@ def pulsar_security(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Iterato
         pulsar_featured.admin.grant(pulsar_featured.namespace, role, ["produce", "consume"])
     make_trust_store(tmp_path / "trust.jks", "JKS", credentials.ca_certificate)
     make_key_store(tmp_path / "client.p12", "PKCS12", credentials.certificate("client"), credentials.key("client"))
+    write_module("docs/pulsar/security.md", tmp_path / "company_pulsar.py", {"/etc/pulsar/": f"{tmp_path}/"})
     (tmp_path / "token").write_text(credentials.token("flights"))
     (tmp_path / "credentials.json").write_text(json.dumps({"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}))
     with Issuer(lambda: credentials.token("flights")) as issuer:
@@ -94,15 +103,17 @@ def pulsar_security(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Iterato
 
 
 @pytest.fixture
-def tubemq_security(tubemq_secure: TubeUnderTest) -> dict[str, str]:
+def tubemq_security(tubemq_secure: TubeUnderTest, tmp_path: Path) -> dict[str, str]:
     """A cluster with mutual TLS and visit tokens."""
     credentials = tubemq_secure.cluster.credentials
     assert credentials is not None
+    write_module("docs/tubemq/security.md", tmp_path / "company_tubemq.py", {})
     return {
         "master.example.com:8716": tubemq_secure.cluster.master_addresses_tls,
         "/etc/tubemq/ca.pem": str(credentials.ca_certificate),
         "/etc/tubemq/client.pem": str(credentials.certificate("client")),
         "/etc/tubemq/client.key": str(credentials.key("client")),
+        "/etc/tubemq/": f"{tmp_path}/",
         '"a-user"': f'"{AUTH_USER}"',
         '"a-password"': f'"{AUTH_PASSWORD}"',
         '"demo"': f'"{tubemq_secure.topic(3)}"',

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from spark_mq_source.core.errors import AuthenticationError, OptionError
+
+AUTH_PLUGIN: Final = "authPlugin"
 
 
 def parse_function(text: str) -> str:
@@ -75,3 +77,29 @@ def call_function(option_name: str, text: str, *arguments: object) -> object:
         return function(*arguments)
     except Exception as error:  # noqa: BLE001 - neither its words nor its traceback may show a secret
         raise AuthenticationError(f"{option_name}={text!r} failed with {type(error).__name__}") from None
+
+
+def ask_plugin(text: str, host: str, challenge: bytes | None, state: dict[str, object]) -> tuple[str, bytes]:
+    """Return the answer of the function that `authPlugin` names: the method of authentication, and its data.
+
+    Args:
+        text: the function's name.
+        host: the host to authenticate at.
+        challenge: what the data must answer; None for the first data of a connection.
+        state: a dictionary that the function may use from one step to the next; empty at the first.
+
+    Raises:
+        OptionError: see `load_function`.
+        AuthenticationError: the function failed, or returned something else.
+
+    Example:
+        >>> ask_plugin("builtins:divmod", "host", None, {})
+        Traceback (most recent call last):
+        ...
+        spark_mq_source.AuthenticationError: authPlugin='builtins:divmod' failed with TypeError
+    """
+    answer = call_function(AUTH_PLUGIN, text, host, challenge, state)
+    match answer:
+        case (str(method), str() | bytes() as data) if method:
+            return method, data.encode() if isinstance(data, str) else data
+    raise AuthenticationError(f"{AUTH_PLUGIN}={text!r} must return a method and bytes, not {type(answer).__name__}")

@@ -27,6 +27,7 @@ from spark_mq_source.core.options import (
     warn_of_ignored,
 )
 from spark_mq_source.core.shared_options import EVERYWHERE, BatchOptions, CorruptOptions, PaceOptions, TlsOptions
+from spark_mq_source.core.user_functions import parse_function
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
 from spark_mq_source.values.options import TypedOptions
 
@@ -162,6 +163,13 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
     )
     auth_user: str | None = option("User name, if the cluster authenticates clients.", default=None, scope=EVERYWHERE)
     auth_password: str | None = option("Password of `authUser`.", default=None, scope=EVERYWHERE, secret=True)
+    auth_plugin: str | None = option(
+        "Python function that signs requests, as `module:function`, instead of `authUser` and `authPassword`: see "
+        "[a signature of your own](../tubemq/security.md#a-signature-of-your-own).",
+        default=None,
+        scope=EVERYWHERE,
+        parse=parse_function,
+    )
 
     # -- topics and range
     topic: str | None = option(
@@ -360,6 +368,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
                     "group that has none, or assignment=client"
                 )
         yield from self.set_together("auth_user", "auth_password", given)
+        yield from self.set_one("auth_user", "auth_plugin", given)
 
     def _range_problems(self) -> Iterator[str]:
         starts, ends = self.starting_offsets, self.ending_offsets

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import logging
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,19 +19,25 @@ import pyarrow as pa
 import pytest
 
 from brokers.credentials import BASIC_PASSWORD, BASIC_USER, Credentials
+from brokers.pulsar import PulsarStandalone, distribution
 from spark_mq_source.core.errors import AuthenticationError, AuthorizationError, MQSourceError
+from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.client import oauth2
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.pulsar.test_writer import options, write
 from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.fix_net import RecordingProxy
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
+from tests.java_program import SOURCES
 from tests.java_stores import STORE_PASSWORD, make_key_store, make_trust_store
 
 ROLE = "flights"
 MODULE = "tokens_of_mine"
+Supply = Callable[[Callable[..., object]], str]
 
 
 @dataclass
@@ -57,10 +65,10 @@ def credentials(pulsar_featured: PulsarUnderTest) -> Credentials:
 
 
 @pytest.fixture
-def supply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], str]], str]:
-    """Makes a function of the user's own module; its name for `authTokenSupplier`."""
+def supply(monkeypatch: pytest.MonkeyPatch) -> Supply:
+    """Makes a function of the user's own module; its name for options."""
 
-    def make(function: Callable[[], str]) -> str:
+    def make(function: Callable[..., object]) -> str:
         module = ModuleType(MODULE)
         module.fetch = function  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, MODULE, module)
@@ -85,7 +93,7 @@ def way(  # noqa: PLR0911 - one a way
     request: pytest.FixtureRequest,
     pulsar_featured: PulsarUnderTest,
     credentials: Credentials,
-    supply: Callable[[Callable[[], str]], str],
+    supply: Supply,
     issuer: Issuer,
     tmp_path: Path,
 ) -> Way:
@@ -290,11 +298,11 @@ def renewal(credentials: Credentials) -> Renewal:
     return Renewal(credentials)
 
 
-@pytest.fixture(params=["file", "supplier", "OAuth2"])
+@pytest.fixture(params=["file", "supplier", "plug-in", "OAuth2"])
 def renewed(
     request: pytest.FixtureRequest,
     renewal: Renewal,
-    supply: Callable[[Callable[[], str]], str],
+    supply: Supply,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[dict[str, str]]:
@@ -306,6 +314,9 @@ def renewed(
         return
     if request.param == "supplier":
         yield {"authTokenSupplier": supply(renewal.fetch)}
+        return
+    if request.param == "plug-in":
+        yield {"authPlugin": supply(lambda host, challenge, state: ("token", renewal.fetch()))}
         return
     monkeypatch.setattr(oauth2, "_tokens", {})
     monkeypatch.setattr(oauth2, "_FRESH_SECONDS", 0.0)  # the token is old as soon as it is refused
@@ -394,3 +405,49 @@ def write_until_refused(writer: PulsarWriter) -> None:
     while time.monotonic() < deadline:
         writer.write(pa.record_batch({"value": [b"1"]}))
         writer.flush()
+
+
+# -- a method of one's own
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_a_method_of_several_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supply: Supply):
+    """The broker's side is a provider in its class path, so it is a broker of this test's own."""
+    libraries = distribution() / "lib"
+    subprocess.run(
+        ["javac", "-proc:none", "-cp", f"{libraries}/*", "-d", tmp_path, SOURCES / "StepsProvider.java"], check=True
+    )
+    monkeypatch.setenv("PULSAR_EXTRA_CLASSPATH", str(tmp_path))
+    hosts = []
+
+    def authenticate(host: str, challenge: bytes | None, state: dict[str, object]) -> tuple[str, str]:
+        if challenge is None:
+            hosts.append(host)
+            state["word"] = str(len(hosts))
+            return "steps", str(state["word"])
+        return "steps", hashlib.sha256(f"{secret}{state['word']}{challenge.decode()}".encode()).hexdigest()
+
+    providers = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken,StepsProvider"
+    broker = PulsarStandalone(tmp_path / "pulsar", featured=True, overrides={"authenticationProviders": providers})
+    broker.start()
+    try:
+        given = {"serviceUrl": broker.service_url, "topic": "steps", "authPlugin": supply(authenticate)}
+        secret = "a-shared-secret"
+        written = PulsarOptions.from_spark({**given, "createTopic": "true"}, WRITE)
+        with PulsarWriter(written, TaskAttempt("job")) as writer:
+            writer.write(pa.record_batch({"value": [b"v"]}))
+            writer.finish()
+        with PulsarClient(PulsarOptions.from_spark(given, READ)) as client:
+            assert [tp.partition for tp in client.fetch_partitions(["persistent://public/default/steps"])] == [-1]
+        assert set(hosts) == {"127.0.0.1"}
+        secret = "another"
+        with (
+            PulsarClient(PulsarOptions.from_spark(given, READ)) as client,
+            pytest.raises(
+                AuthenticationError, match=f"connecting as the client of 'steps' from authPlugin={MODULE}:fetch"
+            ),
+        ):
+            client.fetch_partitions(["persistent://public/default/steps"])
+    finally:
+        broker.remove()

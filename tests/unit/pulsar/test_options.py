@@ -466,6 +466,7 @@ def test_a_stream_may_start_at_latest_and_has_no_end():
     ("options", "sentence"),
     [
         ({"authToken": SECRET, "authTokenFile": "/f"}, "authToken and authTokenFile contradict each other"),
+        ({"authToken": SECRET, "authPlugin": "m:f"}, "authToken and authPlugin contradict each other"),
         ({"authBasicUser": "u"}, "authBasicUser and authBasicPassword go together"),
         ({"authBasicPassword": SECRET}, "authBasicUser and authBasicPassword go together"),
         ({"authToken": ""}, "authToken='***': set, but empty"),

@@ -143,6 +143,8 @@ def test_a_range_of_nothing_is_refused():
 
 def test_security_goes_together():
     assert refusal(authPassword=SECRET) == "authUser and authPassword go together: set both"
+    both = {"authUser": "u", "authPassword": SECRET, "authPlugin": "m:f"}
+    assert refusal(**both) == "authUser and authPlugin contradict each other: set only one"
     assert refusal(clientKey="k", tls="true") == "clientKey needs clientCert"
     assert refusal(trustCerts="c") == "trustCerts has no meaning without TLS: set tls=true"
     assert made(tls="true", trustCerts="c", clientCert="d").client_cert == "d"

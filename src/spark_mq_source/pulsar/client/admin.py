@@ -124,9 +124,10 @@ class Admin(Connections):
 def http_headers(options: PulsarOptions) -> dict[str, str]:
     """Return the HTTP headers that authenticate requests to the admin API."""
     authentication = authentication_of(options)
-    if authentication is None or authentication.method_name == "tls":
-        return {}
-    data = authentication.auth_data(None)
-    if authentication.method_name == "basic":
-        return {"Authorization": f"Basic {base64.b64encode(data).decode()}"}
-    return {"Authorization": f"Bearer {data.decode()}"}
+    data = b"" if authentication is None else authentication.auth_data(None)
+    match authentication and authentication.method_name:
+        case "basic":
+            return {"Authorization": f"Basic {base64.b64encode(data).decode()}"}
+        case "token":
+            return {"Authorization": f"Bearer {data.decode()}"}
+    return {}  # a certificate needs none, and for a user's own method there is no common one

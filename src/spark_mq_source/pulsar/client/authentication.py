@@ -9,9 +9,13 @@ import base64
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from spark_mq_source.core.errors import AuthenticationError
-from spark_mq_source.core.user_functions import call_function
+from spark_mq_source.core.user_functions import AUTH_PLUGIN, ask_plugin, call_function
+
+_RENEW: Final = b"PulsarAuthRefresh"
+"""The challenge by which a broker requests authentication again (4.0.8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,40 @@ class TlsAuthentication:
     def principal(self, data: bytes) -> str:
         """Return the path of the certificate."""
         return f"the owner of the certificate {self.client_cert}"
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class PluginAuthentication:
+    """A user's function that authenticates one connection by any method, in one step or several.
+
+    Attributes:
+        function: its name, ``module:function``; see `user_functions.ask_plugin`.
+        host: the host of the connection.
+        method_name: the broker's name of the method, after the first step.
+    """
+
+    function: str
+    host: str
+    method_name: str = field(default="", compare=False)
+    _state: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
+
+    def auth_data(self, challenge: bytes | None) -> bytes:
+        """Return the function's data for a challenge; its first data if the broker requests authentication again.
+
+        Raises:
+            OptionError: the function cannot be imported on this machine.
+            AuthenticationError: the function failed, or returned something else than a method and bytes.
+        """
+        if challenge in (None, _RENEW):
+            challenge = None
+            self._state.clear()
+        self.method_name, data = ask_plugin(self.function, self.host, challenge, self._state)
+        return data
+
+    def principal(self, data: bytes) -> str:
+        """Return the function, and the token's subject if it returned a token."""
+        who = _principal_of_token(data) if self.method_name == "token" else f"the client of {self.method_name!r}"
+        return f"{who} from {AUTH_PLUGIN}={self.function}"
 
 
 def _principal_of_token(token: bytes) -> str:

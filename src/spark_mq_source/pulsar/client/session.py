@@ -24,6 +24,7 @@ from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.pulsar.client.authentication import (
     BasicAuthentication,
+    PluginAuthentication,
     TlsAuthentication,
     TokenAuthentication,
     TokenFileAuthentication,
@@ -95,7 +96,7 @@ class Session:
         deadline = Deadline.after_ms(options.connect_timeout_ms)
         connection = PulsarConnection(
             client_version=client_version(),
-            authentication=authentication_of(options),
+            authentication=authentication_of(options, host),
             proxy_to_broker_url=proxy_to,
             keep_alive_ms=keep_alive_ms(options),
             now=time.monotonic(),
@@ -370,8 +371,10 @@ def keep_alive_ms(options: PulsarOptions) -> int:
     return min(options.keep_alive_interval_ms, in_time)
 
 
-def authentication_of(options: PulsarOptions) -> Authentication | None:  # noqa: PLR0911 - one a way
-    """Return the authentication that the options select."""
+def authentication_of(options: PulsarOptions, host: str | None = None) -> Authentication | None:  # noqa: PLR0911 - one a way
+    """Return the authentication that the options select, for a connection to `host` (default: that of `serviceUrl`)."""
+    if options.auth_plugin is not None:
+        return PluginAuthentication(options.auth_plugin, options.addresses[0][0] if host is None else host)
     if options.auth_token is not None:
         return TokenAuthentication(options.auth_token)
     if options.auth_token_file is not None:

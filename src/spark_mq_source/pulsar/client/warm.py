@@ -47,7 +47,7 @@ class SessionKey:
     def of(cls, options: PulsarOptions, host: str, port: int, proxy_to: str | None) -> SessionKey:
         """Return the key of a connection with these options."""
         tls = TlsSettings.of(options) if options.uses_tls else None
-        return cls(host, port, proxy_to, tls, authentication_of(options), keep_alive_ms(options))
+        return cls(host, port, proxy_to, tls, authentication_of(options, host), keep_alive_ms(options))
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,13 @@ class ConnectionOptions(TlsOptions):
         scope=EVERYWHERE,
         parse=parse_function,
     )
+    auth_plugin: str | None = option(
+        "Python function that authenticates connections by a method of your own, as `module:function`: see "
+        "[a method of your own](../pulsar/security.md#a-method-of-your-own).",
+        default=None,
+        scope=EVERYWHERE,
+        parse=parse_function,
+    )
     auth_issuer_url: str | None = option(
         "Token issuer of OAuth 2.0 client credentials: `https://...`. Its token endpoint is taken from "
         "`/.well-known/openid-configuration`. A token is reused until shortly before it expires.",
@@ -224,7 +231,14 @@ class ConnectionOptions(TlsOptions):
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Yield the contradictions between options, one sentence each."""
         yield from super().problems(scope, given)
-        ways = ("auth_token", "auth_token_file", "auth_token_supplier", "auth_basic_user", "auth_issuer_url")
+        ways = (
+            "auth_token",
+            "auth_token_file",
+            "auth_token_supplier",
+            "auth_plugin",
+            "auth_basic_user",
+            "auth_issuer_url",
+        )
         has_user = bool({"auth_basic_user", "auth_basic_password"} & given)
         chosen = [self.name_of(way) for way in ways if way in given or (way == "auth_basic_user" and has_user)]
         if len(chosen) > 1:

@@ -422,7 +422,8 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         if self._authentication is None:
             raise AuthenticationError(
                 f"the broker asks for authentication{f' by {asked}' if asked else ''}: set authToken, authTokenFile, "
-                f"authTokenSupplier, authIssuerUrl, authBasicUser with authBasicPassword, or clientCert with clientKey"
+                f"authTokenSupplier, authIssuerUrl, authBasicUser with authBasicPassword, clientCert with clientKey, "
+                f"or authPlugin"
             )
         method = self._authentication.method_name
         if asked and asked != method:

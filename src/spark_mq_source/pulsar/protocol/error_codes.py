@@ -43,8 +43,8 @@ _CODES = {
     3: _Code(
         "AuthenticationError",
         AuthenticationError,
-        "check authToken, authTokenFile, authTokenSupplier, authIssuerUrl, authBasicUser with authBasicPassword, or "
-        "clientCert with clientKey: wrong, expired, or not what this broker takes",
+        "check authToken, authTokenFile, authTokenSupplier, authIssuerUrl, authBasicUser with authBasicPassword, "
+        "clientCert with clientKey, or authPlugin: wrong, expired, or not what this broker takes",
     ),
     4: _Code(
         "AuthorizationError", AuthorizationError, "ask for consume (produce to write) permission on the namespace"

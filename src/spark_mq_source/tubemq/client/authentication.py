@@ -12,6 +12,9 @@ import hmac
 from dataclasses import dataclass, field
 from urllib.parse import quote_plus
 
+from spark_mq_source.core.errors import AuthenticationError
+from spark_mq_source.core.user_functions import AUTH_PLUGIN, ask_plugin
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -52,3 +55,33 @@ class UserAuthentication:
         text = f"{self.user}{timestamp_ms}{nonce}".encode()
         digest = hmac.new(self.password.encode(), text, hashlib.sha1).digest()
         return Signature(self.user, timestamp_ms, nonce, quote_plus(base64.b64encode(digest)))
+
+
+@dataclass(frozen=True, slots=True)
+class PluginAuthentication:
+    """A user's function that signs, for masters and brokers that verify other signatures.
+
+    Attributes:
+        function: its name, ``module:function``; see `user_functions.ask_plugin`. The challenge is
+            ``timestamp nonce``, and the function returns the user's name and the signature.
+        host: the host of the first master.
+    """
+
+    function: str
+    host: str
+    _state: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
+
+    def sign(self, *, timestamp_ms: int, nonce: int) -> Signature:
+        """Let the function sign a request with this time and nonce.
+
+        Raises:
+            OptionError: the function cannot be imported on this machine.
+            AuthenticationError: the function failed, or did not return a name and a signature as text or UTF-8.
+        """
+        user, data = ask_plugin(self.function, self.host, f"{timestamp_ms} {nonce}".encode(), self._state)
+        try:
+            return Signature(user, timestamp_ms, nonce, data.decode())
+        except UnicodeDecodeError:
+            raise AuthenticationError(
+                f"{AUTH_PLUGIN}={self.function!r} returned a signature that is not text"
+            ) from None

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from spark_mq_source.core.errors import LocalProtocolError, TransportError
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.tubemq.client.authentication import UserAuthentication
+from spark_mq_source.tubemq.client.authentication import PluginAuthentication, UserAuthentication
 from spark_mq_source.tubemq.client.masters import Masters
 from spark_mq_source.tubemq.client.members import ClientBalancedMember, ClusterMeta, GroupMember, ProducerMember
 from spark_mq_source.tubemq.client.session import Authorization, PartitionConsumer, Session, wait_for
@@ -76,8 +76,10 @@ class TubeMQClient:
 
     def __init__(self, options: TubeMQOptions, *, authorized: AuthorizedInfo | None = None) -> None:
         self._options = options
-        user = None
-        if options.auth_user is not None:
+        user: UserAuthentication | PluginAuthentication | None = None
+        if options.auth_plugin is not None:
+            user = PluginAuthentication(options.auth_plugin, options.addresses[0][0])
+        elif options.auth_user is not None:
             user = UserAuthentication(options.auth_user, options.auth_password or "")
         self._authorization = Authorization(user, authorized, self._renew_authorization)
         self.masters = Masters(options, self._authorization)

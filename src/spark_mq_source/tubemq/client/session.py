@@ -19,7 +19,7 @@ from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError
 from spark_mq_source.net.driver import ConnectionDriver
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
-from spark_mq_source.tubemq.client.authentication import Signature, UserAuthentication
+from spark_mq_source.tubemq.client.authentication import PluginAuthentication, Signature, UserAuthentication
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
@@ -81,7 +81,7 @@ class Authorization:
 
     def __init__(
         self,
-        user: UserAuthentication | None,
+        user: UserAuthentication | PluginAuthentication | None,
         given: AuthorizedInfo | None,
         renew: Callable[[], None],
     ) -> None:

@@ -69,7 +69,9 @@ _CODES: Final = {
         "DUPLICATE_PARTITION", BrokerError, "another client of the same group has taken this partition over"
     ),
     CERTIFICATE_FAILURE: _Code(
-        "CERTIFICATE_FAILURE", AuthenticationError, "check authUser, authPassword and the clock, which may be 20 s off"
+        "CERTIFICATE_FAILURE",
+        AuthenticationError,
+        "check authUser, authPassword (or authPlugin) and the clock, which may be 20 s off",
     ),
     SERVER_RECEIVE_OVERFLOW: _Code(
         "SERVER_RECEIVE_OVERFLOW", ResourceBusyError, f"the topic's store on the broker is full now; {_AGAIN}"

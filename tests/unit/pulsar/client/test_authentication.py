@@ -16,8 +16,10 @@ from brokers.credentials import make_credentials
 from spark_mq_source.core.errors import AuthenticationError, MQSourceError, TransportError
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.pulsar.client import oauth2
+from spark_mq_source.pulsar.client.admin import http_headers
 from spark_mq_source.pulsar.client.authentication import (
     BasicAuthentication,
+    PluginAuthentication,
     TlsAuthentication,
     TokenAuthentication,
     TokenFileAuthentication,
@@ -26,6 +28,9 @@ from spark_mq_source.pulsar.client.authentication import (
 from spark_mq_source.pulsar.client.oauth2 import OAuth2Authentication
 from spark_mq_source.pulsar.client.session import authentication_of
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.protocol import commands as c
+from spark_mq_source.pulsar.protocol.codec import encode_command
+from spark_mq_source.pulsar.protocol.connection import PulsarConnection
 from tests.fix_net import free_port
 from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
 
@@ -74,6 +79,67 @@ def test_a_function_that_fails_shows_no_secret(supplier):
     assert caught.value.__suppress_context__
 
 
+@pytest.fixture
+def plugin(monkeypatch):
+    """Makes the authentication by a function of the user's."""
+
+    def make(function):
+        module = ModuleType("tokens_of_mine")
+        module.authenticate = function
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return PluginAuthentication("tokens_of_mine:authenticate", "broker")
+
+    return make
+
+
+def test_a_plugin_answers_challenges_with_the_state_of_its_connection(plugin):
+    def authenticate(host, challenge, state):
+        if challenge is None:
+            assert state == {}
+            state["steps"] = b"1"
+            return "steps", f"hello {host}"
+        state["steps"] += challenge
+        return "steps", state["steps"]
+
+    def said(challenge):
+        connection.receive_data(encode_command(c.AuthChallenge("b", c.AuthData("steps", challenge), 19)))
+        return connection.data_to_send()
+
+    def answer(data):
+        return encode_command(c.AuthResponse("test", c.AuthData("steps", data), 20))
+
+    first = plugin(authenticate)
+    connection = PulsarConnection(client_version="test", authentication=first, now=0.0)
+    assert b"\x05steps" in (connect := connection.data_to_send())
+    assert b"hello broker" in connect
+    assert [said(challenge) for challenge in (b"2", b"3")] == [answer(b"12"), answer(b"123")]
+    connection.receive_data(encode_command(c.Connected("b", 19, 1024)))
+    assert said(b"PulsarAuthRefresh") == answer(b"hello broker")
+    assert said(b"2") == answer(b"12")
+    # Connections that sent the same at first are alike, whatever their state is.
+    assert first == PluginAuthentication("tokens_of_mine:authenticate", "broker")
+    assert "123" not in repr(first)
+
+
+@pytest.mark.parametrize("returned", [None, "token", ("token", 7), ("", b"x"), ("token", b"x", 1), (b"token", b"x")])
+def test_a_plugin_that_returns_something_else_is_an_error(plugin, returned):
+    with pytest.raises(AuthenticationError, match="authPlugin='tokens_of_mine:authenticate' must return a method"):
+        plugin(lambda *_: returned).auth_data(None)
+
+
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [
+        ("token", {"Authorization": "Bearer t0k"}),
+        ("basic", {"Authorization": "Basic dDBr"}),
+        ("steps", {}),
+    ],
+)
+def test_the_admin_api_gets_what_http_has_a_scheme_for(plugin, method, headers):
+    given = {"serviceUrl": "pulsar://b", "topic": "t", "authPlugin": plugin(lambda *_: (method, b"t0k")).function}
+    assert http_headers(PulsarOptions.from_spark(given, READ)) == headers
+
+
 @pytest.mark.parametrize(
     ("authentication", "proof", "principal"),
     [
@@ -83,6 +149,8 @@ def test_a_function_that_fails_shows_no_secret(supplier):
         (TokenAuthentication("a.W10.c"), "a.W10.c", "whom the token is about"),
         (TokenFileAuthentication("/f"), jwt("al"), "'al' (the token's subject) in /f"),
         (TokenSupplierAuthentication("m:f"), jwt("al"), "'al' (the token's subject) from m:f"),
+        (PluginAuthentication("m:f", "h", "token"), jwt("al"), "'al' (the token's subject) from authPlugin=m:f"),
+        (PluginAuthentication("m:f", "h", "sasl"), "hush", "the client of 'sasl' from authPlugin=m:f"),
         (BasicAuthentication("al", "hush"), "al:hush", "user 'al'"),
         (TlsAuthentication("/c.pem"), "", "the owner of the certificate /c.pem"),
         (OAuth2Authentication("https://i", client_id="c"), "t", "client 'c' of https://i"),
@@ -100,6 +168,7 @@ def test_an_error_can_say_who_we_are(authentication, proof, principal):
         ({"authToken": CLIENT_SECRET}, TokenAuthentication),
         ({"authTokenFile": "/f"}, TokenFileAuthentication),
         ({"authTokenSupplier": "m:f"}, TokenSupplierAuthentication),
+        ({"authPlugin": "m:f"}, PluginAuthentication),
         ({"authBasicUser": "u", "authBasicPassword": CLIENT_SECRET}, BasicAuthentication),
         ({"clientCert": "/c"}, TlsAuthentication),
         ({"issuerUrl": "https://i", "authClientId": "c", "authClientSecret": CLIENT_SECRET}, OAuth2Authentication),

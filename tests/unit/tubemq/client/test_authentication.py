@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from types import ModuleType
 
 import pytest
 
-from spark_mq_source.tubemq.client.authentication import UserAuthentication
+from spark_mq_source.core.errors import AuthenticationError
+from spark_mq_source.tubemq.client.authentication import PluginAuthentication, UserAuthentication
 
 
 @pytest.mark.parametrize(
@@ -20,6 +23,22 @@ def test_a_signature_is_what_the_java_client_2_4_0_makes(
     signed = UserAuthentication(user, password).sign(timestamp_ms=timestamp_ms, nonce=nonce)
     assert signed.signature == signature
     assert signed.token == f"{user} {timestamp_ms} {nonce} {signature}"
+
+
+def test_a_plugin_signs_the_time_and_the_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sign(host: str, challenge: bytes, state: dict[str, int]) -> tuple[str, bytes]:
+        state["asked"] = state.get("asked", 0) + 1
+        return f"alice@{host}", b"%d:" % state["asked"] + challenge
+
+    module = ModuleType("signs")
+    module.sign = sign  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "signs", module)
+    plugin = PluginAuthentication("signs:sign", "master")
+    signed = [plugin.sign(timestamp_ms=5, nonce=nonce) for nonce in (7, 8)]
+    assert [one.token for one in signed] == ["alice@master 5 7 1:5 7", "alice@master 5 8 2:5 8"]
+    module.sign = lambda *_: ("alice", b"\xff")  # type: ignore[attr-defined]
+    with pytest.raises(AuthenticationError, match="authPlugin='signs:sign' returned a signature that is not text"):
+        plugin.sign(timestamp_ms=5, nonce=7)
 
 
 def test_the_password_is_not_shown() -> None:
