@@ -152,6 +152,10 @@ class Format:
         """The name of a topic that does not exist."""
         raise NotImplementedError
 
+    def create(self, topic: str) -> None:
+        """Creates a topic of this name with one partition, and waits until clients find it."""
+        raise NotImplementedError
+
     def topics(self) -> list[str]:
         """All topics there are."""
         raise NotImplementedError

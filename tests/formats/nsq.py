@@ -78,6 +78,9 @@ class NsqFormat(Format):
     def unused_topic(self) -> str:
         return self.brokers[0].unused_topic()
 
+    def create(self, topic: str) -> None:
+        self.brokers[0].create(topic, "c", "aside")
+
     def topics(self) -> list[str]:
         _, found = self.brokers[0].ask("GET", self.brokers[0].lookupd_address, "/topics")
         return sorted(found["topics"])

@@ -61,6 +61,9 @@ class PulsarFormat(Format):
     def unused_topic(self) -> str:
         return self.broker.unused_topic()
 
+    def create(self, topic: str) -> None:
+        self.broker.admin.create_topic(topic, 1)
+
     def topics(self) -> list[str]:
         return self.broker.admin.topics(self.broker.namespace)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from brokers.tubemq_admin import Topic
 from spark_mq_source.core.options import READ, Scope
 from spark_mq_source.tubemq.client import session as tubemq_session
 from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
@@ -87,6 +88,10 @@ class TubeMQFormat(Format):
 
     def unused_topic(self) -> str:
         return self.tube.group("absent")
+
+    def create(self, topic: str) -> None:
+        self.tube.admin.add_topics([Topic(topic, 1, 1, (1,), settings={"unflushThreshold": "1"})])
+        self.tube.cluster.wait_for_topics([topic])
 
     def topics(self) -> list[str]:
         return sorted(entry["topicName"] for entry in self.tube.admin.query("admin_query_topic_info"))

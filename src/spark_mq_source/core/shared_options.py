@@ -172,7 +172,7 @@ class DrainOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PaceOptions(Options):
-    """Options that limit the rows of a trigger."""
+    """Options of a stream's triggers: their rows, and what they wait for."""
 
     max_rows_per_trigger: int | None = option(
         "Maximum number of messages per trigger, distributed by backlog.",
@@ -196,6 +196,14 @@ class PaceOptions(Options):
         "a start is not delayed.",
         "15m",
         scope=STREAM,
+    )
+    wait_for_topic_ms: int | None = duration_option(
+        "Time for which a new query waits for topics that do not exist yet: `5m`. They are then read from their first "
+        "message, unless a position or time is given.",
+        None,
+        default_text="a missing topic is an error",
+        scope=STREAM,
+        section=Section.FAIL,
     )
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.core.errors import MQSourceError, TopicNotFoundError
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 FIRST_DELAY_SECONDS = 0.05
 MAX_DELAY_SECONDS = 2.0
+
+POLL_SECONDS = 1.0
+"""Interval of the looks for a topic that does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +73,31 @@ def retrying(call: Callable[[], T], *, deadline: Deadline) -> T:
                 raise
         time.sleep(pause)
         delay = min(delay * 2, MAX_DELAY_SECONDS)
+
+
+def until_found(look: Callable[[], T], wait_ms: int | None) -> T:
+    """Call until topics exist: again every second while `look` raises TopicNotFoundError, for `waitForTopic` at most.
+
+    Raises:
+        TopicNotFoundError: they are still missing; at once without `wait_ms`.
+        MQSourceError: any other error of `look`.
+
+    Example:
+        >>> until_found(lambda: 7, None)
+        7
+    """
+    if wait_ms is None:
+        return look()
+    deadline = Deadline.after_ms(wait_ms)
+    has_warned = False
+    while True:
+        try:
+            return look()
+        except TopicNotFoundError as error:
+            if deadline.expired:
+                remedy = f"; the query has waited for it for {wait_ms} ms: create the topic, or raise waitForTopic"
+                raise error.with_remedy(remedy) from error
+            if not has_warned:
+                logger.warning("the query waits for a topic, %d ms at most (waitForTopic): %s", wait_ms, error)
+                has_warned = True
+        time.sleep(min(POLL_SECONDS, deadline.remaining_seconds()))

@@ -131,6 +131,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         "one partition of the topic; otherwise an upper bound that is rarely reached, because each partition's share "
         "counts all messages of its store. Filters reduce the count further.",
         "maxRecordsPerPartition": " Counted in the index, as for `maxRowsPerTrigger`: an upper bound.",
+        "waitForTopic": " Only with `assignment=client`; with `server`, see `assignmentTimeout`.",
         "minRowsPerTrigger": " Counted in the index, before filters.",
         "deadLetterTopic": " Its attributes contain the origin and the reason; `waitForDisk` applies to it as well.",
     }
@@ -362,6 +363,8 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
                     "assignment=server shares the topics with the other members of a group: set group, or set "
                     "assignment=client to read all partitions"
                 )
+            if "wait_for_topic_ms" in given:
+                yield "waitForTopic needs assignment=client: with assignment=server a query waits for its partitions"
             if self.starting_offsets is not None and self.starting_offsets.everywhere is None:
                 yield (
                     "startingOffsets: with assignment=server offsets belong to the group; use earliest or latest for a "

@@ -125,6 +125,7 @@ def test_a_stream_in_a_group_has_to_name_it():
 def test_positions_of_a_group_are_not_a_querys_to_choose():
     offsets = '{"t": "earliest"}'
     assert "offsets belong to the group" in refusal(STREAM, group="g", startingOffsets=offsets)
+    assert "waitForTopic needs assignment=client" in refusal(STREAM, group="g", waitForTopic="5m")
     assert made(STREAM, assignment="client", startingOffsets=offsets).starting_offsets is not None
     wanted = made(STREAM, group="g", startingOffsets="earliest").starting_offsets
     assert wanted is not None

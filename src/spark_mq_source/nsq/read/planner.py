@@ -55,7 +55,7 @@ def _drain(options: NsqOptions) -> list[NsqRange]:
 def topic_not_found(options: NsqOptions, *, is_stream: bool = False) -> TopicNotFoundError:
     """Return the error for a topic that no nsqd has."""
     asked = ", ".join(options.nsqlookupd_http_addresses)
-    wait = "; set createChannel=true to wait for it" if is_stream else ""
+    wait = "; set waitForTopic to wait for it" if is_stream else ""
     return TopicNotFoundError(
         f"nsq topic {options.topic}: {asked}: no nsqd is registered with this topic. Check the topic's name, and that "
         f"its nsqd are up; the first message that is published to a topic creates it{wait}"

@@ -9,6 +9,7 @@ from typing import Final
 from spark_mq_source.core.errors import TransportError
 from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.queue_stream import QueueStream
+from spark_mq_source.net.retry import until_found
 from spark_mq_source.net.write_ahead import open_folder
 from spark_mq_source.nsq.client.client import NsqClient, Nsqd
 from spark_mq_source.nsq.client.session import Session
@@ -54,8 +55,23 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
         while self._held:
             self._held.popitem()[1].close()
 
+    def _await_topic(self) -> Sequence[Nsqd]:
+        """Return the nsqd with the topic; with `waitForTopic` wait until there is one, and its channel.
+
+        Raises:
+            TopicNotFoundError: there is none after that time, or no channel, which is not to be created.
+        """
+
+        def look() -> Sequence[Nsqd]:
+            nsqds = self._find_nsqds()
+            if not nsqds and self._options.wait_for_topic_ms is not None:
+                raise topic_not_found(self._options)
+            return nsqds
+
+        return until_found(look, self._options.wait_for_topic_ms)
+
     def _begin(self) -> None:
-        if not self._find_nsqds() and not self._options.create_channel:
+        if not self._await_topic() and not self._options.create_channel:
             if not self._client.fetch_topology(self._options.topic or "").is_known:
                 raise topic_not_found(self._options, is_stream=True)
             logger.warning("%s: none of its nsqd is registered now; the query waits", self._where)
@@ -66,7 +82,7 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
         return nsqds
 
     def _sources_now(self) -> Sequence[Nsqd]:
-        nsqds = self._find_nsqds()
+        nsqds = self._await_topic()
         if not nsqds and not self._options.create_channel:
             raise topic_not_found(self._options)
         return nsqds

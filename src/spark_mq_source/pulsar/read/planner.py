@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
 from spark_mq_source.core.ports import Predicate
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.pulsar.client.client import PulsarClient
@@ -189,6 +189,13 @@ def topics_of(client: PulsarClient, options: PulsarOptions) -> Sequence[str]:
         MQSourceError: with `topicsPattern`, the cluster cannot be reached in time, or refuses.
     """
     return options.topic_names if options.topics_pattern is None else client.fetch_topics(options.topics_pattern)
+
+
+def no_topic_matches(options: PulsarOptions) -> TopicNotFoundError:
+    """Return the error for a pattern that matches no topic yet."""
+    pattern = options.topics_pattern
+    where, name = ("", "") if pattern is None else (pattern.namespace, pattern.regex.pattern)
+    return TopicNotFoundError(f"no topic of {where} matches topicsPattern {name}: check the pattern")
 
 
 def resolve_positions(

@@ -13,16 +13,16 @@ from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.queue_plan import run_tasks, share_drain, share_waiting, split_parts
 from spark_mq_source.net.queue_stream import QueueStream
-from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.retry import Deadline, retrying, until_found
 from spark_mq_source.net.write_ahead import open_folder
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
 from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent, split_partition
-from spark_mq_source.pulsar.options import SHARED_TYPES, AckMode, OnMaxRedeliver, PulsarOptions
+from spark_mq_source.pulsar.options import SHARED_TYPES, AckMode, InitialPosition, OnMaxRedeliver, PulsarOptions
 from spark_mq_source.pulsar.protocol.commands import SubType
 from spark_mq_source.pulsar.read.ends import EndWatch, all_ended
 from spark_mq_source.pulsar.read.letters import dead_letter_topic_of, retry_topic_of
-from spark_mq_source.pulsar.read.planner import topics_of
+from spark_mq_source.pulsar.read.planner import no_topic_matches, topics_of
 from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange, QueueSource, subscription_of
 from spark_mq_source.pulsar.read.recent import EntryRanges
 
@@ -68,13 +68,13 @@ def _scaled(entries: int | None, messages: int) -> int | None:
     return None if entries is None else entries * messages
 
 
-def _sources_of(client: PulsarClient, options: PulsarOptions) -> list[QueueSource]:
-    """Return the sources to read now; with `retryTopic` also those of messages that were put off.
+def _sources_of(client: PulsarClient, options: PulsarOptions, topics: Sequence[str] | None = None) -> list[QueueSource]:
+    """Return the sources to read now, of all topics or of these; with `retryTopic` also those of messages put off.
 
     Raises:
         MQSourceError: a topic does not exist, or the cluster cannot be reached in time.
     """
-    topics = _topics_of(client, options)
+    topics = _topics_of(client, options) if topics is None else topics
     partitions = [(tp, None) for tp in _partitions_of(client, options, topics)]
     retried = [(tp, base) for base in topics for tp in _retry_partitions(client, options, base)]
     return [
@@ -267,13 +267,45 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
                 raise all_ended(self._where, len(bounds))
         return end
 
+    def _await_topics(self) -> None:
+        """Wait for missing topics, whose subscriptions begin with their first message.
+
+        Raises:
+            TopicNotFoundError: a topic is missing after `waitForTopic`.
+        """
+        client, options = self._client, self._options
+        if options.wait_for_topic_ms is None:
+            return
+        early = [source for name in _topics_of(client, options) for source in self._existing(name)]
+        self._backlogs.fetch(early)
+
+        def look() -> Sequence[QueueSource]:
+            sources = _sources_of(client, options)
+            if not sources:
+                raise no_topic_matches(options)
+            return sources
+
+        sources = until_found(look, options.wait_for_topic_ms)
+        from_first = replace(options, initial_position=InitialPosition.EARLIEST)
+        _Backlogs(client, from_first).fetch([source for source in sources if source not in early])
+
+    def _existing(self, topic: str) -> Sequence[QueueSource]:
+        with suppress(TopicNotFoundError):
+            return _sources_of(self._client, self._options, [topic])
+        return ()
+
     def _begin(self) -> None:
+        self._await_topics()
         _check_letter_topics(self._client, self._options)
         # The subscription is created here, if necessary: messages published from now on are read.
         self._backlogs.fetch(self._sources())
 
     def _sources(self) -> Sequence[QueueSource]:
         return _sources_of(self._client, self._options)
+
+    def _sources_now(self) -> Sequence[QueueSource]:
+        self._await_topics()
+        return self._sources()
 
     def _waiting(self, sources: Sequence[QueueSource]) -> dict[QueueSource, int | None]:
         return self._backlogs.fetch(sources)

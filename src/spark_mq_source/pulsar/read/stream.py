@@ -21,7 +21,7 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
 )
 from spark_mq_source.net.pace import TriggerPace
-from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.retry import Deadline, retrying, until_found
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Bounds, Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_offsets, encode_offsets
@@ -32,6 +32,7 @@ from spark_mq_source.pulsar.read.limits import Limiter, ProgressGuard
 from spark_mq_source.pulsar.read.planner import (
     check_named,
     check_not_past_the_end,
+    no_topic_matches,
     numbered,
     resolve_positions,
     split_ranges,
@@ -124,10 +125,18 @@ class PulsarStream:
                 is true.
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
-        partitions = self._client.fetch_partitions(topics_of(self._client, self._options))
+        early = self._watch(self._present()[0])
+        partitions = until_found(self._all_present, self._options.wait_for_topic_ms)
         check_named(self._options, partitions)
-        bounds = self._watch(partitions)
-        starts = resolve_positions(self._client, "starting", self._options.stream_starting_at, list(bounds))
+        bounds = early if set(partitions) == early.keys() else self._watch(partitions) | early
+        starts = resolve_positions(
+            self._client, "starting", self._options.stream_starting_at, [tp for tp in partitions if tp in early]
+        )
+        # What did not exist when the query started comes after any latest message.
+        late = [tp for tp in partitions if tp not in early]
+        starts |= resolve_positions(self._client, "starting", self._starting_late, late)
+        if late and self._target is not None:
+            self.cap_at_current_end()
         check_not_past_the_end(self._client, self._options, starts, bounds)
         initial = {}
         for tp, start in starts.items():
@@ -402,6 +411,21 @@ class PulsarStream:
         """Return the position before the first entry of each; the broker's cursor may be in an empty ledger."""
         found = self._client.fetch_first_entries(dict.fromkeys(partitions, EARLIEST))
         return {tp: Position(entry.ledger_id, entry.entry_id - 1) for tp, entry in found.items()}
+
+    def _starting_late(self, topic_partition: str) -> Position | int | None:
+        start = self._options.stream_starting_at(topic_partition)
+        return EARLIEST if start == LATEST else start
+
+    def _all_present(self) -> Sequence[TopicPartition]:
+        """Return the topic-partitions of all topics.
+
+        Raises:
+            TopicNotFoundError: one is missing, or none matches the pattern although the query is to wait for one.
+        """
+        found = self._client.fetch_partitions(topics_of(self._client, self._options))
+        if not found and self._options.wait_for_topic_ms is not None:
+            raise no_topic_matches(self._options)
+        return found
 
     def _present(self) -> tuple[Sequence[TopicPartition], Mapping[str, TopicNotFoundError]]:
         names = topics_of(self._client, self._options)

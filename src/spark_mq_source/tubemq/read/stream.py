@@ -16,6 +16,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Final
 
 from spark_mq_source.core.errors import (
@@ -25,10 +26,11 @@ from spark_mq_source.core.errors import (
     OptionError,
     RequestTimeoutError,
     ServiceNotReadyError,
+    TopicNotFoundError,
 )
 from spark_mq_source.core.shares import in_turn, served_last, share_out
 from spark_mq_source.net.pace import TriggerPace
-from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.retry import Deadline, retrying, until_found
 from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.members import ClientBalancedMember, GroupMember, unique_client_id
@@ -279,14 +281,40 @@ class _AllPartitions(_Assigned):
         self._client = client
         self._options = options
         self._member: ClientBalancedMember | None = None
+        # The bounds of what existed when the query started; None if it waited for no topic.
+        self._early: dict[TopicPartition, Bounds] | None = None
 
     def initial(self) -> Positions:
+        self.wait()
         partitions = self.partitions()
         wanted = self._options.starting_offsets or WantedOffsets(everywhere=LATEST)
         check_named(self._options, partitions)
         bounds = fetch_bounds(self._client, self._options, partitions)
+        early = bounds if self._early is None else self._early
         lossless = self._options.fail_on_data_loss
-        return {tp: resolve_offset(wanted, tp, bounds[tp], fail_on_data_loss=lossless) for tp in partitions}
+        starts = {}
+        for tp in partitions:
+            # What did not exist when the query started comes after any latest message.
+            is_late = tp not in early and wanted.at(tp) == LATEST
+            at = WantedOffsets(everywhere=EARLIEST) if is_late else wanted
+            starts[tp] = resolve_offset(at, tp, early.get(tp, bounds[tp]), fail_on_data_loss=lossless)
+        return starts
+
+    def wait(self) -> None:
+        """Wait for missing topics, for `waitForTopic` at most."""
+        options = self._options
+        if options.wait_for_topic_ms is None or self._early is not None:
+            return
+        try:
+            self.partitions()
+        except TopicNotFoundError:
+            self._early = {}
+            for topic in options.topic_names:
+                with suppress(TopicNotFoundError):
+                    meta = self._client.fetch_topics([topic], group=options.group_name, filters=options.filters)
+                    self._early |= fetch_bounds(self._client, options, partitions_of(meta.partitions()))
+            # Masters list a topic before its brokers know it.
+            until_found(lambda: fetch_bounds(self._client, options, self.partitions()), options.wait_for_topic_ms)
 
     def partitions(self, known: Positions | None = None) -> Partitions:
         del known
