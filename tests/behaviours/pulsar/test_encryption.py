@@ -121,6 +121,15 @@ def test_each_owner_of_a_key_can_read(
         assert message["value"] == b"v"
 
 
+def test_what_is_not_batched_can_be_compacted(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, keys: Path):
+    topic = pulsar.topic()
+    how = {"cryptoPublicKeys": files(keys, "public", "rsa"), "batching": False}
+    write(pulsar, topic, {"key": ["a", "b", "a"], "value": [b"a1", b"b1", b"a2"]}, **how)
+    pulsar.admin.compact(topic)
+    table = pulsar_format.read(topic, cryptoPrivateKeys=files(keys, "private", "rsa"), readCompacted="true")
+    assert table.column("value").to_pylist() == [b"b1", b"a2"]
+
+
 @pytest.fixture
 def mixed(pulsar: PulsarUnderTest, keys: Path) -> str:
     """A topic with a message for `rsa`, a batch for `other`, and a message that is not encrypted."""

@@ -16,7 +16,7 @@ from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.read import letters as module
 from spark_mq_source.pulsar.read.letters import DELAY_TIME, RECONSUMETIMES, QueueLetters, times_put_off
 from spark_mq_source.pulsar.read.queue_log import log_batch
-from tests.unit.pulsar.payload.test_messages import batch, entry, single
+from tests.unit.pulsar.payload.test_messages import Reversal, batch, encrypted, entry, single
 
 TOPIC = "persistent://public/default/t"
 DEAD, RETRY = f"{TOPIC}-s-DLQ", f"{TOPIC}-s-RETRY"
@@ -95,6 +95,14 @@ def test_a_message_is_put_off_as_often_as_the_limit_says_and_then_given_up(write
     ]
     (dead,) = writers[DEAD].batches
     assert [value for value, _ in dead] == [b"2", b"3"]
+
+
+def test_the_letter_of_an_encrypted_message_has_what_was_decrypted(
+    writers: dict[str, Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "decryptor_of", lambda _: Reversal())
+    letters_of(writers).give_up(logged(encrypted(b"terces")), ["r"])
+    assert [[value for value, _ in one] for one in writers[DEAD].batches] == [[b"secret"]]
 
 
 def test_where_all_are_given_up_nothing_is_put_off(writers: dict[str, Writer]) -> None:
