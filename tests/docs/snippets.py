@@ -4,7 +4,7 @@
 a ``diff`` the new side runs. In a ``console`` block each command behind a ``$`` runs. A ``text`` block right after a
 ``python`` block is the expected output of that block, and the other lines of a ``console`` block that of the command
 above them. ``...`` matches anything; in a block with the title ``For example`` every number matches every other one.
-Blocks of other languages do not run.
+A block whose title is a path with a folder is a file, which does not run, and blocks of other languages do not either.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import dedent
 
-NOT_RUN = {"bash", "text", "toml"}
+NOT_RUN = {"bash", "text", "toml", "yaml"}
 COMMAND_TIMEOUT_S = 120
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w-]+)?(?P<title>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
@@ -57,6 +57,8 @@ def snippets(page: str) -> Sequence[Snippet]:
     end = -1
     for match in _FENCE.finditer(page):
         language, text, example = match["language"], dedent(match["text"]), "For example" in match["title"]
+        if "/" in match["title"]:
+            continue
         line = page.count("\n", 0, match.start()) + 1
         follows = not page[end : match.start()].strip() if end >= 0 else False
         if language == "python":

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pulsar
 import pytest
 
 from brokers import background
@@ -20,7 +24,7 @@ from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest
 from tests.docs.snippets import run, snippets
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import TlsMaterial
-from tests.fix_spark import run_script
+from tests.fix_spark import run_script, spark_environment
 from tests.fix_tubemq import TubeUnderTest
 from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
 from tests.java_stores import STORE_PASSWORD, make_key_store, make_trust_store
@@ -66,12 +70,12 @@ def tubemq_of_the_page(tubemq: TubeUnderTest) -> dict[str, str]:
     }
 
 
-def write_module(page: str, path: Path, replacements: Mapping[str, str]) -> None:
+def write_file(page: str, folder: Path, name: str, replacements: Mapping[str, str]) -> None:
     """Write the block of a page that has the file's name as its title."""
-    text = re.search(rf'```python title="{path.name}"\n(.*?)```', pages()[ROOT / page], re.DOTALL)[1]  # type: ignore[index]
+    text = re.search(rf'```\w+ title="{name}"\n(.*?)```', pages()[ROOT / page], re.DOTALL)[1]  # type: ignore[index]
     for shown, real in replacements.items():
         text = text.replace(shown, real)
-    path.write_text(text)
+    (folder / name).write_text(text)
 
 
 @pytest.fixture
@@ -84,7 +88,7 @@ def pulsar_security(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Iterato
         pulsar_featured.admin.grant(pulsar_featured.namespace, role, ["produce", "consume"])
     make_trust_store(tmp_path / "trust.jks", "JKS", credentials.ca_certificate)
     make_key_store(tmp_path / "client.p12", "PKCS12", credentials.certificate("client"), credentials.key("client"))
-    write_module("docs/pulsar/security.md", tmp_path / "company_pulsar.py", {"/etc/pulsar/": f"{tmp_path}/"})
+    write_file("docs/pulsar/security.md", tmp_path, "company_pulsar.py", {"/etc/pulsar/": f"{tmp_path}/"})
     (tmp_path / "token").write_text(credentials.token("flights"))
     (tmp_path / "credentials.json").write_text(json.dumps({"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}))
     with Issuer(lambda: credentials.token("flights")) as issuer:
@@ -107,7 +111,7 @@ def tubemq_security(tubemq_secure: TubeUnderTest, tmp_path: Path) -> dict[str, s
     """A cluster with mutual TLS and visit tokens."""
     credentials = tubemq_secure.cluster.credentials
     assert credentials is not None
-    write_module("docs/tubemq/security.md", tmp_path / "company_tubemq.py", {})
+    write_file("docs/tubemq/security.md", tmp_path, "company_tubemq.py", {})
     return {
         "master.example.com:8716": tubemq_secure.cluster.master_addresses_tls,
         "/etc/tubemq/ca.pem": str(credentials.ca_certificate),
@@ -190,6 +194,38 @@ def test_the_page_of_spark_connect_runs_as_it_is_printed(
         text = text.replace(shown, real)
     done = run_script(text, tmp_path)
     assert done.code == 0, done.output[-3000:]
+
+
+@pytest.mark.slow
+def test_the_pipeline_of_the_page_runs_as_it_is_printed(pulsar_of_the_pages: dict[str, str], tmp_path: Path):
+    """Twice: the second run takes what came after the first."""
+    if find_spec("pyspark.pipelines") is None:
+        pytest.skip("before Spark 4.1")
+    real = pulsar_of_the_pages | {"/data/": f"{tmp_path}/"}
+    (tmp_path / "transformations").mkdir()
+    for name in ("spark-pipeline.yml", "transformations/flights.py"):
+        write_file("docs/run/sql.md", tmp_path, name, real)
+    program = Path(sys.executable).with_name("spark-pipelines")
+    client = pulsar.Client(f"pulsar://{real['localhost:6650']}")
+    try:
+        producer = client.create_producer("pipeline-arrivals")
+        for delays in ((10, 90, 61), (5, 70)):
+            for flight, delay in enumerate(delays):
+                producer.send(json.dumps({"flight": flight, "delay": delay}).encode(), partition_key="UA")
+            done = subprocess.run(
+                [program, "--conf", "spark.sql.catalogImplementation=hive", "run"],
+                cwd=tmp_path, env=os.environ | spark_environment(),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout[-5000:]
+        reader = client.create_reader("pipeline-late", pulsar.MessageId.earliest)
+        late = []
+        while reader.has_message_available():
+            message = reader.read_next(10_000)
+            late.append((message.partition_key(), json.loads(message.data())["delay"]))
+    finally:
+        client.close()
+    assert sorted(late) == [("UA", 61), ("UA", 70), ("UA", 90)]
 
 
 def test_the_recording_shows_what_the_commands_print(pulsar_of_the_pages: dict[str, str]):
