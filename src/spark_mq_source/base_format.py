@@ -1,4 +1,4 @@
-"""The common part of the formats; `core.ports.Format` documents the methods."""
+"""The interface of a format for Spark and the command line, and the common part of the formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.dead_letters import DeadLetters, RowWriter
-    from spark_mq_source.core.ports import Predicate, TaskAttempt
+    from spark_mq_source.core.ports import Inspector, Predicate, Stream, TaskAttempt
     from spark_mq_source.values.rows import SchemaLookup
 
 
@@ -31,9 +31,17 @@ ReportT = TypeVar("ReportT")
 
 
 class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
-    """A format with a dataclass of options; rows become visible as soon as their task has succeeded.
+    """The interface of a format; by default rows become visible as soon as their task has succeeded.
+
+    Methods run on the driver, except `read` and `write`, which run in tasks. Methods that parse options raise
+    OptionError with all problems at once.
+
+    `OptionsT` is the format's dataclass of options, `RangeT` the picklable, frozen description of one task's work, and
+    `ReportT` the picklable report of one attempt at a write to the driver: without transactions, the number of rows.
 
     Attributes:
+        name: the name in `spark.read.format(name)`.
+        columns: the columns, their types, and which of them can be read and written.
         options_type: the dataclass of its options.
         raw_errors: those of the columns `_corrupt` and `_error` that `read_raw` fills.
     """
@@ -65,12 +73,16 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
             return columns_of(self.columns, typed), typed
 
     def has_other_columns(self, options: OptionsT) -> bool:
-        """Return False: the columns are those of `columns`."""
+        """Return whether the columns differ from `columns`, so that `fit` and `fit_read` check them all."""
         del options
         return False
 
     def fit_read(self, options: OptionsT, schema: pa.Schema, typed: TypedRead | None = None) -> OptionsT:
-        """Return the options of a read of these columns, with the decoding."""
+        """Return the options of a read of these columns, with the decoding: `typed`, or that of the options.
+
+        Raises:
+            OptionError: the columns do not fit the decoding.
+        """
         typed = typed or self._typed_read(options)
         if typed is None:
             return options
@@ -81,7 +93,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         return replace(options, typed=typed)
 
     def decoded(self, options: OptionsT, names: Sequence[str]) -> Collection[str]:
-        """Return the columns whose types depend on the decoding."""
+        """Return the columns whose types depend on the decoding; `options` come from `fit_read`."""
         if options.typed is None:
             return ()
         from spark_mq_source.values.rows import decoded_names  # noqa: PLC0415 - the same
@@ -91,7 +103,9 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     def read(
         self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range, decoded.
+        """Yield the rows of one range, in order and decoded, as batches of `schema`.
+
+        Updates `counters`, except rows and work time. `tries` is the number of earlier attempts at this task.
 
         Raises:
             CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
@@ -164,7 +178,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         """Yield the messages of one range, in order, undecoded."""
 
     def parse_look_options(self, options: Mapping[str, str]) -> OptionsT:
-        """Parse the options of a batch read that leaves the messages on the broker and sends no dead letters."""
+        """Parse the options of a batch read that removes no messages and sends no dead letters."""
         parsed = self._parsed_to_look(options)
         is_sending = getattr(parsed, "on_corrupt", None) is OnCorrupt.DEAD_LETTER
         return _with(parsed, on_corrupt=OnCorrupt.NULL) if is_sending else parsed
@@ -186,12 +200,20 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         return _with(self.parse_look_options(options), fail_on_data_loss=False)
 
     def plan_look(self, options: OptionsT) -> Sequence[RangeT]:
-        """Plan a batch read that creates nothing on the broker."""
+        """Plan a batch read that creates nothing on the broker, with the options of `parse_look_options`."""
         return self.plan(options, ())
 
     @abstractmethod
     def plan(self, options: OptionsT, predicates: Sequence[Predicate]) -> Sequence[RangeT]:
-        """Plan a batch read."""
+        """Plan a batch read: one range per task."""
+
+    def open_stream(self, options: OptionsT) -> Stream[RangeT]:
+        """Open the driver's side of a query with these options."""
+        raise NotImplementedError
+
+    def open_inspector(self, options: OptionsT) -> Inspector:
+        """Open an inspector with the options of a read."""
+        raise NotImplementedError
 
     def option_names(self) -> Sequence[str]:
         """Return the names of the options of a batch read, without aliases."""
@@ -210,7 +232,11 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         return () if write is None else [name for name, one in write.encodings.items() if one is not None]
 
     def fit(self, options: OptionsT, schema: pa.Schema) -> OptionsT:
-        """Return the options of a write of these columns, with their encodings."""
+        """Return the options of a write of these columns, with their encodings.
+
+        Raises:
+            OptionError: such rows cannot be written with these options.
+        """
         write = self._typed_write(options)
         if write is None:
             return options
@@ -226,7 +252,9 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         attempt: TaskAttempt,
         counters: Counters | None = None,
     ) -> ReportT:
-        """Encode and write the rows of one task.
+        """Encode and write the rows of one task, and wait until the broker has stored them.
+
+        Nothing of an attempt may reach a broker after its report. Updates `counters`, except rows and work time.
 
         Raises:
             UnwritableRowError: a value does not fit its schema, or cannot become a message.
@@ -254,15 +282,18 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         """Write the rows of one task; keys and values are bytes."""
 
     def wants_pushdown(self, options: OptionsT) -> bool:
-        """Return False: the format cannot use predicates."""
+        """Return whether `plan` uses predicates; Spark rejects readers with predicates unless it is configured."""
         del options
         return False
 
     def commit(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
-        """Do nothing: the rows of a finished task are already visible."""
+        """Commit a write: every task has succeeded, with one report each. By default its rows are already visible."""
 
     def abort(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
-        """Do nothing: written rows stay, and a repeated write adds them again."""
+        """Abort a write, with the reports of the tasks that had succeeded; also after a failed `commit`.
+
+        By default written rows stay, and a repeated write adds them again.
+        """
 
     def _is_raw(self, options: Mapping[str, str]) -> bool:
         """Return whether the unparsed options decode nothing."""
@@ -293,6 +324,9 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
 
     def _parsed(self, options: Mapping[str, str], scope: Scope) -> OptionsT:
         return self.options_type.from_spark(options, scope)  # type: ignore[return-value] # the subclass's type
+
+
+AnyFormat = BaseFormat[Any, Any, Any]
 
 
 def _with(options: OptionsT, **changes: object) -> OptionsT:

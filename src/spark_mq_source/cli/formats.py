@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from spark_mq_source.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from spark_mq_source.core.ports import InspectFormat
+    from spark_mq_source.base_format import AnyFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ FORMATS: Final[Mapping[str, Known]] = {
 }
 
 
-def load_format(name: str) -> InspectFormat[Any, Any]:
+def load_format(name: str) -> AnyFormat:
     """Load the format of this name.
 
     Raises:
@@ -59,5 +59,5 @@ def load_format(name: str) -> InspectFormat[Any, Any]:
     if name not in FORMATS:
         raise OptionError(f"unknown format {name}; expected one of {', '.join(FORMATS)}")
     known = FORMATS[name]
-    format_: InspectFormat[Any, Any] = getattr(import_module(known.module), known.kind)()
+    format_: AnyFormat = getattr(import_module(known.module), known.kind)()
     return format_

@@ -18,8 +18,9 @@ from spark_mq_source.core.sql_types import arrow_schema_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_mq_source.base_format import AnyFormat
     from spark_mq_source.cli.sources import Source
-    from spark_mq_source.core.ports import InspectFormat, Tail
+    from spark_mq_source.core.ports import Tail
 
 Row = Mapping[str, Any]
 Read = Callable[[Any], Iterator["pa.RecordBatch"]]
@@ -80,7 +81,7 @@ def tailed(source: Source, names: Iterable[str], last: int | None, *, follow: bo
 
 
 def _reading(
-    format_: InspectFormat[Any, Any],
+    format_: AnyFormat,
     given: Mapping[str, str],
     options: Any,  # noqa: ANN401 - the format's own
     names: Iterable[str],

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from spark_mq_source.cli.formats import FORMATS, load_format
 from spark_mq_source.cli.profiles import Profile, load_profile
 from spark_mq_source.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from spark_mq_source.core.ports import InspectFormat, Inspector
+    from spark_mq_source.base_format import AnyFormat
+    from spark_mq_source.core.ports import Inspector
 
 _TOPICS: Final = ("topic", "topics", "topicspattern")
 
@@ -62,7 +63,7 @@ class Source:
         return cls(profile.format_name, options | given)
 
     @property
-    def format(self) -> InspectFormat[Any, Any]:
+    def format(self) -> AnyFormat:
         """The format itself.
 
         Raises:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
-    """NSQ: a `core.ports.Format`, the only interface for `spark` and `cli`."""
+    """NSQ."""
 
     name = "nsq"
     columns = COLUMNS

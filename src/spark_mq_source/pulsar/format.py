@@ -50,7 +50,7 @@ AnyRange = PulsarRange | PulsarQueueRange
 
 
 class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
-    """Apache Pulsar: a `core.ports.Format`, the only interface for `spark` and `cli`."""
+    """Apache Pulsar."""
 
     name = "pulsar-native"
     columns = COLUMNS

@@ -1,4 +1,4 @@
-"""The data source, readers, writers and partition of all formats, on top of `core.ports`."""
+"""The data source, readers, writers and partition of all formats, on top of `BaseFormat`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from spark_mq_source.core.columns import without_large_types
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import MQSourceError, OptionError, TaskEndedError, UnsupportedFeatureError
-from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, StreamFormat, TaskAttempt, WriteFormat
+from spark_mq_source.core.ports import Predicate, Stream, TaskAttempt
 from spark_mq_source.core.sql_types import ddl_of_schema
 from spark_mq_source.net.stopwatch import timed_input, working
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
@@ -40,11 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import DataType, StructType
 
+    from spark_mq_source.base_format import AnyFormat
 
-FormatT = TypeVar("FormatT", bound=BatchFormat[Any, Any] | WriteFormat[Any, Any])
-OptionsT = TypeVar("OptionsT")
-RangeT = TypeVar("RangeT")
-ReportT = TypeVar("ReportT")
 
 # Local properties that Spark sets for the tasks of a micro-batch (seen on 4.0.0 and 4.3.0).
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -88,12 +85,12 @@ class MQDataSource(DataSource):
     format_name: ClassVar[str]
 
     @classmethod
-    def load_format(cls) -> Format[Any, Any, Any]:
+    def load_format(cls) -> AnyFormat:
         """Import the format."""
         raise NotImplementedError
 
     @cached_property
-    def format(self) -> Format[Any, Any, Any]:
+    def format(self) -> AnyFormat:
         """The format."""
         return self.load_format()
 
@@ -193,10 +190,10 @@ class MQDataSource(DataSource):
         return options
 
 
-class _FormatWithOptions(Generic[FormatT, OptionsT]):
+class _FormatWithOptions:
     """The common part of readers and writers."""
 
-    def __init__(self, format_: FormatT, options: OptionsT) -> None:
+    def __init__(self, format_: AnyFormat, options: object) -> None:
         self._format = format_
         self._options = options
 
@@ -209,22 +206,12 @@ class _FormatWithOptions(Generic[FormatT, OptionsT]):
         return getattr(self._options, "debug", False)
 
 
-class MQBatchReader(_FormatWithOptions[BatchFormat[OptionsT, RangeT], OptionsT], DataSourceReader):
-    """Plans on the driver, and reads on the executors."""
+class _Reader(_FormatWithOptions):
+    """The common part of batch and stream readers: they plan on the driver, and read on the executors."""
 
-    def __init__(self, format_: BatchFormat[OptionsT, RangeT], options: OptionsT, schema: pa.Schema) -> None:
+    def __init__(self, format_: AnyFormat, options: object, schema: pa.Schema) -> None:
         super().__init__(format_, options)
         self._schema = schema
-        self._predicates: list[Predicate] = []
-
-    @called_by_spark
-    def partitions(self) -> Sequence[InputPartition]:
-        """Plan one partition per range.
-
-        Raises:
-            MQSourceError: the broker cannot be reached, refuses, or lacks the requested topics or positions.
-        """
-        return [MQPartition(task) for task in self._format.plan(self._options, self._predicates)]
 
     @called_by_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -236,10 +223,31 @@ class MQBatchReader(_FormatWithOptions[BatchFormat[OptionsT, RangeT], OptionsT],
         # If the plan is empty, Spark passes its own partition without a range.
         if not isinstance(partition, MQPartition):
             return iter(())
-        return _read(self._format, self._options, partition.value, self._schema)
+        freeze_loaded_modules()
+        counters, context, task = Counters(), TaskContext.get(), partition.value
+        tries = 0 if context is None else context.attemptNumber()
+        rows = self._format.read(self._options, task, self._schema, counters, tries=tries)
+        return logged_read(self.format_name, task, rows, counters)
 
 
-class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
+class MQBatchReader(_Reader, DataSourceReader):
+    """The reader of a batch."""
+
+    def __init__(self, format_: AnyFormat, options: object, schema: pa.Schema) -> None:
+        super().__init__(format_, options, schema)
+        self._predicates: list[Predicate] = []
+
+    @called_by_spark
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan one partition per range.
+
+        Raises:
+            MQSourceError: the broker cannot be reached, refuses, or lacks the requested topics or positions.
+        """
+        return [MQPartition(task) for task in self._format.plan(self._options, self._predicates)]
+
+
+class MQPushdownReader(MQBatchReader):
     """A batch reader with predicate pushdown.
 
     This is a separate class because Spark refuses a reader with `pushFilters` unless
@@ -260,22 +268,21 @@ class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
         return filters
 
 
-class MQStreamReader(_FormatWithOptions[StreamFormat[OptionsT, RangeT], OptionsT], StreamReaderBase):
-    """The reader of a streaming query: plans on the driver, and reads on the executors.
+class MQStreamReader(_Reader, StreamReaderBase):
+    """The reader of a streaming query.
 
     The driver keeps one object for the whole query; executors get pickled copies, without connections.
     """
 
-    def __init__(self, format_: StreamFormat[OptionsT, RangeT], options: OptionsT, schema: pa.Schema) -> None:
-        super().__init__(format_, options)
-        self._schema = schema
-        self._stream: Stream[RangeT] | None = None
+    def __init__(self, format_: AnyFormat, options: object, schema: pa.Schema) -> None:
+        super().__init__(format_, options, schema)
+        self._stream: Stream[Any] | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_stream": None}
 
     @property
-    def stream(self) -> Stream[RangeT]:
+    def stream(self) -> Stream[Any]:
         """The format's stream, created at first use."""
         if self._stream is None:
             self._stream = self._format.open_stream(self._options)
@@ -290,15 +297,6 @@ class MQStreamReader(_FormatWithOptions[StreamFormat[OptionsT, RangeT], OptionsT
         """
         self._begins_at = end
         return [MQPartition(task) for task in self.stream.ranges(start, end)]
-
-    @called_by_spark
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one partition, in the order of the topic.
-
-        Raises:
-            MQSourceError: see the format's reader.
-        """
-        return _read(self._format, self._options, partition.value, self._schema)
 
     def stop(self) -> None:
         """Close the driver's connections."""
@@ -330,23 +328,26 @@ class RefusedStreamReader(StreamReaderBase):
         raise self._error
 
 
-def _read(
-    format_: BatchFormat[OptionsT, RangeT], options: OptionsT, task: RangeT, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    freeze_loaded_modules()
-    counters, context = Counters(), TaskContext.get()
-    tries = 0 if context is None else context.attemptNumber()
-    return logged_read(format_.name, task, format_.read(options, task, schema, counters, tries=tries), counters)
+class _Writer(_FormatWithOptions):
+    """The common part of batch and stream writers.
 
+    Writes on the executors; a task succeeds when the broker has acknowledged all its rows.
+    """
 
-class _Writing(_FormatWithOptions[WriteFormat[OptionsT, ReportT], OptionsT]):
-    """The common part of batch and stream writers."""
+    _job_id: str | None = None
+    """The id of a batch write; None in a stream."""
 
-    def _write(self, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> MQCommit:
+    @called_by_spark
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
+        """Write the rows of one task.
+
+        Raises:
+            MQSourceError: see the format's writer.
+        """
         freeze_loaded_modules()
-        counters, connection = Counters(), connection_of_task()
+        attempt, counters, connection = _attempt(self._job_id), Counters(), connection_of_task()
         with working(counters):
-            taken = timed_input(map(without_large_types, rows_while_wanted(batches, connection)), counters)
+            taken = timed_input(map(without_large_types, rows_while_wanted(iterator, connection)), counters)
             report = self._format.write(self._options, taken, attempt, counters)
         try:
             check_wanted(connection)
@@ -357,85 +358,40 @@ class _Writing(_FormatWithOptions[WriteFormat[OptionsT, ReportT], OptionsT]):
         log_write(self._format.name, attempt.partition, counters)
         return MQCommit(report, counters)
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    @called_by_spark
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
+        """Commit a write, or a micro-batch: every task of it has succeeded.
+
+        Raises:
+            MQSourceError: see the format.
+        """
         self._format.commit(self._options, _reports(messages))
         log_written(self._format.name, [one.counters for one in messages if isinstance(one, MQCommit)])
 
-    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    @called_by_spark
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
+        """Abort a write, or a micro-batch, that has failed, or whose query was stopped.
+
+        Raises:
+            MQSourceError: see the format.
+        """
         self._format.abort(self._options, _reports(messages))
 
 
-class MQBatchWriter(_Writing[OptionsT, ReportT], DataSourceArrowWriter):
-    """Writes on the executors; a task succeeds when the broker has acknowledged all its rows.
+class MQBatchWriter(_Writer, DataSourceArrowWriter):
+    """The writer of one `save`, created on the driver: pickled copies write, and the original or a copy commits."""
 
-    Created on the driver for one `save`: pickled copies write, and the original or a copy commits.
-    """
-
-    def __init__(self, format_: WriteFormat[OptionsT, ReportT], options: OptionsT) -> None:
+    def __init__(self, format_: AnyFormat, options: object) -> None:
         super().__init__(format_, options)
         self._job_id = uuid.uuid4().hex
 
-    @called_by_spark
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
-        """Write the rows of one task.
 
-        Raises:
-            MQSourceError: see the format's writer.
-        """
-        return self._write(iterator, _attempt(self._job_id))
-
-    @called_by_spark
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit the write: every task has succeeded.
-
-        Raises:
-            MQSourceError: see the format.
-        """
-        self._commit(messages)
-
-    @called_by_spark
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the write: the job has failed.
-
-        Raises:
-            MQSourceError: see the format.
-        """
-        self._abort(messages)
-
-
-class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
-    """Writes the micro-batches of a query on the executors.
+class MQStreamWriter(_Writer, StreamWriterBase):
+    """The writer of the micro-batches of a query.
 
     Spark creates one object to write a batch and another one to commit it (seen on 4.0.0 and 4.3.0), so `commit` gets
     state only through the tasks' messages.
     """
-
-    @called_by_spark
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
-        """Write the rows of one task.
-
-        Raises:
-            MQSourceError: see the format's writer.
-        """
-        return self._write(iterator, _attempt(None))
-
-    @called_by_spark
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit a batch: every task of it has succeeded.
-
-        Raises:
-            MQSourceError: see the format.
-        """
-        self._commit(messages)
-
-    @called_by_spark
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Abort a batch that has failed, or whose query was stopped.
-
-        Raises:
-            MQSourceError: see the format.
-        """
-        self._abort(messages)
 
 
 def _attempt(job_id: str | None) -> TaskAttempt:
@@ -471,7 +427,7 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
 
 
 def check_columns(
-    format_: Format[Any, Any, Any], schema: StructType, *, written: bool = False, except_for: Collection[str] = ()
+    format_: AnyFormat, schema: StructType, *, written: bool = False, except_for: Collection[str] = ()
 ) -> None:
     """Refuse columns that the format does not have, or not with that type.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_mq_source.spark.base import MQDataSource
 
 if TYPE_CHECKING:
-    from spark_mq_source.core.ports import Format
+    from spark_mq_source.base_format import AnyFormat
 
 
 class NsqDataSource(MQDataSource):
@@ -55,7 +55,7 @@ class NsqDataSource(MQDataSource):
     format_name = "nsq"
 
     @classmethod
-    def load_format(cls) -> Format[Any, Any, Any]:
+    def load_format(cls) -> AnyFormat:
         """Import the format."""
         from spark_mq_source.nsq.format import NsqFormat  # noqa: PLC0415 - see `MQDataSource`
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_mq_source.spark.base import MQDataSource
 
 if TYPE_CHECKING:
-    from spark_mq_source.core.ports import Format
+    from spark_mq_source.base_format import AnyFormat
 
 
 class PulsarNativeDataSource(MQDataSource):
@@ -51,7 +51,7 @@ class PulsarNativeDataSource(MQDataSource):
     format_name = "pulsar-native"
 
     @classmethod
-    def load_format(cls) -> Format[Any, Any, Any]:
+    def load_format(cls) -> AnyFormat:
         """Import the format."""
         from spark_mq_source.pulsar.format import PulsarFormat  # noqa: PLC0415 - see `MQDataSource`
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
-    """Apache InLong TubeMQ: a `core.ports.Format`, the only interface for `spark` and `cli`."""
+    """Apache InLong TubeMQ."""
 
     name = "tubemq"
     columns = COLUMNS
