@@ -17,10 +17,14 @@ class Decoded:
     Attributes:
         values: one value per payload, of the decoder's type; NULL if the payload is NULL or cannot be decoded.
         reasons: by row of the batch, why a payload cannot be decoded, with the path of the field.
+        parents: with several values per payload, the row of each value's payload; None for one value per payload.
+        payloads: with several values per payload, how many payloads were decoded.
     """
 
     values: pa.Array
     reasons: Mapping[int, str]
+    parents: pa.Array | None = None
+    payloads: int = 0
 
 
 class ValueDecoder(Protocol):

@@ -14,6 +14,7 @@ from spark_mq_source.core.sql_types import arrow_type_of_ddl
 
 if TYPE_CHECKING:
     from spark_mq_source.values.decoder import ValueDecoder
+    from spark_mq_source.values.inlong.fields import StreamLayout
 
 
 PRIMITIVES: Final = (
@@ -43,10 +44,11 @@ class Encoding:
     Attributes:
         name: a key of `CODECS`.
         definition: the schema: Avro's JSON; with `json` also Spark's DDL; with `protobuf` a FileDescriptorSet in
-            base64; empty for a primitive.
+            base64; with `inlong` Spark's DDL of the fields of a record; empty for a primitive.
         message: with `protobuf`, the full name of the message.
         has_schema: whether a definition exists, given or derived; False for JSON that is written without one.
         text_times: whether JSON is written with dates and times as texts, for readers without an Avro schema.
+        layout: with `inlong`, the layout of the records.
     """
 
     name: str
@@ -54,6 +56,12 @@ class Encoding:
     message: str = ""
     has_schema: bool = field(default=True, repr=False)
     text_times: bool = field(default=False, repr=False)
+    layout: StreamLayout | None = field(default=None, repr=False)
+
+    @property
+    def is_packed(self) -> bool:
+        """True if a message has several records, each of which is a row."""
+        return self.name == "inlong"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +214,19 @@ def _protobuf_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | 
     return protobuf_decoder(base64.b64decode(writer.definition), writer.message, wanted)
 
 
+def _inlong_type(encoding: Encoding) -> pa.DataType:
+    from spark_mq_source.values.inlong.decode import inlong_type  # noqa: PLC0415
+
+    return inlong_type(encoding)
+
+
+def _inlong_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
+    from spark_mq_source.values.inlong.decode import InlongDecoder  # noqa: PLC0415
+
+    del reader
+    return InlongDecoder(writer, wanted)
+
+
 def _primitive_type(encoding: Encoding) -> pa.DataType:
     from spark_mq_source.values.primitives import primitive_type_of  # noqa: PLC0415
 
@@ -223,6 +244,7 @@ CODECS: Final[Mapping[str, Codec]] = {
     "avro": Codec(_avro_type, _avro_decoder),
     "json": Codec(_json_type, _json_decoder),
     "protobuf": Codec(_protobuf_type, _protobuf_decoder),
+    "inlong": Codec(_inlong_type, _inlong_decoder),
 } | dict.fromkeys(PRIMITIVES, Codec(_primitive_type, _primitive_decoder))
 """The codecs by name of the encoding."""
 
