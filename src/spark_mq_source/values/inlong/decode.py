@@ -24,7 +24,7 @@ DATA: Final = "data"
 _HEAD: Final = arrow_type_of_ddl("groupId string, streamId string, dt timestamp, attributes map<string,string>")
 _PIECE_BYTES: Final = 16 << 20
 _ROW_BYTES: Final = 64
-"""What a row takes besides its cells."""
+"""The bytes of a row besides its cells."""
 
 _NAMES: Final = [field.name for field in _HEAD]
 _NOTHING: Final = (None, None, None, None)

@@ -22,7 +22,7 @@ _FLOAT: Final = re.compile(r"([+-]?)0*([0-9]*)\.?([0-9]*)((?:[eE][+-]?[0-9]{1,9}
 
 @dataclass(frozen=True, slots=True)
 class StreamLayout:
-    """How the records of a read or write are laid out.
+    """The layout of the records of a read or write.
 
     Attributes:
         kind: `csv`, `kv` or `json`.

@@ -53,7 +53,7 @@ _SNAPPY_FACTOR: Final = 22
 
 
 class Head(NamedTuple):
-    """What records with the same attributes share.
+    """The common part of records with the same attributes.
 
     Attributes:
         group_id: the group; None if nothing names it.
