@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from spark_mq_source.core.columns import CORRUPT, ERROR, ColumnTable
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, UnwritableRowError
-from spark_mq_source.core.options import READ, STREAM, WRITE, Scope
+from spark_mq_source.core.options import INT32_MAX, READ, STREAM, WRITE, Scope
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.values.encodings import TypedRead, TypedWrite
 from spark_mq_source.values.options import TypedOptions, typed_read_of, typed_write_of
@@ -138,6 +138,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
             lookup=self._schema_lookup(options, task),
             raw_errors=self.raw_errors,
             dead_letters=dead_letters,
+            max_rows=getattr(options, "max_batch_rows", INT32_MAX),
         )
         try:
             yield from typed_batches(stage, raw, task)

@@ -90,10 +90,12 @@ class ColumnTable:
     Args:
         columns: all columns; the readable ones in the order of reading.
         position: the columns that contain the position of a message, for errors.
+        properties: the column with the properties of a message; empty if messages have none.
 
     Attributes:
         columns: the same.
         position: the same.
+        properties: the same.
         readable: the SQL types that each column can be read as, the default first.
         default: the columns that are read if the user selects none, in order.
         writable: the SQL types that each column can be written from.
@@ -110,9 +112,10 @@ class ColumnTable:
         spark_mq_source.OptionError: column n is int64, expected int
     """
 
-    def __init__(self, *columns: Column, position: Sequence[str] = ()) -> None:
+    def __init__(self, *columns: Column, position: Sequence[str] = (), properties: str = "") -> None:
         self.columns = columns
         self.position = position
+        self.properties = properties
         self.readable: Mapping[str, Sequence[str]] = {one.name: one.read_as for one in columns if one.read_as}
         self.default = tuple(one.name for one in columns if one.read_as and one.by_default)
         self.writable: Mapping[str, Sequence[str]] = {one.name: one.written_from for one in columns if one.written_from}

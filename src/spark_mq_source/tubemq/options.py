@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zoneinfo
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -26,10 +26,18 @@ from spark_mq_source.core.options import (
     size_option,
     warn_of_ignored,
 )
-from spark_mq_source.core.shared_options import EVERYWHERE, BatchOptions, CorruptOptions, PaceOptions, TlsOptions
+from spark_mq_source.core.shared_options import (
+    EVERYWHERE,
+    BatchOptions,
+    CorruptOptions,
+    PaceOptions,
+    TlsOptions,
+    parse_one_of,
+)
 from spark_mq_source.core.user_functions import parse_function
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
-from spark_mq_source.values.options import TypedOptions
+from spark_mq_source.values.inlong.options import InlongOptions
+from spark_mq_source.values.options import DEFINED, INLONG, RAW
 
 _READING: Final = READ | STREAM
 _DEFAULT_PORT: Final = 8715
@@ -115,7 +123,7 @@ def _parse_zone(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, BatchOptions):
+class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, BatchOptions):
     """Options of `tubemq`; made by `from_spark`.
 
     Example:
@@ -134,9 +142,14 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         "waitForTopic": " Only with `assignment=client`; with `server`, see `assignmentTimeout`.",
         "minRowsPerTrigger": " Counted in the index, before filters.",
         "deadLetterTopic": " Its attributes contain the origin and the reason; `waitForDisk` applies to it as well.",
+        "valueFormat": " `inlong`: one row for each record of InLong's messages, see [InLong](../tubemq/inlong.md).",
+        "inlongStreams": " They are the message types of InLong's messages, so the broker filters by them unless "
+        "`filters` is set.",
     }
     parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {
         "deadLetterTopic": lambda text: parse_topic(parse_text(text)),
+        "valueFormat": parse_one_of(RAW, *DEFINED, "string", INLONG),
+        "inlongStreams": _parse_filters,
     }
 
     # -- connection and authentication
@@ -344,6 +357,13 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
     def has_tls(self) -> bool:
         """True if connections use TLS."""
         return self.tls
+
+    @classmethod
+    def translate(cls, given: dict[str, str], scope: Scope) -> Iterable[str]:
+        """Filter by the streams of InLong's messages, which are their types."""
+        if scope != WRITE and "inlongstreams" in given:
+            given.setdefault("filters", given["inlongstreams"])
+        return ()
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Yield contradictions between options, one sentence each."""

@@ -98,6 +98,11 @@ class TypedRead:
     flatten: bool = False
 
     @property
+    def is_packed(self) -> bool:
+        """True if a message gives several rows."""
+        return self.value is not None and self.value.is_packed
+
+    @property
     def encodings(self) -> dict[str, Encoding | None]:
         """The encodings by column, for the columns whose types depend on them."""
         found = {KEY: self.key} if self.key is not None or self.is_inline else {}

@@ -18,6 +18,9 @@ RAW: Final = "raw"
 AUTO: Final = "auto"
 """The `valueFormat` for the encoding that the schema registry names."""
 
+INLONG: Final = "inlong"
+"""The `valueFormat` for messages of InLong."""
+
 DEFINED: Final = ("json", "avro", "protobuf")
 """The formats of values with a schema."""
 
@@ -98,8 +101,12 @@ class TypedOptions(Options):
             if (format_ == "protobuf") != (f"{side}_message" in given):
                 yield f"{side}Format=protobuf and {side}Message go together: set both"
             yield from _schema_problems(side, format_, scope, has_schema=f"{side}_schema" in given)
-        if scope != WRITE and self.flatten and value_format not in (AUTO, *DEFINED):
+        if scope != WRITE and self.flatten and value_format not in (AUTO, INLONG, *DEFINED):
             yield f"flatten needs values with fields: set valueFormat to {' or '.join(DEFINED)}, not {value_format}"
+
+    def finished(self, encoding: Encoding | None) -> Encoding | None:
+        """Return the encoding of the value with what further options of a format add to it."""
+        return encoding
 
 
 def encoding_of(name: str, definition: bytes | None, message: str | None) -> Encoding | None:
@@ -135,11 +142,11 @@ def typed_read_of(options: TypedOptions) -> TypedRead | None:
     Raises:
         ValueError: a definition is not text.
     """
-    value = encoding_of(options.value_format, options.value_schema, options.value_message)
+    value = options.finished(encoding_of(options.value_format, options.value_schema, options.value_message))
     key = key_encoding_of(options)
     if value is None and key is None and not options.flatten:
         return None
-    return TypedRead(value, key, flatten=options.flatten)
+    return TypedRead(value, key, flatten=options.flatten or options.value_format == INLONG)
 
 
 def _schema_problems(side: str, format_: str, scope: Scope, *, has_schema: bool) -> Iterator[str]:

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from spark_mq_source.core.columns import (
     version_name,
 )
 from spark_mq_source.core.errors import CorruptMessageError, OptionError
+from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.core.sql_types import arrow_type_of_ddl
 from spark_mq_source.values.encodings import Encoding, KeyValueEncoding, TypedRead, decoder_for, type_of
 from spark_mq_source.values.pairs import pair_decoder
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.columns import ColumnTable
     from spark_mq_source.core.dead_letters import DeadLetters
-    from spark_mq_source.values.decoder import ValueDecoder
+    from spark_mq_source.values.decoder import PackedDecoder, ValueDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,9 @@ def columns_of(columns: ColumnTable, typed: TypedRead | None) -> pa.Schema:
     value = types.get(VALUE)
     if value is None or not pa.types.is_struct(value):
         raise OptionError(f"flatten: the value is {value or 'binary'}, which has no fields to be columns")
-    beside = [field for field in fields if field.name != VALUE]
+    # The columns of records replace those of their message.
+    replaced = {VALUE, *(field.name for field in value if typed.is_packed)}
+    beside = [field for field in fields if field.name not in replaced]
     clashes = sorted({field.name.lower() for field in beside} & {field.name.lower() for field in value})
     if clashes:
         raise OptionError(
@@ -88,7 +91,8 @@ def decoded_names(columns: ColumnTable, typed: TypedRead, names: Sequence[str]) 
     found = set(typed.encodings)
     if typed.flatten:
         found.discard(VALUE)
-        found.update(name for name in names if name == VALUE or name not in columns.readable)
+        records = {field.name for field in type_of(typed.value)} if typed.is_packed else ()
+        found.update(name for name in names if name == VALUE or name in records or name not in columns.readable)
     return found
 
 
@@ -116,10 +120,15 @@ class _Version:
 
 @dataclass(slots=True)
 class _Group:
-    """The decoded keys and values of messages of one version, and their errors, by row in the group."""
+    """The decoded keys and values of messages of one version, and their errors, by row in the group.
+
+    If messages give several values, `parents` has the message of each one, and `messages` how many were decoded.
+    """
 
     arrays: dict[str, pa.Array]
     reasons: dict[int, str]
+    parents: pa.Array | None = None
+    messages: int = 0
 
 
 class TypedRows:
@@ -133,6 +142,7 @@ class TypedRows:
         lookup: queries the registry for a version.
         raw_errors: those of the columns `_corrupt` and `_error` that the batches of messages have already.
         dead_letters: stores the messages that cannot be decoded, with `deadLetter`.
+        max_rows: the maximum number of rows in a batch of `rows`.
 
     Attributes:
         raw_schema: the columns that the batches of messages must have.
@@ -153,8 +163,12 @@ class TypedRows:
         lookup: SchemaLookup | None = None,
         raw_errors: Collection[str] = (),
         dead_letters: DeadLetters | None = None,
+        max_rows: int = INT32_MAX,
     ) -> None:
         self._schema = schema
+        self._max_rows = max_rows
+        self._taken = 0
+        self._properties = columns.properties
         self._typed = typed
         self._position = columns.position
         self._on_corrupt = on_corrupt
@@ -182,6 +196,9 @@ class TypedRows:
             # These columns need the value decoded, to find out whether it can be.
             for name, encoding in self._typed.encodings.items():
                 wanted.setdefault(name, type_of(encoding))
+        if self._typed.is_packed:
+            # Also without a column of them, records are the rows.
+            wanted.setdefault(VALUE, pa.struct([]))
         return wanted
 
     def _planned_version(self) -> _Version:
@@ -202,7 +219,7 @@ class TypedRows:
             fields |= {name: pa.field(name, pa.binary()) for name in sorted(needed)}
             if self._typed.by_version:
                 fields.setdefault(SCHEMA_VERSION, pa.field(SCHEMA_VERSION, pa.binary()))
-            for name in self._position:
+            for name in (*self._position, *([self._properties] if self._typed.is_packed else ())):
                 fields.setdefault(name, pa.field(name, arrow_type_of_ddl(columns.readable[name][0])))
         fields |= {field.name: field for field in self._schema if field.name in raw_errors}
         if self._dead_letters is not None:
@@ -215,30 +232,50 @@ class TypedRows:
         if self._dead_letters is not None:
             self._dead_letters.close()
 
+    def rows(self, raw: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a batch of messages; in several batches if messages have too many.
+
+        Raises:
+            CorruptMessageError: as for `take`.
+            MQSourceError: likewise.
+        """
+        at = 0
+        while not at or at < raw.num_rows:
+            batch = self.take(raw.slice(at))
+            at += self._taken or 1
+            yield from (batch.slice(n, self._max_rows) for n in range(0, batch.num_rows or 1, self._max_rows))
+
     def take(self, raw: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a batch of messages.
+        """Return the rows of a batch of messages, or of its first ones if messages have too many rows.
 
         Raises:
             CorruptMessageError: a message cannot be decoded, and `on_corrupt` is `fail`.
             MQSourceError: the dead letter topic did not accept a message.
         """
-        rows = raw.num_rows
         group = self._decode(raw) if self._wanted else _Group({}, {})
+        raw = raw if group.parents is None else raw.slice(0, group.messages)
+        rows = self._taken = raw.num_rows
         if self._dead_letters is not None:
             group.reasons |= _reasons_found(raw)
             if group.reasons:
                 self._dead_letters.send(raw, group.reasons)
         arrays = dict(zip(raw.schema.names, raw.columns, strict=True)) | group.arrays
-        if self._flat:
-            arrays.update(zip(self._flat, group.arrays[VALUE].flatten(), strict=True))
         if group.reasons:
             self._note(raw, group.reasons)
         for name, cells in ((ERROR, group.reasons), (CORRUPT, self._payloads_of(raw, group.reasons))):
             if name in self._schema.names:
                 arrays[name] = _with_cells(arrays.get(name), cells, rows, self._schema.field(name).type)
-        batch = record_batch(self._schema, [arrays[name] for name in self._schema.names], rows)
+        messages: Sequence[int] = range(rows)
+        if group.parents is not None:
+            names = {*self._schema.names, VALUE} & arrays.keys()
+            arrays = {name: arrays[name] if name == VALUE else arrays[name].take(group.parents) for name in names}
+            messages = group.parents.to_pylist()
+        if self._flat:
+            arrays.update(zip(self._flat, arrays[VALUE].flatten(), strict=True))
+        batch = record_batch(self._schema, [arrays[name] for name in self._schema.names], len(messages))
         if group.reasons and self._on_corrupt in ("skip", "deadLetter"):
-            return batch.take(int_array((row for row in range(rows) if row not in group.reasons), pa.int32()))
+            kept = (row for row, message in enumerate(messages) if message not in group.reasons)
+            return batch.take(int_array(kept, pa.int32()))
         return batch
 
     def _note(self, raw: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
@@ -315,6 +352,7 @@ class TypedRows:
         if found.is_inline:
             payloads, reasons = self._split_pairs(payloads[VALUE])
         arrays = {}
+        parents, messages = None, 0
         for name, type_ in self._wanted.items():
             side, payload = found.sides[name], payloads[name]
             if side.problem:
@@ -324,11 +362,15 @@ class TypedRows:
             elif side.decoder is None:
                 bad, arrays[name] = {}, payload
             else:
-                decoded = side.decoder.decode(payload)
+                if self._typed.is_packed and name == VALUE:
+                    decoded = cast("PackedDecoder", side.decoder).decode(payload, raw.column(self._properties))
+                    parents, messages = decoded.parents, decoded.payloads
+                else:
+                    decoded = side.decoder.decode(payload)
                 arrays[name] = decoded.values
                 bad = {row: f"{name}: {reason}" for row, reason in decoded.reasons.items()}
             reasons |= {row: reason for row, reason in bad.items() if row not in reasons}
-        return _Group(arrays, reasons)
+        return _Group(arrays, reasons, parents, messages)
 
     def _split_pairs(self, payloads: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
         decoded = self._pairs.decode(payloads)
@@ -391,7 +433,7 @@ def typed_batches(
     batches = raw(stage.raw_schema)
     try:
         for batch in batches:
-            yield stage.take(batch)
+            yield from stage.rows(batch)
     finally:
         try:
             if isinstance(batches, Generator):

@@ -15,6 +15,7 @@ from spark_mq_source.values import encodings
 from spark_mq_source.values.decoder import Decoded
 from spark_mq_source.values.encodings import Codec, Encoding, TypedRead
 from spark_mq_source.values.rows import TypedRows, columns_of, typed_batches
+from tests.oracles.inlong import inlong_msg
 
 NUMBERS = pa.struct([("n", pa.int64()), ("text", pa.string())])
 TABLE = ColumnTable(
@@ -272,3 +273,33 @@ def test_a_side_that_is_bytes_stays_so() -> None:
     schema = pa.schema([("key", pa.binary()), ("value", NUMBERS)])
     typed = TypedRead(DIGITS, None, is_inline=True)
     assert read(schema, typed, {"value": pair(b"k", b"2")}) == [{"key": b"k", "value": {"n": 2, "text": "2"}}]
+
+
+# -- messages that give several rows
+
+
+@pytest.mark.parametrize("on_corrupt", ["skip", "null"])
+def test_messages_of_several_rows_give_their_columns_to_each_row(on_corrupt: str) -> None:
+    table = ColumnTable(
+        Column("value", ("binary",)), Column("id", ("bigint",)), Column("attributes", ("map<string,string>",)),
+        *CORRUPT_COLUMNS, position=("id",), properties="attributes",
+    )  # fmt: skip
+    typed = TypedRead(Encoding("inlong"), flatten=True)
+    assert columns_of(table, typed).names == ["groupId", "streamId", "dt", "attributes", "data", "id"]
+    schema = pa.schema([("id", pa.int64()), ("data", pa.binary()), ("_error", pa.string())])
+    stage = TypedRows(schema, typed, table, on_corrupt=on_corrupt, max_rows=2)
+    made = inlong_msg(1, [("streamId=s", [b"a", b"b", b"c"])])
+    cells = [(made, {"x": "y"}), (b"bare", {"version": "0"}), (b"bad", {}), (None, {})]
+    batch = pa.RecordBatch.from_pylist(
+        [{"value": value, "attributes": [*map_.items()], "id": at} for at, (value, map_) in enumerate(cells)],
+        schema=stage.raw_schema,
+    )
+    batches = [*stage.rows(batch)]
+    assert [one.num_rows for one in batches] == [2, 2, 1 + (on_corrupt == "null")]
+    rows = [(row["id"], row["data"], row["_error"] is None) for one in batches for row in one.to_pylist()]
+    bad = [(2, None, False)] * (on_corrupt == "null")
+    assert rows == [(0, b"a", True), (0, b"b", True), (0, b"c", True), (1, b"bare", True), *bad, (3, None, True)]
+    assert [one.num_rows for one in stage.rows(batch.slice(0, 0))] == [0]
+    assert [
+        row for one in TypedRows(pa.schema([]), typed, table).rows(batch.slice(0, 2)) for row in one.to_pylist()
+    ] == [{}] * 4

@@ -50,6 +50,7 @@ COLUMNS: Final = ColumnTable(
     Column("deliver_at", written_from=("timestamp", "timestamp_ntz"),
            write_note="delayed delivery, for consumers of Shared and Key_Shared subscriptions"),
     position=("message_id",),
+    properties="properties",
 )  # fmt: skip
 
 

@@ -21,4 +21,5 @@ COLUMNS: Final = ColumnTable(
            note="offset at which the fetch of the message began; differs between reads"),
     *CORRUPT_COLUMNS,
     position=("broker_id", "partition", "message_id"),
+    properties="attributes",
 )  # fmt: skip

@@ -1,0 +1,86 @@
+"""InLong's messages in the brokers that InLong writes to: a message gives the rows of its records, all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from spark_mq_source.core.errors import CorruptMessageError
+from tests.formats import Format, Query
+from tests.oracles.inlong import inlong_msg
+
+FORMATS = ["tubemq"]
+every = pytest.mark.parametrize("mq", [pytest.param(name, marks=pytest.mark.broker) for name in FORMATS], indirect=True)
+INLONG = {"valueFormat": "inlong", "inlongFields": "n int, name string"}
+COLUMNS = "groupId string, streamId string, dt timestamp, attributes map<string,string>, data struct<n:int,name:string>"
+
+
+def message(*numbers: int, stream: str = "s") -> bytes:
+    attributes = f"groupId=g&streamId={stream}&dt=1700000000001"
+    return inlong_msg(1, [(attributes, [f"{n}|row {n}".encode() for n in numbers])], snappy=True)
+
+
+def messages(count: int) -> tuple[list[bytes], list[int]]:
+    """So many messages of one to three records, and the numbers in them."""
+    numbers = iter(range(3 * count))
+    made = [[next(numbers) for _ in range(at % 3 + 1)] for at in range(count)]
+    return [message(*some) for some in made], [n for some in made for n in some]
+
+
+def numbers_of(rows: Sequence[dict[str, Any]]) -> list[int]:
+    return sorted(row["data"]["n"] for row in rows)
+
+
+@every
+def test_each_record_is_a_row_with_the_position_of_its_message(mq: Format) -> None:
+    topic = mq.new_topic()
+    payloads, numbers = messages(300)
+    mq.publish(topic, payloads, partition=0)
+    rows = mq.read(topic, f"{COLUMNS}, {mq.position_columns}", maxBatchRows=7, **INLONG).to_pylist()
+    assert [row["data"] for row in rows] == [{"n": n, "name": f"row {n}"} for n in numbers]
+    assert {(row["groupId"], row["streamId"], str(row["dt"])) for row in rows} == {
+        ("g", "s", "2023-11-14 22:13:20.001000+00:00")
+    }
+    ids = [str(row["message_id"]) for row in rows]
+    assert [ids.count(one) for one in dict.fromkeys(ids)] == [1, 2, 3] * 100
+    assert all(batch.num_rows <= 7 for batch in mq.batches(topic, "dt timestamp", maxBatchRows=7, **INLONG))
+    assert mq.read(topic, "partition int", **INLONG).num_rows == len(numbers)
+
+
+@every
+def test_a_damaged_message_is_treated_as_a_whole(mq: Format) -> None:
+    topic, dead = mq.new_topic(), mq.new_topic()
+    bad = [message(3, 4)[:-9] + message(3, 4)[-2:], inlong_msg(1, [("streamId=s", [b"5|good", b"x|bad"])])]
+    mq.publish(topic, [message(1, 2), *bad, message(6)], partition=0)
+    columns = f"{COLUMNS}, _error string, _corrupt binary, {mq.position_columns}"
+    with pytest.raises(
+        CorruptMessageError, match=r"message_id .*: value: .* bytes remain; correct the producer"
+    ) as caught:
+        mq.read(topic, COLUMNS, **INLONG)
+    assert mq.name in str(caught.value)
+    rows = mq.read(topic, columns, onCorrupt="null", **INLONG).to_pylist()
+    assert [row["data"] and row["data"]["n"] for row in rows] == [1, 2, None, None, 6]
+    assert [row["_corrupt"] for row in rows] == [None, None, *bad, None]
+    assert rows[3]["_error"] == 'value: record 2: field n: "x" is not a valid int'
+    for how in ({"onCorrupt": "skip"}, {"onCorrupt": "deadLetter", "deadLetterTopic": dead}):
+        assert numbers_of(mq.read(topic, COLUMNS, **INLONG, **how).to_pylist()) == [1, 2, 6]
+    assert mq.consume(dead, 2) == bad
+
+
+@every
+def test_a_stream_goes_on_after_whole_messages(mq: Format) -> None:
+    feed = mq.feed(2)
+    payloads, numbers = messages(200)
+    feed.publish(payloads[:100])
+    given = {**feed.stream, **INLONG, "maxRowsPerTrigger": "30"}
+    query = Query(mq, given, COLUMNS)
+    first = query.plan()
+    assert query.read_to(first) == query.read_to(first)
+    query.until(199)
+    query.restart()
+    feed.publish(payloads[100:])
+    query.until(len(numbers))
+    query.close()
+    assert numbers_of(query.rows) == numbers

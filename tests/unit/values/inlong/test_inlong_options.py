@@ -1,0 +1,50 @@
+"""The options of InLong's messages, as `tubemq` has them."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.options import READ
+from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.values.inlong.fields import StreamLayout
+from spark_mq_source.values.inlong.texts import Delimiters
+from spark_mq_source.values.options import typed_read_of
+
+
+def options(**given: str) -> TubeMQOptions:
+    given = {"masters": "m", "topic": "t", "valueFormat": "inlong", **given}
+    return TubeMQOptions.from_spark({name.lower(): value for name, value in given.items()}, READ)
+
+
+def test_the_layout() -> None:
+    fields = {"inlongFields": "a int", "inlongSeparator": "44", "inlongEscape": "\\", "inlongLineSeparator": "10"}
+    typed = typed_read_of(options(**fields, inlongStreams="a,b", messageTimeZone="Asia/Shanghai", inlongNullText=""))
+    assert typed is not None
+    assert typed.value is not None
+    assert (typed.value.definition, typed.flatten) == ("a int", True)
+    delimiters = Delimiters(",", line="\n", escape="\\")
+    assert typed.value.layout == StreamLayout("csv", delimiters, "", ("a", "b"), "Asia/Shanghai")
+    kv = options(inlongFields="a int", inlongDataType="KV", inlongEntrySeparator="|", inlongKvSeparator=":")
+    assert kv.layout.delimiters == Delimiters("|", ":")
+
+
+def test_the_broker_filters_by_the_streams() -> None:
+    assert options(inlongStreams="a, b").filters == ("a", "b")
+    assert options(inlongStreams="a", filters="c").filters == ("c",)
+    assert options().filters == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"valueFormat": "json", "inlongStreams": "a"}, "inlongStreams needs valueFormat=inlong"),
+        ({"inlongSeparator": ";"}, "inlongSeparator needs inlongFields"),
+        ({"inlongFields": "a int", "inlongSeparator": "300"}, "expected one character, or its code in ASCII"),
+        ({"inlongFields": "a int", "inlongEscape": "|"}, "inlongSeparator and the other characters .* must differ"),
+        ({"valueSchema": "a int"}, "valueSchema has no meaning with valueFormat=inlong"),
+    ],
+)
+def test_options_that_contradict_each_other(given: dict[str, str], why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        options(**given)
