@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import cramjam
+import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import CorruptMessageError
-from tests.formats import Format, Query
-from tests.oracles.inlong import inlong_msg
+from tests.formats import Format, Query, schema_of, write_batches
+from tests.formats.tubemq import TubeMQFeed
+from tests.oracles.inlong import inlong_msg, proxy
 
-FORMATS = ["tubemq"]
+FORMATS = ["tubemq", "pulsar", "pulsar_queue"]
 every = pytest.mark.parametrize("mq", [pytest.param(name, marks=pytest.mark.broker) for name in FORMATS], indirect=True)
 INLONG = {"valueFormat": "inlong", "inlongFields": "n int, name string"}
 COLUMNS = "groupId string, streamId string, dt timestamp, attributes map<string,string>, data struct<n:int,name:string>"
@@ -50,14 +53,31 @@ def test_each_record_is_a_row_with_the_position_of_its_message(mq: Format) -> No
 
 
 @every
+def test_the_protobuf_form_is_known_by_its_properties(mq: Format) -> None:
+    feed = mq.feed(1)
+    objects = [{"msg_time": 1700000000001, "source_ip": "10.0.0.1", "body": b"%d|x" % n} for n in range(3)]
+    body = bytes(cramjam.snappy.compress_raw(proxy.MessageObjs(msgs=objects).SerializeToString()))
+    headers = {"version": "1", "inlongGroupId": "g", "inlongStreamId": "s", "compressType": "INLONG_SNAPPY"}
+    properties = mq.door.columns.properties
+    schema = schema_of(f"value binary, {properties} map<string,string>")
+    row = {"value": body, properties: [*headers.items()]}
+    write_batches(mq, feed.target, schema, [[pa.RecordBatch.from_pylist([row], schema=schema)]])
+    if isinstance(feed, TubeMQFeed):
+        feed.wait_until_flushed()
+    rows = mq.read(feed.topic, COLUMNS, **INLONG).to_pylist()
+    assert [(row["groupId"], row["streamId"], *row["data"].values()) for row in rows] == [
+        ("g", "s", n, "x") for n in range(3)
+    ]
+    assert dict(rows[0]["attributes"]) == {"sourceIp": "10.0.0.1"}
+
+
+@every
 def test_a_damaged_message_is_treated_as_a_whole(mq: Format) -> None:
     topic, dead = mq.new_topic(), mq.new_topic()
     bad = [message(3, 4)[:-9] + message(3, 4)[-2:], inlong_msg(1, [("streamId=s", [b"5|good", b"x|bad"])])]
     mq.publish(topic, [message(1, 2), *bad, message(6)], partition=0)
     columns = f"{COLUMNS}, _error string, _corrupt binary, {mq.position_columns}"
-    with pytest.raises(
-        CorruptMessageError, match=r"message_id .*: value: .* bytes remain; correct the producer"
-    ) as caught:
+    with pytest.raises(CorruptMessageError, match=r"message.*: value: .* bytes remain; correct the producer") as caught:
         mq.read(topic, COLUMNS, **INLONG)
     assert mq.name in str(caught.value)
     rows = mq.read(topic, columns, onCorrupt="null", **INLONG).to_pylist()

@@ -301,6 +301,8 @@ def _value_type(typed: TypedRead | None) -> pa.DataType:
     Raises:
         OptionError: keys are decoded too, so they are not `__key`.
     """
+    if typed is not None and typed.is_packed:
+        raise OptionError("columns=pulsar-spark: its rows are messages, not the records of valueFormat=inlong")
     if typed is not None and (typed.key is not None or typed.is_inline):
         raise OptionError(
             "columns=pulsar-spark: the topic's KEY_VALUE schema says how keys are encoded, which pulsar-spark does not "

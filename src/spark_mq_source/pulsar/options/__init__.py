@@ -34,7 +34,8 @@ from spark_mq_source.pulsar.options.writing import DeliveryGuarantee, WriteOptio
 from spark_mq_source.pulsar.payload.schema import AVRO, BYTES, JSON, STRING
 from spark_mq_source.pulsar.pulsar_spark import translate
 from spark_mq_source.values.encodings import PRIMITIVES
-from spark_mq_source.values.options import AUTO, DEFINED, RAW, TypedOptions
+from spark_mq_source.values.inlong.options import InlongOptions
+from spark_mq_source.values.options import AUTO, DEFINED, INLONG, RAW
 
 __all__ = [
     "PULSAR_SPARK", "SHARED_TYPES", "AckMode", "DeliveryGuarantee", "InitialPosition", "KeySharedMode",
@@ -63,7 +64,7 @@ class PulsarOptions(
     RangeOptions,
     ReadOptions,
     CorruptOptions,
-    TypedOptions,
+    InlongOptions,
     KeyOptions,
     PaceOptions,
     SubscriptionOptions,
@@ -141,11 +142,12 @@ class PulsarOptions(
         "`createTopic` determines whether the topic is created.",
         "valueFormat": " `auto`: the topic's registered schema, each message by its own version. Or one of the "
         f"single values of Pulsar's schemas: {', '.join(f'`{name}`' for name in PRIMITIVES)}. With any but `raw`, a "
-        "write registers the schema.",
+        "write registers the schema. Or `inlong`: one row for each record of InLong's messages, see "
+        "[InLong](../tubemq/inlong.md).",
     }
     parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {
         "deadLetterTopic": lambda text: parse_topic(parse_text(text)),
-        "valueFormat": parse_one_of(*dict.fromkeys((RAW, *DEFINED, "string", AUTO, *PRIMITIVES))),
+        "valueFormat": parse_one_of(*dict.fromkeys((RAW, *DEFINED, "string", AUTO, *PRIMITIVES, INLONG))),
     }
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
@@ -205,7 +207,7 @@ class PulsarOptions(
 
     def _schema_problems(self, schema_type: str, given: frozenset[str]) -> Iterator[str]:
         fitting = {"json": (JSON, BYTES, ""), "avro": (AVRO, "")}.get(self.value_format, (BYTES, STRING, JSON, AVRO))
-        if self.value_format in (*PRIMITIVES, "protobuf"):
+        if self.value_format in (*PRIMITIVES, "protobuf", INLONG):
             yield f"schema has no meaning with valueFormat={self.value_format}: remove it"
         elif schema_type not in fitting and schema_type:
             yield f"schema: {schema_type} and valueFormat={self.value_format} contradict each other"
