@@ -10,6 +10,7 @@ import pytest
 
 from spark_mq_source.core import errors
 from spark_mq_source.core.columns import Column, ColumnTable
+from spark_mq_source.pulsar.options import PulsarOptions
 from tests.docs.snippets import Snippet, snippets
 from tools import docs
 
@@ -39,6 +40,30 @@ def test_every_error_has_a_section_that_its_link_leads_to() -> None:
     assert sections == sorted((name, name.lower()) for name in errors.__all__)
     for name, anchor in sections:
         assert getattr(errors, name)("x").help_url == f"{errors.SITE}troubleshooting/#{anchor}"
+
+
+PULSAR_SPARK = """
+service.url admin.url topic topics topicsPattern startingOffsets startingTime endingOffsets endingTime
+subscriptionPrefix predefinedSubscription maxBytesPerTrigger pollTimeoutMs failOnDataLoss
+allowDifferentTopicSchemas waitingForNonExistedTopic topic.schema.class
+pulsar.client.* pulsar.admin.* pulsar.reader.* pulsar.producer.* pulsar.failover.*
+"""
+"""The options of pulsar-spark's `PulsarOptions`."""
+DATABRICKS = """
+pulsar.client.authPluginClassName pulsar.client.authParams pulsar.client.useKeyStoreTls pulsar.client.tlsTrustStoreType
+pulsar.client.tlsTrustStorePath pulsar.client.tlsTrustStorePassword
+pulsar.admin.authPluginClassName pulsar.admin.authParams
+"""
+"""Further options that Databricks documents."""
+
+
+def test_the_page_about_moving_names_every_option() -> None:
+    page = (docs.DOCS / "migrate.md").read_text(encoding="utf-8")
+    ours = {name for aliases in PulsarOptions.aliases.values() for name in aliases if name.startswith("pulsar.")}
+    for name in (*PULSAR_SPARK.split(), *DATABRICKS.split(), *ours):
+        group, _, short = name.rpartition(".")
+        shown = short if group.startswith("pulsar.") and short != "*" else name
+        assert re.search(rf"\n\|[^|]*`(?:{re.escape(group)}\.)?{re.escape(shown)}`[^\n]*\|", page), name
 
 
 def test_columns_as_markdown() -> None:

@@ -17,7 +17,7 @@ from spark_mq_source.pulsar.offsets import LATEST, encode_offsets, parse_message
 
 _CLIENT: Final = "pulsar.client."
 _ADMIN: Final = "pulsar.admin."
-_PASSED_THROUGH: Final = (_CLIENT, "pulsar.reader.", "pulsar.consumer.", "pulsar.producer.", _ADMIN)
+_PASSED_THROUGH: Final = (_CLIENT, "pulsar.reader.", "pulsar.consumer.", "pulsar.producer.")
 
 _REFUSED: Final = {
     "pulsar.client.tlsallowinsecureconnection": (
@@ -31,6 +31,11 @@ _REFUSED: Final = {
     "pulsar.admin.serviceurl": "use adminUrl",
     "allowdifferenttopicschemas": "value has the published bytes unless valueFormat is set; remove this option",
     "waitingfornonexistedtopic": "a missing topic is an error; remove this option and create the topic first",
+}
+
+_REFUSED_STARTS: Final = {
+    _ADMIN: "the admin API gets the authentication and certificates of pulsar.client.*; remove it",
+    "pulsar.failover.": "the client does not change to another cluster; set serviceUrl to one cluster",
 }
 
 _STORE_TYPES: Final = ("pulsar.client.tlstruststoretype", "pulsar.client.tlskeystoretype")
@@ -102,9 +107,12 @@ def translate(given: dict[str, str], names: Iterable[str], *, is_read: bool) -> 
         del given["pulsar.client.tlsallowinsecureconnection"]
     accepted = {name.lower() for name in names}
     for key in list(given):
-        if key in _REFUSED:
+        reason = _REFUSED.get(key) or next(
+            (why for start, why in _REFUSED_STARTS.items() if key.startswith(start)), None
+        )
+        if reason is not None:
             del given[key]
-            yield f"{key}: {_REFUSED[key]}"
+            yield f"{key}: {reason}"
         elif key.startswith(_PASSED_THROUGH) and key not in accepted:
             del given[key]
             yield f"{key}: an option of pulsar-spark's Java client without effect here; remove it"

@@ -660,6 +660,7 @@ def test_java_authentication(plugin, params, ours):
         ),
         ({"pulsar.producer.batchingEnabled": "true"}, "pulsar.producer.batchingenabled: an option of pulsar-spark"),
         ({"pulsar.admin.serviceUrl": "http://h"}, "pulsar.admin.serviceurl: use adminUrl"),
+        ({"pulsar.failover.policy": "ORDER"}, "pulsar.failover.policy: the client does not change to another cluster"),
         (
             {"pulsar.client.useKeyStoreTls": "false", "pulsar.client.tlsTrustStorePath": "/t"},
             "pulsar.client.useKeyStoreTls must be true if a tlsTrustStorePath",
@@ -677,7 +678,7 @@ def test_java_authentication(plugin, params, ours):
         ),
         (
             {PLUGIN: JAVA + "AuthenticationToken", PARAMS: "token:a", PARAMS.replace("client", "admin"): "token:b"},
-            "pulsar.admin.authparams: an option of pulsar-spark's Java client without effect here",
+            "pulsar.admin.authparams: the admin API gets the authentication and certificates of pulsar.client.*",
         ),
         ({"allowDifferentTopicSchemas": "true"}, "allowdifferenttopicschemas: value has the published bytes unless"),
         ({"path": "/x"}, "path: load() and save() take no path here"),
