@@ -110,6 +110,29 @@ def load_identity(context: ssl.SSLContext, path: str, password: str | None, opti
         context.load_cert_chain(file.name, password=once)
 
 
+def describe_certificates(path: str, password: str | None, option: str) -> str:
+    """Return how many certificates a file contains, PEM or a store, and which of them expires first.
+
+    Raises:
+        OptionError: the store has another type or password, is damaged, or the file contains no certificate.
+        UnsupportedFeatureError: `cryptography` is missing.
+        OSError: the file cannot be read.
+    """
+    _cryptography(path)
+    from cryptography import x509  # noqa: PLC0415 - an extra
+
+    stored = _read(path, password, option).certificates if is_store(path) else None
+    try:
+        if stored is None:
+            found = x509.load_pem_x509_certificates(Path(path).read_bytes())
+        else:
+            found = [x509.load_der_x509_certificate(one) for one in stored]
+        first = min(found, key=lambda one: one.not_valid_after_utc)
+    except ValueError as error:
+        raise OptionError(f"{path}: no certificates ({error})") from error
+    return f"{len(found)}; {first.subject.rfc4514_string()} expires first, on {first.not_valid_after_utc:%Y-%m-%d}"
+
+
 def _read(path: str, password: str | None, option: str) -> _Store:
     data = Path(path).read_bytes()
     if data.startswith(_JKS):
@@ -182,6 +205,8 @@ def _read_jks(data: bytes, path: str, password: str | None, option: str) -> _Sto
 def _decrypt(encrypted: bytes, path: str, password: str, option: str) -> Any:  # noqa: ANN401 - its classes vary
     """Return a private key of a JKS store."""
     protected = encrypted.partition(_JKS_KEY)[2]
+    if not protected:
+        raise OptionError(f"{path}: the private key is not encrypted as JKS describes; convert the store to PKCS12")
     # An OCTET STRING: a salt, the key, and a digest of the key. Its length may take more than one byte.
     body = protected[2 + (protected[1] & 0x7F if protected[1] & 0x80 else 0) :]
     salt, hidden, check = body[:_SHA1_BYTES], body[_SHA1_BYTES:-_SHA1_BYTES], body[-_SHA1_BYTES:]
@@ -196,7 +221,10 @@ def _decrypt(encrypted: bytes, path: str, password: str, option: str) -> Any:  #
             f"{path}: the private key has another password than the store ({option}); give both the same (keytool "
             f"-keypasswd -keystore {path} -alias NAME)"
         )
-    return _cryptography(path).load_der_private_key(key, None)
+    try:
+        return _cryptography(path).load_der_private_key(key, None)
+    except ValueError as error:
+        raise OptionError(f"{path}: the private key has an unknown type") from error
 
 
 def _locked(path: str, option: str) -> OptionError:

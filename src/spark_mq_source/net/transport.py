@@ -9,7 +9,9 @@ import socket
 import ssl
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from spark_mq_source.core.errors import (
@@ -18,10 +20,11 @@ from spark_mq_source.core.errors import (
     MQSourceError,
     OptionError,
     TransportError,
+    UnsupportedFeatureError,
 )
 from spark_mq_source.core.shared_options import TlsOptions
 from spark_mq_source.net.retry import Deadline
-from spark_mq_source.net.stores import is_store, load_identity, trusted_certificates
+from spark_mq_source.net.stores import describe_certificates, is_store, load_identity, trusted_certificates
 
 PROBE_SECONDS: Final = 1.0
 """The time within which a peer must answer the first message of a TLS handshake, to show whether it speaks TLS."""
@@ -92,6 +95,22 @@ class TlsSettings:
             ) from error
         context.check_hostname = self.verify_hostname
         return context
+
+    def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        """Yield the checks of the files, for `spark-mq doctor`; each returns its finding, or raises an error."""
+        for path, password, option in (
+            (self.trust_certs, self.trust_password, f"{self.trust_option}Password"),
+            (self.client_cert, self.key_password, "clientKeyPassword"),
+        ):
+            if path is not None:
+                yield f"read the certificates in {path}", partial(self._describe, path, password, option)
+
+    def _describe(self, path: str, password: str | None, option: str) -> str:
+        self.context()  # raises an error if a file cannot be used
+        try:
+            return describe_certificates(path, password, option)
+        except UnsupportedFeatureError:
+            return "usable; with spark-mq-source[stores], until when is shown here"
 
     def _load_client(self, context: ssl.SSLContext, path: str) -> None:
         if not is_store(path):

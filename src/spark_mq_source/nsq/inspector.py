@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from spark_mq_source.core.errors import OptionError, TopicNotFoundError, TransportError
+from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.nsq.client.client import NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.planner import find_nsqds, topic_not_found
@@ -136,6 +137,7 @@ class NsqInspector:
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """Yield the checks for a read, in order; each returns its finding, or raises an error."""
+        yield from TlsSettings.of(self._options).steps()
         yield "find the nsqd of the topic", self._find_nsqds
         for nsqd in self._nsqds():
             yield f"connect to {nsqd.name} and sign in", partial(self._connect, nsqd)

@@ -231,6 +231,7 @@ class PulsarInspector:
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """Yield the checks for a read, in order; each returns its finding, or raises an error."""
+        yield from TlsSettings.of(self._options).steps()
         for host, port in self._options.addresses:
             yield f"connect to {host}:{port}", partial(self._connect, host, port)
         yield "sign in and find the topics", self._find_topics

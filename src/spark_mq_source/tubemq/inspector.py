@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from spark_mq_source.core.errors import MQSourceError, OptionError, TransportError
+from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES, TopicPartition, decode_offsets
@@ -157,6 +158,7 @@ class TubeMQInspector:
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """Yield the checks for a read, in order; each returns its finding, or raises an error."""
+        yield from TlsSettings.of(self._options).steps()
         yield "sign in at a master and find the topics", self._find_topics
         yield "find the first and last messages", self._find_bounds
 

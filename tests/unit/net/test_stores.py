@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.net.retry import Deadline
@@ -139,8 +140,27 @@ def test_a_key_beside_a_store_is_an_error(stores, tls_material):
         TlsSettings(None, stores("key", "JKS"), tls_material.client_key, key_password=STORE_PASSWORD).context()
 
 
+@pytest.mark.parametrize("kind", ["PEM", *TYPES])
+def test_doctor_shows_which_certificate_expires_first(stores, tls_material, kind):
+    if kind == "PEM":
+        settings = TlsSettings(tls_material.ca, tls_material.client)
+    else:
+        passwords = {"trust_password": STORE_PASSWORD, "key_password": STORE_PASSWORD}
+        settings = TlsSettings(stores("trust", kind), stores("key", kind), **passwords)
+    found = {name: step() for name, step in settings.steps()}
+    days = [
+        x509.load_pem_x509_certificate(Path(path).read_bytes()).not_valid_after_utc.date()
+        for path in (tls_material.ca, tls_material.client_cert)
+    ]
+    assert found == {
+        f"read the certificates in {settings.trust_certs}": f"1; CN=our test authority expires first, on {days[0]}",
+        f"read the certificates in {settings.client_cert}": f"1; CN=client expires first, on {days[1]}",
+    }
+
+
 def test_without_cryptography_the_error_says_what_to_install(stores, monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     assert trusting(stores("trust", "JKS"), STORE_PASSWORD).context().get_ca_certs()
+    assert [step()[:6] for _, step in trusting(stores("trust", "JKS"), None).steps()] == ["usable"]
     with pytest.raises(UnsupportedFeatureError, match=r"pip install 'spark-mq-source\[stores\]'"):
         being(stores("key", "JKS"), STORE_PASSWORD).context()

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from brokers.credentials import make_credentials
-from spark_mq_source.core.errors import AuthenticationError, MQSourceError, TransportError
+from spark_mq_source.core.errors import AuthenticationError, MQSourceError, OptionError, TransportError
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.pulsar.client import oauth2
 from spark_mq_source.pulsar.client.admin import http_headers
@@ -33,6 +33,7 @@ from spark_mq_source.pulsar.protocol.codec import encode_command
 from spark_mq_source.pulsar.protocol.connection import PulsarConnection
 from tests.fix_net import free_port
 from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
+from tests.java_stores import STORE_PASSWORD, make_trust_store
 
 
 def jwt(subject: str) -> str:
@@ -277,7 +278,14 @@ def test_an_issuer_of_a_private_authority(tmp_path, monkeypatch):
     credentials = make_credentials(tmp_path)
     server = str(credentials.certificate("server")), str(credentials.key("server"))
     with Issuer(lambda: "t", certificate=server) as issuer:
-        assert client_of(issuer, trust_certs=str(credentials.ca_certificate)).auth_data(None) == b"t"
+        store = str(make_trust_store(tmp_path / "trust.p12", "PKCS12", credentials.ca_certificate))
+        for trusted in (
+            {"trust_certs": str(credentials.ca_certificate)},
+            {"trust_certs": store, "trust_password": STORE_PASSWORD},
+        ):
+            assert client_of(issuer, **trusted).auth_data(None) == b"t"
+        with pytest.raises(OptionError, match=r"no token for client 'flights'.*check authIssuerTrustCertsPassword"):
+            client_of(issuer, trust_certs=store).auth_data(None)
         with pytest.raises(TransportError, match=r"no token for client 'flights'.*authIssuerUrl"):
             client_of(issuer).auth_data(None)
 
