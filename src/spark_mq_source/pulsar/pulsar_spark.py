@@ -30,7 +30,7 @@ _REFUSED: Final = {
     "pulsar.reader.subscriptionroleprefix": "use subscriptionPrefix",
     "pulsar.admin.serviceurl": "use adminUrl",
     "allowdifferenttopicschemas": "value has the published bytes unless valueFormat is set; remove this option",
-    "waitingfornonexistedtopic": "a missing topic is an error; remove this option and create the topic first",
+    "waitingfornonexistedtopic": "set waitForTopic to the longest wait, such as 1h",
 }
 
 _REFUSED_STARTS: Final = {
@@ -102,9 +102,9 @@ def translate(given: dict[str, str], names: Iterable[str], *, is_read: bool) -> 
             )
         # Our minimum is 1 ms. A text that is not a number is passed on, and refused there.
         given["batchingmaxpublishdelay"] = str(max(1, int(micros) // 1000)) if micros.isdecimal() else micros
-    # false is our behaviour anyway
-    if given.get("pulsar.client.tlsallowinsecureconnection", "").lower() == "false":
-        del given["pulsar.client.tlsallowinsecureconnection"]
+    for key in ("pulsar.client.tlsallowinsecureconnection", "waitingfornonexistedtopic"):
+        if given.get(key, "").lower() == "false":  # our behaviour anyway
+            del given[key]
     accepted = {name.lower() for name in names}
     for key in list(given):
         reason = _REFUSED.get(key) or next(

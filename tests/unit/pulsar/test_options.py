@@ -526,6 +526,7 @@ def test_a_job_of_pulsar_spark_moves_by_its_format_name():
             PARAMS: "token:" + SECRET,
             "pulsar.client.tlsTrustCertsFilePath": "/ca",
             "pulsar.client.tlsAllowInsecureConnection": "False",
+            "waitingForNonExistedTopic": "false",
             "pulsar.client.tlsHostnameVerificationEnable": "false",
             "pulsar.client.connectionTimeoutMs": "500",
             "pulsar.client.keepAliveIntervalSeconds": "7",
@@ -660,6 +661,7 @@ def test_java_authentication(plugin, params, ours):
         ),
         ({"pulsar.producer.batchingEnabled": "true"}, "pulsar.producer.batchingenabled: an option of pulsar-spark"),
         ({"pulsar.admin.serviceUrl": "http://h"}, "pulsar.admin.serviceurl: use adminUrl"),
+        ({"waitingForNonExistedTopic": "true"}, "waitingfornonexistedtopic: set waitForTopic to the longest wait"),
         ({"pulsar.failover.policy": "ORDER"}, "pulsar.failover.policy: the client does not change to another cluster"),
         (
             {"pulsar.client.useKeyStoreTls": "false", "pulsar.client.tlsTrustStorePath": "/t"},
