@@ -10,7 +10,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -98,12 +98,15 @@ class TlsSettings:
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """Yield the checks of the files, for `spark-mq doctor`; each returns its finding, or raises an error."""
-        for path, password, option in (
-            (self.trust_certs, self.trust_password, f"{self.trust_option}Password"),
-            (self.client_cert, self.key_password, "clientKeyPassword"),
-        ):
-            if path is not None:
-                yield f"read the certificates in {path}", partial(self._describe, path, password, option)
+        if (trusted := self.trust_certs) is not None:
+            alone = replace(self, client_cert=None, client_key=None)
+            option = f"{self.trust_option}Password"
+            yield f"read the certificates in {trusted}", partial(alone._describe, trusted, self.trust_password, option)
+        if (own := self.client_cert) is not None:
+            yield (
+                f"read the certificates in {own}",
+                partial(self._describe, own, self.key_password, "clientKeyPassword"),
+            )
 
     def _describe(self, path: str, password: str | None, option: str) -> str:
         self.context()  # raises an error if a file cannot be used

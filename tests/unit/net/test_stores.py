@@ -6,6 +6,7 @@ import select
 import ssl
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,10 @@ def test_doctor_shows_which_certificate_expires_first(stores, tls_material, kind
         passwords = {"trust_password": STORE_PASSWORD, "key_password": STORE_PASSWORD}
         settings = TlsSettings(stores("trust", kind), stores("key", kind), **passwords)
     found = {name: step() for name, step in settings.steps()}
+    (_, trusts), (_, identifies) = replace(settings, client_key="/none").steps()
+    assert trusts() in found.values()
+    with pytest.raises(OptionError, match="/none: no such file"):
+        identifies()
     days = [
         x509.load_pem_x509_certificate(Path(path).read_bytes()).not_valid_after_utc.date()
         for path in (tls_material.ca, tls_material.client_cert)
