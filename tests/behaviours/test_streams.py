@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
 
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.errors import EndOfStreamError, OptionError
 from tests.fix_brokers import wait_until
 from tests.fix_formats import every_stream
 from tests.formats import Feed, Format, Query, numbers
@@ -156,3 +157,28 @@ def test_offsets_differ_from_trigger_to_trigger(mq: Format, query: MakeQuery):
         asked.until(end)
         reached.append(asked.at)
     assert all(before != after for before, after in pairwise(reached))
+
+
+def test_a_query_reads_exactly_to_its_end_and_ends_also_after_a_restart(mq: Format, query: MakeQuery):
+    topic = mq.feed(2)
+    topic.publish(numbers(40), **mq.apart)
+    before = query(topic)
+    before.until(40)
+    before.close()
+    if not mq.has_positions:
+        with pytest.raises(OptionError, match=r"(?i)endingOffsets"):
+            query(topic, endingOffsets=json.dumps(before.at))
+        return
+    topic.publish([b"later"] * 10)
+    asked = query(topic, endingOffsets=json.dumps(before.at), maxRowsPerTrigger="15", minRowsPerTrigger="15")
+    asked.until(40)
+    for _ in range(2):
+        with pytest.raises(EndOfStreamError, match="read to its endingOffsets"):
+            asked.until(41)
+        asked.restart()
+    assert sorted(asked.values) == sorted(numbers(40))
+    asked.stream.cap_at_current_end()
+    assert [asked.trigger() for _ in range(5)] == [0] * 5
+    asked.close()
+    with pytest.raises(OptionError, match=r"the query would end at .*, before .*, where it begins"):
+        query(topic, startingOffsets="latest", endingOffsets=json.dumps(before.at))

@@ -92,6 +92,7 @@ class Format:
         rows_stay: whether what was read can be read by others. What NSQ has delivered is gone.
         reconnects: whether one read goes on over a new connection. NSQ's does not: what a broken connection held is
             delivered again only after its timeout, to whoever reads then.
+        has_positions: whether a stream's offsets are positions in the topic.
         tasks_have_sizes: whether a plan knows how many messages a task reads at most.
         partitions_have_ends: whether a plan sees that a partition has no message.
         more_tasks: options for at least seven tasks where a topic has two partitions.
@@ -119,6 +120,7 @@ class Format:
     ordered: ClassVar[bool] = True
     rows_stay: ClassVar[bool] = True
     reconnects: ClassVar[bool] = True
+    has_positions: ClassVar[bool] = True
     tasks_have_sizes: ClassVar[bool] = True
     partitions_have_ends: ClassVar[bool] = True
     more_tasks: ClassVar[Mapping[str, str]] = {"minPartitions": "7"}

@@ -46,6 +46,7 @@ class NsqFormat(Format):
     takes_empty = False
     ordered = False
     rows_stay = False
+    has_positions = False
     reconnects = False
     more_tasks = {"connectionsPerNsqd": "4"}
     # One trigger gets far enough to be stopped half way.

@@ -109,6 +109,7 @@ class PulsarQueueFormat(PulsarFormat):
     """The same, whose streams read a subscription as a queue. What is put back comes again out of order."""
 
     ordered = False
+    has_positions = False
     tasks_have_sizes = False
     counted = PulsarFormat.apart  # a subscription's backlog is told in entries
 

@@ -229,7 +229,7 @@ class TaskEndedError(MQSourceError):
 
 
 class EndOfStreamError(MQSourceError):
-    """Not a failure: all topics of a query are terminated and read, and `endAtTermination` is set."""
+    """Not a failure: a query has read all that it is to read, by `endingOffsets` or `endAtTermination`."""
 
 
 class UnsupportedFeatureError(MQSourceError):

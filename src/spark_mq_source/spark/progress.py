@@ -163,9 +163,10 @@ class ProgressListener(StreamingQueryListener):
 
 
 def await_end(query: StreamingQuery, timeout_seconds: int | None = None) -> bool:
-    """Wait for the end of a query; unlike `awaitTermination`, accept the end of its topics.
+    """Wait for the end of a query; unlike `awaitTermination`, accept that it has read everything.
 
-    With `endAtTermination` a query ends with an error when all its topics are terminated and read.
+    A query ends with an error when it is read to its `endingOffsets` or `endingTimestamp`, or with `endAtTermination`
+    when all its topics are terminated and read.
 
     Args:
         query: classic or Spark Connect.

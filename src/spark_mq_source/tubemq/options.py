@@ -222,10 +222,11 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         parse=parse_offsets,
     )
     ending_offsets: WantedOffsets | None = option(
-        "Offsets to end at, exclusive: `latest` (as of planning), or JSON as for `startingOffsets`.",
+        "Offsets to end at, exclusive: `latest` (as of planning), or JSON as for `startingOffsets`. A stream with "
+        "`assignment=client` never reads past them, and then ends: with an error that "
+        "`spark_mq_source.spark.progress.await_end` does not raise; it has no `latest`.",
         default=None,
-        default_text="`latest`",
-        scope=READ,
+        default_text="`latest`; a stream has no end",
         parse=parse_offsets,
     )
 
@@ -375,8 +376,8 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
             yield from self.dead_letter_problems(given, is_read=is_read)
             if "wait_for_disk" in given and "dead_letter_topic" not in given:
                 warn_of_ignored(self.format_name, "waitForDisk", "reading without deadLetterTopic")
-        if scope == READ:
-            yield from self._range_problems()
+        if scope in (READ, STREAM):
+            yield from self._range_problems(scope)
         if scope == STREAM and self.assignment is Assignment.SERVER:
             if "group" not in given:
                 yield (
@@ -393,9 +394,13 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         yield from self.set_together("auth_user", "auth_password", given)
         yield from self.set_one("auth_user", "auth_plugin", given)
 
-    def _range_problems(self) -> Iterator[str]:
+    def _range_problems(self, scope: Scope) -> Iterator[str]:
         starts, ends = self.starting_offsets, self.ending_offsets
-        if starts is not None and LATEST in starts.values:
+        if scope == STREAM and ends is not None and LATEST in ends.values:
+            yield "endingOffsets: latest is no end of a stream: use Trigger.AvailableNow, or name offsets"
+        if scope == STREAM and ends is not None and self.assignment is Assignment.SERVER:
+            yield "endingOffsets needs assignment=client: with assignment=server offsets belong to the group"
+        if scope == READ and starts is not None and LATEST in starts.values:
             yield "startingOffsets: latest would read nothing in a batch; use earliest or an offset"
         if ends is not None and EARLIEST in ends.values:
             yield "endingOffsets: earliest would read nothing; use latest or an offset"

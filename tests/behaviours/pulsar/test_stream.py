@@ -10,7 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spark_mq_source.core.errors import DataLossError, OptionError, ResourceBusyError, TopicNotFoundError
+from spark_mq_source.core.errors import (
+    DataLossError,
+    EndOfStreamError,
+    OptionError,
+    ResourceBusyError,
+    TopicNotFoundError,
+)
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from tests.behaviours.pulsar.streams import (
     PIN,
@@ -389,6 +395,30 @@ def test_a_checkpoint_can_be_the_start_of_another_query(pulsar: PulsarUnderTest,
     q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=2)
     q.trigger()
     assert query(topic, startingOffsets=json.dumps(q.at)).trigger() == numbered(5)[2:]
+
+
+def test_a_query_ends_within_an_entry_or_before_a_time(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    (entry,) = publish(pulsar, topic, numbered(5), batch=5)
+    inside = {topic: {"ledger": entry.ledger, "entry": entry.entry, "batch": 1}}
+    publish(pulsar, topic, ["last"])
+    time.sleep(0.002)  # another millisecond
+    until = int(time.time() * 1000)
+    in_time = query(topic, startingOffsets="earliest", endingTimestamp=until)
+    assert in_time.drain() == [*numbered(5), "last"]
+    assert in_time.drain() == in_time.drain() == []  # earlier messages may still come
+    publish(pulsar, topic, ["later"])
+    pulsar.admin.unload(topic)
+    publish(pulsar, topic, ["in a later ledger"])
+    in_order = [*numbered(5), "last"]
+    for rows, ending in ((2, {"endingOffsets": json.dumps(inside)}), (6, {"endingTimestamp": until})):
+        q = query(topic, startingOffsets="earliest", **ending)
+        with pytest.raises(EndOfStreamError):
+            q.drain_to("later")
+        assert [row["value"] for row in q.rows] == in_order[:rows]
+    with pytest.raises(EndOfStreamError):
+        in_time.drain_to("later")
+    assert [row["value"] for row in in_time.rows] == in_order
 
 
 def test_ranges_are_the_same_whenever_they_are_asked(pulsar: PulsarUnderTest, query: Callable[..., Query]):

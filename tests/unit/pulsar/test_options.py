@@ -452,10 +452,10 @@ def test_ranges_refused(options, sentence):
     assert refusal({**URL, "topic": "t", **options}).startswith(sentence)
 
 
-def test_a_stream_may_start_at_latest_and_has_no_end():
+def test_a_stream_may_start_at_latest_and_does_not_end_there():
     assert read(STREAM, startingOffsets="latest").starting_offsets.everywhere == LATEST
     assert refusal({**URL, "topic": "t", "endingOffsets": "latest"}, STREAM) == (
-        "endingOffsets: has no meaning when reading a stream"
+        "endingOffsets: latest is no end of a stream: use Trigger.AvailableNow, or name positions"
     )
 
 

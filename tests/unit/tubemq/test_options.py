@@ -126,6 +126,8 @@ def test_positions_of_a_group_are_not_a_querys_to_choose():
     offsets = '{"t": "earliest"}'
     assert "offsets belong to the group" in refusal(STREAM, group="g", startingOffsets=offsets)
     assert "waitForTopic needs assignment=client" in refusal(STREAM, group="g", waitForTopic="5m")
+    assert "endingOffsets needs assignment=client" in refusal(STREAM, group="g", endingOffsets='{"t": 28}')
+    assert "latest is no end of a stream" in refusal(STREAM, assignment="client", endingOffsets="latest")
     assert made(STREAM, assignment="client", startingOffsets=offsets).starting_offsets is not None
     wanted = made(STREAM, group="g", startingOffsets="earliest").starting_offsets
     assert wanted is not None

@@ -196,10 +196,10 @@ class RangeOptions(Options):
         section=Section.CHOOSE,
     )
     ending_offsets: PerTopic[Position] | None = option(
-        "Positions of the last messages to read: `latest` (as of planning), or JSON as for `startingOffsets`.",
+        "Positions of the last messages to read: `latest` (as of planning), or JSON as for `startingOffsets`. A stream "
+        "never reads past them, and ends there as with `endAtTermination`; it has no `latest`.",
         default=None,
-        default_text="`latest`",
-        scope=READ,
+        default_text="`latest`; a stream has no end",
         parse=partial(parse_offsets, is_end=True),
     )
     starting_timestamp: PerTopic[int] | None = option(
@@ -209,9 +209,9 @@ class RangeOptions(Options):
         parse=parse_timestamps,
     )
     ending_timestamp: PerTopic[int] | None = option(
-        "Read messages published before this time; same format as `startingTimestamp`.",
+        "Read messages published before this time; same format as `startingTimestamp`. A stream ends when every "
+        "topic-partition has a later message, or a minute after this time by the driver's clock.",
         default=None,
-        scope=READ,
         parse=parse_timestamps,
     )
     max_entries_per_trigger: int | None = option(
@@ -290,11 +290,13 @@ class RangeOptions(Options):
         yield from super().problems(scope, given)
         yield from self.set_one("starting_offsets", "starting_timestamp", given)
         yield from self.set_one("ending_offsets", "ending_timestamp", given)
-        if scope == READ:
-            yield from self._range_problems()
+        if scope in (READ, STREAM):
+            yield from self._range_problems(scope)
 
-    def _range_problems(self) -> Iterator[str]:
-        if self.starting_offsets is not None and LATEST in _values(self.starting_offsets):
+    def _range_problems(self, scope: Scope) -> Iterator[str]:
+        if scope == STREAM and self.ending_offsets is not None and LATEST in _values(self.ending_offsets):
+            yield "endingOffsets: latest is no end of a stream: use Trigger.AvailableNow, or name positions"
+        if scope == READ and self.starting_offsets is not None and LATEST in _values(self.starting_offsets):
             yield "startingOffsets: latest would read nothing in a batch; use earliest or a position"
         if self.ending_offsets is not None and EARLIEST in _values(self.ending_offsets):
             yield "endingOffsets: earliest would read nothing; use latest or a position"

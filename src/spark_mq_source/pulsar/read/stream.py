@@ -22,6 +22,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.retry import Deadline, retrying, until_found
+from spark_mq_source.net.stops import Finish, all_read
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Bounds, Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_offsets, encode_offsets
@@ -39,6 +40,7 @@ from spark_mq_source.pulsar.read.planner import (
     topics_of,
 )
 from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
+from spark_mq_source.pulsar.read.stops import Stops
 
 Offsets = Mapping[TopicPartition, Position]
 """The position of the last message read in each topic-partition."""
@@ -90,9 +92,8 @@ class PulsarStream:
             properties=dict(options.subscription_properties),
         )
         self._ends = EndWatch(self._client)
-        # The last result of `latest`, and its number of repetitions: after the first, everything up to it is read.
-        self._offered: dict[str, object] | None = None
-        self._repeats = 0
+        self._stops = Stops(self._client, options)
+        self._finish = Finish()
         # The ends of topic-partitions whose last message a watcher cannot report.
         self._terminated: dict[TopicPartition, Position] = {}
         self._target: Offsets | None = None
@@ -120,7 +121,8 @@ class PulsarStream:
         """Return the start of a query without a checkpoint.
 
         Raises:
-            OptionError: `startingOffsets` or `startingTimestamp` names unread topic-partitions, or leaves one out.
+            OptionError: `startingOffsets` or `startingTimestamp` names unread topic-partitions, or leaves one out; or a
+                query would end before its start.
             DataLossError: `startingOffsets` names a position that was deleted, or is past the end, and `failOnDataLoss`
                 is true.
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
@@ -146,6 +148,7 @@ class PulsarStream:
             # In an empty topic-partition all later messages are wanted. The current ledger is no start: while it is
             # empty, an unload replaces it, which would look like loss (seen on 4.0.8).
             initial[tp] = min(max(start, first), last) if last > first else EARLIEST
+        self._stops.check_begins(initial, {tp: bounds[tp].first for tp in initial})
         # A durable subscription is moved there with the first planned trigger, not before: a query that was interrupted
         # in its first batch calls this too, and only the subscription shows where that batch began.
         self._unplanned = offsets_to_json(initial)
@@ -162,7 +165,9 @@ class PulsarStream:
             DataLossError: a topic-partition has vanished, lost unread messages, or ends before the last position read,
                 and `failOnDataLoss` is true.
             RequestTimeoutError: the limits allow nothing, and no message arrives although the broker has more.
-            EndOfStreamError: with `endAtTermination`: every topic-partition is terminated and read.
+            EndOfStreamError: every topic-partition is read to its `endingOffsets` or `endingTimestamp`, or with
+                `endAtTermination` terminated and read.
+            OptionError: `endingOffsets` is before what was read.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         given = {} if start is None else offsets_from_json(start)
@@ -188,23 +193,28 @@ class PulsarStream:
                 for tp, end in ends.items()
                 if tp in begin or target.get(tp, EARLIEST) > EARLIEST
             }
+        stopped = self._stops.apply(begin, {tp: ends.get(tp, EARLIEST) for tp in bounds})
+        ends = {tp: stopped[tp] for tp in ends}
+        is_last = self._stops.are_reached(stopped)
         self._firsts = self._before_first([tp for tp, end in ends.items() if begin.get(tp, EARLIEST) == EARLIEST < end])
         if limited and start is not None:
             starts = {tp: self._firsts.get(tp, begin.get(tp, EARLIEST)) for tp in ends}
-            if begin == given and self._is_delayed(starts, ends):
+            if begin == given and not is_last and self._is_delayed(starts, ends):
                 return dict(start)
             ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))
         offered = offsets_to_json(ends)
-        if self._options.end_at_termination and self._target is None:
-            self._repeats = self._repeats + 1 if offered == self._offered == self.newest else 0
-            self._offered = offered
-            are_ended = self._repeats > 0 and self._ends.are_ended({tp: ends.get(tp, EARLIEST) for tp in bounds})
-            # Not at once: a trigger without data may follow, in which Spark completes results behind a watermark.
-            if are_ended and self._repeats > 1:
-                # Spark commits a trigger when the next one begins, and there is none.
-                self.commit(offered)
-                raise all_ended("pulsar-native", len(bounds))
+        if self._target is None:
+            self._end_if_all_is_read(offered, {tp: ends.get(tp, EARLIEST) for tp in bounds})
         return offered
+
+    def _end_if_all_is_read(self, offered: dict[str, object], ends: Offsets) -> None:
+        is_stopped, ends_with_topics = self._stops.are_reached(ends), self._options.end_at_termination
+        repeats = self._finish.count(offered, is_all=is_stopped or (ends_with_topics and offered == self.newest))
+        if not repeats or not (is_stopped or self._ends.are_ended(ends)) or repeats < Finish.ENOUGH:
+            return
+        # Spark commits a trigger when the next one begins, and there is none.
+        self.commit(offered)
+        raise (all_read if is_stopped else all_ended)("pulsar-native", len(ends))
 
     def _is_delayed(self, starts: Offsets, ends: Offsets) -> bool:
         if not self._pace.counts or self._target is not None:

@@ -31,6 +31,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.core.shares import in_turn, served_last, share_out
 from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.retry import Deadline, retrying, until_found
+from spark_mq_source.net.stops import Finish, all_read, check_stop
 from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.members import ClientBalancedMember, GroupMember, unique_client_id
@@ -128,6 +129,7 @@ class TubeMQStream:
         )
         self._target: Positions | None = None
         self._served: TopicPartition | None = None
+        self._finish = Finish()
         self._pace = TriggerPace(options.min_rows_per_trigger, options.max_trigger_delay_ms)
 
     def close(self) -> None:
@@ -139,11 +141,14 @@ class TubeMQStream:
         """Return the start of a query without a checkpoint.
 
         Raises:
-            OptionError: `startingOffsets` names partitions that are not read, or leaves one out.
+            OptionError: `startingOffsets` names partitions that are not read, or leaves one out; or `endingOffsets` is
+                before the start.
             DataLossError: `startingOffsets` names an offset that does not exist, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
-        return encode_offsets(Trigger(self._assigned.initial()))
+        initial = self._assigned.initial()
+        self._stops(initial)
+        return encode_offsets(Trigger(initial))
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
         """Return the end of the next trigger.
@@ -154,6 +159,8 @@ class TubeMQStream:
 
         Raises:
             DataLossError: a partition has vanished or lost unread messages, and `failOnDataLoss` is true.
+            OptionError: `endingOffsets` is before what was read, or leaves a partition out.
+            EndOfStreamError: every partition is read to its `endingOffsets`.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         known = {} if start is None else _decode(start).positions
@@ -167,7 +174,10 @@ class TubeMQStream:
         if self._target is not None:
             # Messages after the query's start are for the next one, also those of new partitions.
             ends = {tp: max(begins[tp], min(end, self._target.get(tp, 0))) for tp, end in ends.items()}
-        elif limited and start is not None and self._is_delayed(begins, ends):
+        stops = self._stops(begins)
+        ends = {tp: min(end, stops.get(tp, end)) for tp, end in ends.items()}
+        is_last = bool(stops) and ends == stops
+        if self._target is None and limited and start is not None and not is_last and self._is_delayed(begins, ends):
             ends = dict(begins)
         if limited and start is not None and self._options.max_rows_per_trigger is not None:
             ends = self._limited(begins, ends, self._options.max_rows_per_trigger)
@@ -176,8 +186,30 @@ class TubeMQStream:
         read = {tp: begins[tp] for tp in planned}
         gone_back = any(begins[tp] < known[tp] for tp in begins.keys() & known.keys())
         if not read and not gone_back and start is not None and known.keys() == _decode(start).positions.keys():
+            if self._finish.count(start, is_all=is_last and self._target is None) >= Finish.ENOUGH:
+                # Spark commits a trigger when the next one begins, and there is none.
+                self.commit(start)
+                raise all_read("tubemq", len(ends))
             return dict(start)
         return encode_offsets(Trigger({**known, **ends}, read))
+
+    def _stops(self, begins: Positions) -> Positions:
+        """Return the ends of the query; none without `endingOffsets`.
+
+        Raises:
+            OptionError: one is before the begin, or a partition has none.
+        """
+        wanted = self._options.ending_offsets
+        if wanted is None:
+            return {}
+        stops = {}
+        for tp, begin in begins.items():
+            stop = wanted.at(tp)
+            if stop is None:
+                raise OptionError(f"endingOffsets must name every partition or its topic; missing: {tp}")
+            check_stop(f"tubemq: {tp}", begin, stop)
+            stops[tp] = stop
+        return stops
 
     def cap_at_current_end(self) -> None:
         """Limit `latest` to the messages that exist now (`Trigger.AvailableNow`).

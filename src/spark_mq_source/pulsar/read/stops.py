@@ -1,0 +1,102 @@
+"""The stops of a streaming query: the positions of `endingOffsets` and `endingTimestamp`, which it never passes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.net.stops import check_stop
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+
+LATE_MS: Final = 60_000
+"""Time after `endingTimestamp` in which messages from before it may still arrive, from slow producers."""
+
+
+class Stops:
+    """The stops of a query, found out once for each topic-partition.
+
+    A position is known at once. That of a time is known when a later message is there, or a minute after the time by
+    this machine's clock; until then every message that is there is before the time.
+
+    Args:
+        client: looks up times; its owner closes it.
+        options: the query's options.
+    """
+
+    def __init__(self, client: PulsarClient, options: PulsarOptions) -> None:
+        self._client = client
+        self._options = options
+        self._found: dict[TopicPartition, Position] = {}
+        # The last message at which there was none after the time.
+        self._looked: dict[TopicPartition, Position] = {}
+
+    @property
+    def are_set(self) -> bool:
+        """True if the query has stops."""
+        return self._options.ending_offsets is not None or self._options.ending_timestamp is not None
+
+    def apply(
+        self, begins: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, Position]
+    ) -> dict[TopicPartition, Position]:
+        """Return `ends`, moved back to the stops, but not to before `begins`.
+
+        Args:
+            begins: start of the trigger; EARLIEST where it is missing.
+            ends: the last messages, asked for before this call.
+
+        Raises:
+            OptionError: a topic-partition has no stop, or one before its begin.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        if not self.are_set:
+            return dict(ends)
+        times: dict[TopicPartition, int] = {}
+        for tp, end in ends.items():
+            wanted = self._options.ending_at(str(tp))
+            if wanted is None:
+                raise OptionError(f"endingOffsets or endingTimestamp must name every partition; missing: {tp}")
+            if isinstance(wanted, int) and tp not in self._found:
+                if self._looked.get(tp) != end or self._is_past(wanted):
+                    times[tp] = wanted
+            elif isinstance(wanted, Position) and tp not in self._found:
+                check_stop(f"pulsar-native: {tp}", begins.get(tp, EARLIEST), wanted)
+                self._found[tp] = wanted
+        past = {tp for tp, at_ms in times.items() if self._is_past(at_ms)}
+        for tp, at in self._client.fetch_positions_at(times).items():
+            self._looked[tp] = ends[tp]
+            if at < ends[tp] or tp in past:
+                self._found[tp] = at
+        return {tp: max(begins.get(tp, EARLIEST), min(end, self._found.get(tp, end))) for tp, end in ends.items()}
+
+    def are_reached(self, positions: Mapping[TopicPartition, Position]) -> bool:
+        """Return whether a query that has read to these positions has nothing more to read."""
+        return self.are_set and all(tp in self._found and at >= self._found[tp] for tp, at in positions.items())
+
+    def check_begins(
+        self, begins: Mapping[TopicPartition, Position], firsts: Mapping[TopicPartition, Position]
+    ) -> None:
+        """Refuse stops before the start of a new query.
+
+        Args:
+            begins: the start.
+            firsts: the positions before the first messages: a time before all of them is no error.
+
+        Raises:
+            OptionError: there are such stops, or a topic-partition has none.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        self.apply(begins, begins)
+        for tp in self._timed(begins):
+            if begins[tp] > firsts[tp]:
+                check_stop(f"pulsar-native: {tp}", begins[tp], self._found.get(tp, begins[tp]))
+
+    def _timed(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        return [tp for tp in partitions if self.are_set and isinstance(self._options.ending_at(str(tp)), int)]
+
+    @staticmethod
+    def _is_past(at_ms: int) -> bool:
+        return time.time() * 1000 > at_ms + LATE_MS

@@ -1,0 +1,60 @@
+"""When the end of a stream that ends at a time is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from spark_mq_source.core.options import STREAM
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.read import stops
+from spark_mq_source.pulsar.read.stops import LATE_MS, Stops
+
+TP = TopicPartition("persistent://public/default/t", -1)
+AT_MS = 1_000_000
+OPTIONS = PulsarOptions.from_spark({"serviceurl": "pulsar://h", "topic": "t", "endingtimestamp": str(AT_MS)}, STREAM)
+
+
+class Topic:
+    """What `Stops` asks of a client: the position before the first message at or after a time."""
+
+    def __init__(self) -> None:
+        self.before = Position(7, 3)
+        self.asked = 0
+
+    def fetch_positions_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Position]:
+        self.asked += len(times)
+        return dict.fromkeys(times, self.before)
+
+
+def test_a_time_is_a_position_once_there_is_a_later_message_or_a_minute_after_it(monkeypatch: pytest.MonkeyPatch):
+    clock = [0.0]
+    monkeypatch.setattr(stops.time, "time", lambda: clock[0])
+    topic: Any = Topic()
+    ends = Stops(topic, OPTIONS)
+    for _ in range(2):  # no later message: all are read, and the same last one is asked about once
+        assert ends.apply({}, {TP: Position(7, 3)}) == {TP: Position(7, 3)}
+    assert not ends.are_reached({TP: Position(7, 3)})
+    assert topic.asked == 1
+    assert ends.apply({}, {TP: Position(7, 9)}) == {TP: Position(7, 3)}
+    assert ends.are_reached({TP: Position(7, 3)})
+    assert not ends.are_reached({TP: Position(7, 2)})
+    idle = Stops(topic, OPTIONS)
+    assert idle.apply({}, {TP: Position(7, 3)}) == {TP: Position(7, 3)}
+    clock[0] = (AT_MS + LATE_MS + 1) / 1000
+    assert not idle.are_reached({TP: Position(7, 3)})
+    assert idle.apply({}, {TP: Position(7, 3)}) == {TP: Position(7, 3)}
+    assert idle.are_reached({TP: Position(7, 3)})
+    assert idle.apply({}, {TP: Position(8, 0)}) == {TP: Position(7, 3)}
+
+
+def test_a_topic_without_a_message_ends_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stops.time, "time", lambda: (AT_MS + LATE_MS + 1) / 1000)
+    topic: Any = Topic()
+    topic.before = EARLIEST
+    ends = Stops(topic, OPTIONS)
+    assert ends.apply({}, {TP: EARLIEST}) == {TP: EARLIEST}
+    assert ends.are_reached({TP: EARLIEST})
