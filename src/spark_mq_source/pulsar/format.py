@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_mq_source.base_format import BaseFormat
-from spark_mq_source.core.columns import CORRUPT, ERROR
+from spark_mq_source.core.columns import CORRUPT, ERROR, VALUE
 from spark_mq_source.core.errors import BrokerError, DataLossError, OptionError
 from spark_mq_source.core.options import READ, fields_of
 from spark_mq_source.core.ports import TaskAttempt
@@ -29,13 +29,13 @@ from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
 from spark_mq_source.pulsar.read.schemas import check_needs_no_schema, fetch_version, registered_read
 from spark_mq_source.pulsar.read.stream import PulsarStream
 from spark_mq_source.pulsar.write.transactions import abort_transactions, commit_transactions
-from spark_mq_source.pulsar.write.values import check_raw_values, check_topic_partitions, write_of
+from spark_mq_source.pulsar.write.values import check_raw_values, check_topic_partitions, with_registered, write_of
 from spark_mq_source.pulsar.write.writer import PulsarWriter, WriteReport, write_rows
 from spark_mq_source.values.encodings import TypedRead, TypedWrite, type_of
 from spark_mq_source.values.options import AUTO, RAW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -69,7 +69,14 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> PulsarOptions:
         """Parse the options of a write; an option or a column must provide the topic."""
-        return super().parse_write_options(options, ["topic" if name == TOPIC else name for name in columns])
+        names = ["topic" if name == TOPIC else name for name in columns]
+        parsed = super().parse_write_options(options, names)
+        return with_registered(parsed, names) if parsed.value_format == AUTO else parsed
+
+    def encoded(self, options: PulsarOptions) -> Collection[str]:
+        """Return the columns that are encoded; `fit` checks the value of a topic without schema."""
+        without_schema = options.value_format == AUTO and options.encoded is None
+        return (VALUE,) if without_schema else super().encoded(options)
 
     def fit(self, options: PulsarOptions, schema: pa.Schema) -> PulsarOptions:
         """Return the options, with the encodings of columns of these types.
@@ -87,7 +94,12 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         check_topic_partitions(options)
         with self._option_errors(OptionError):
             check_raw_values(options, schema.field("value").type)
-        return super().fit(options, schema)
+        try:
+            return super().fit(options, schema)
+        except OptionError as error:
+            if options.value_format != AUTO:
+                raise
+            raise error.with_remedy(f"; valueFormat=auto: by the newest schema of {options.topic}") from error
 
     def fit_read(self, options: PulsarOptions, schema: pa.Schema, typed: TypedRead | None = None) -> PulsarOptions:
         """Return the options of a read of these columns, with their encodings.

@@ -150,9 +150,7 @@ def typed_read_of(options: TypedOptions) -> TypedRead | None:
 
 
 def _schema_problems(side: str, format_: str, scope: Scope, *, has_schema: bool) -> Iterator[str]:
-    if scope == WRITE and format_ == AUTO:
-        yield f"{side}Format={format_} is for reading: name another encoding to write"
-    elif has_schema and format_ not in DEFINED:
+    if has_schema and format_ not in DEFINED:
         hint = ": the registry has the schema" if format_ == AUTO else f": set {side}Format to avro, json or protobuf"
         yield f"{side}Schema has no meaning with {side}Format={format_}{hint}"
     elif not has_schema and (format_ == "protobuf" or (scope != WRITE and format_ == "avro")):

@@ -22,6 +22,7 @@ from tests.behaviours.pulsar.test_schema import receive, schema_of
 from tests.behaviours.pulsar.test_typed import columns
 from tests.behaviours.pulsar.test_writer import options, write
 from tests.fix_brokers import PulsarUnderTest
+from tests.formats import write_batches
 from tests.formats.pulsar import PulsarFormat
 from tests.oracles.protobuf import schema as protobuf_schema
 
@@ -130,6 +131,57 @@ def test_messages_of_protobuf_come_back_by_the_registry(
     read = pulsar_format.read(topic, f"value {ddl_of(values.type)}", valueFormat="auto").column("value")
     assert read.to_pylist() == values.to_pylist()
     assert java.values(pulsar, topic, 1) == ['carrier: "AA"\nnumber: 7\nstops: "x"\nstops: ""\n']
+
+
+AUTO = {"valueFormat": "auto"}
+
+
+def write_auto(mq: PulsarFormat, topic: str, table: pa.Table, **more: str) -> None:
+    given = {"serviceUrl": mq.broker.service_url, "topic": topic, **AUTO, **more}
+    write_batches(mq, given, table.schema, [table.to_batches()])
+
+
+def test_the_newest_schema_decides_how_rows_are_encoded_and_stays_the_newest(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat
+) -> None:
+    made = pa.table({"value": pa.array(FLIGHTS, FLIGHT)})
+    pairs = made.append_column("key", pa.array([1, 2, 3], pa.int32()))
+    foreign = pulsar.topic()
+    pulsar.client().create_producer(foreign, schema=official_schema.AvroSchema(Flight)).close()
+    registered = {foreign: made}
+    single = pa.table({"value": pa.array([1, 2, 3], pa.int32())})
+    cases = (("json", made, {}), ("avro", pairs, {"keyFormat": "int32"}), ("int32", single, {}))
+    for value_format, rows, more in cases:
+        topic = pulsar.topic()
+        write(
+            pulsar,
+            topic,
+            {name: rows[name].combine_chunks() for name in rows.column_names},
+            valueFormat=value_format,
+            **more,
+        )
+        registered[topic] = rows
+    for topic, rows in registered.items():
+        write_auto(pulsar_format, topic, rows)
+        assert schema_of(pulsar, topic)["version"] == 0
+        ddl = ", ".join(f"{field.name} {ddl_of(field.type)}" for field in rows.schema)
+        assert pulsar_format.read(topic, ddl, **AUTO).to_pylist()[-len(FLIGHTS) :] == rows.to_pylist()
+
+
+def test_rows_that_do_not_fit_the_newest_schema_are_refused_before_a_task(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat
+) -> None:
+    topic, bare = pulsar.topic(), pulsar.topic()
+    pulsar.client().create_producer(topic, schema=official_schema.AvroSchema(Flight)).close()
+    wrong = pa.table({"value": pa.array([{"carrier": "AA", "number": "seven"}])})
+    with pytest.raises(OptionError, match=rf"value.number.*string.*int.*by the newest schema of {topic}"):
+        write_auto(pulsar_format, topic, wrong)
+    with pytest.raises(OptionError, match=r"value is struct.*has no schema for valueFormat=auto: set valueFormat"):
+        write_auto(pulsar_format, bare, wrong)
+    with pytest.raises(OptionError, match="the schema of one topic: set the option topic"):
+        write_auto(pulsar_format, topic, pa.table({"value": [b"v"], "topic": [bare]}))
+    write_auto(pulsar_format, bare, pa.table({"value": [b"v"]}))
+    assert pulsar_format.read(bare).to_pylist() == [{"value": b"v"}]
 
 
 @pytest.mark.parametrize("encoding", ["INLINE", "SEPARATED"])

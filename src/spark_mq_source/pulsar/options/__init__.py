@@ -140,10 +140,11 @@ class PulsarOptions(
         "those of earlier triggers.",
         "deadLetterTopic": " Its properties contain the origin and the reason, with the names of the Java client. "
         "`createTopic` determines whether the topic is created.",
-        "valueFormat": " `auto`: the topic's registered schema, each message by its own version. Or one of the "
-        f"single values of Pulsar's schemas: {', '.join(f'`{name}`' for name in PRIMITIVES)}. With any but `raw`, a "
-        "write registers the schema. Or `inlong`: one row for each record of InLong's messages, see "
-        "[InLong](../tubemq/inlong.md).",
+        "valueFormat": " `auto`: the topic's registered schema; a read decodes each message by its own version, a "
+        "write encodes all rows by the newest one when it is planned. Or one of the "
+        f"single values of Pulsar's schemas: {', '.join(f'`{name}`' for name in PRIMITIVES)}. With any but `raw`, "
+        "`auto` and `inlong`, a write registers the schema. Or `inlong`: one row for each record of InLong's messages, "
+        "see [InLong](../tubemq/inlong.md).",
     }
     parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {
         "deadLetterTopic": lambda text: parse_topic(parse_text(text)),
@@ -162,6 +163,8 @@ class PulsarOptions(
                 warn_of_ignored(self.format_name, "createTopic", "reading without deadLetterTopic")
         elif self.topic is not None:
             yield from self.unstorable(self.topic)
+        if scope == WRITE and self.value_format == AUTO and "key_format" in given:
+            yield "keyFormat has no meaning with valueFormat=auto: the topic's schema says how keys are encoded"
         if scope in (READ, STREAM):
             yield from self._queue_or_range_problems(scope, given)
         if self.schema is not None:
@@ -207,7 +210,7 @@ class PulsarOptions(
 
     def _schema_problems(self, schema_type: str, given: frozenset[str]) -> Iterator[str]:
         fitting = {"json": (JSON, BYTES, ""), "avro": (AVRO, "")}.get(self.value_format, (BYTES, STRING, JSON, AVRO))
-        if self.value_format in (*PRIMITIVES, "protobuf", INLONG):
+        if self.value_format in (*PRIMITIVES, "protobuf", AUTO, INLONG):
             yield f"schema has no meaning with valueFormat={self.value_format}: remove it"
         elif schema_type not in fitting and schema_type:
             yield f"schema: {schema_type} and valueFormat={self.value_format} contradict each other"

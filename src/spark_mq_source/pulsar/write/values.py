@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_mq_source.core.columns import is_text
+from spark_mq_source.core.columns import VALUE, is_text
 from spark_mq_source.core.errors import MQSourceError, OptionError
+from spark_mq_source.core.sql_types import matches
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.options import KeyValueEncodingType
-from spark_mq_source.pulsar.payload.registry import schema_of_write
+from spark_mq_source.pulsar.payload.columns import COLUMNS
+from spark_mq_source.pulsar.payload.registry import encoding_of_schema, schema_of_write
 from spark_mq_source.pulsar.payload.schema import AVRO, BYTES, STRING
 from spark_mq_source.pulsar.protocol import commands
-from spark_mq_source.values.encodings import TypedWrite
-from spark_mq_source.values.options import RAW, typed_write_of
+from spark_mq_source.values.encodings import KeyValueEncoding, TypedWrite
+from spark_mq_source.values.options import AUTO, RAW, typed_write_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +30,8 @@ def write_of(options: PulsarOptions) -> TypedWrite | None:
     Raises:
         ValueError: a definition is not a string.
     """
+    if options.value_format == AUTO:
+        return options.encoded
     write = typed_write_of(options, registers=True)
     if write is None:
         return None
@@ -36,6 +41,47 @@ def write_of(options: PulsarOptions) -> TypedWrite | None:
         has_schema = options.schema.type != BYTES
         value = replace(value, definition=options.schema.definition, has_schema=has_schema, text_times=not has_schema)
     return replace(write, value=value, is_inline=is_inline)
+
+
+def with_registered(options: PulsarOptions, columns: Sequence[str]) -> PulsarOptions:
+    """Return the options of a write with `valueFormat=auto`, with the encodings of the topic's newest schema.
+
+    Args:
+        options: the options of the write.
+        columns: the names of its columns.
+
+    Raises:
+        OptionError: the rows have topics of their own, or rows cannot be encoded by this schema.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    if options.topic is None or "topic" in columns:
+        raise OptionError(
+            "valueFormat=auto encodes all rows by the schema of one topic: set the option topic, and drop column topic"
+        )
+    with PulsarClient(options) as client:
+        try:
+            schema = client.schema_of(options.topic)
+            client.hand_over()
+        except MQSourceError as error:
+            raise error.within("pulsar-native: planning valueFormat=auto") from error
+    try:
+        encoding = None if schema is None else encoding_of_schema(schema)
+    except ValueError as error:
+        raise OptionError(f"{options.topic}: {error}") from error
+    if schema is None or encoding is None:
+        return replace(options, encoded=None)
+    if isinstance(encoding, KeyValueEncoding):
+        write = TypedWrite(encoding.value, encoding.key, is_inline=encoding.is_inline)
+    else:
+        write = TypedWrite(encoding)
+    registered = schema_of_write(write)
+    # Another definition of the same type would be a new version, which the topic need not accept.
+    if registered is None or (registered.type, registered.schema_data) != (schema.type, schema.schema_data):
+        raise OptionError(
+            f"{options.topic}: rows cannot be written with its schema, as another client made it: set valueFormat to "
+            f"their encoding instead of auto"
+        )
+    return replace(options, encoded=write)
 
 
 def check_topic_partitions(options: PulsarOptions) -> None:
@@ -62,6 +108,12 @@ def check_raw_values(options: PulsarOptions, type_: pa.DataType) -> None:
         OptionError: the message gives the reason.
     """
     schema_type = BYTES if options.schema is None else options.schema.type
+    is_raw = any(matches(type_, one) for one in COLUMNS.writable[VALUE])
+    if options.value_format == AUTO and options.encoded is None and not is_raw:
+        raise OptionError(
+            f"column value is {type_}, but {options.topic} has no schema for valueFormat=auto: set valueFormat to the "
+            f"encoding, which registers one, or write binary or a string"
+        )
     if options.value_format != RAW:
         return
     if schema_type == STRING and not is_text(type_):
