@@ -697,7 +697,13 @@ class StreamTrimmed(StreamRead):
                 cluster.publish(name, [f"more-{n}".encode()], sequence_id=2000 + n)
 
     def _trim(self, cluster: Cluster, query: Query) -> None:
-        """Acknowledge what was read between two triggers, but not the end of the topic, which no limit made."""
+        """Acknowledge what was read between two triggers, but not an end of the topic that no limit made.
+
+        A trigger without limits ends with the topic. If that end was removed once more had come, nobody would know that
+        nothing came between.
+        """
+        if not query.limited:
+            return
         dice = here().dice("trimmed")
         for name, end in _logged_ends(query).items():
             read = end.ledger, end.entry
