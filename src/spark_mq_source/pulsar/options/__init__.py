@@ -137,7 +137,8 @@ class PulsarOptions(
         "first and last entry of what is split, and in all of them by the broker's message index: exact if the entries "
         "are alike. Not for queues.",
         "minRowsPerTrigger": " Estimated from the entries that wait and the messages per entry in the first one and in "
-        "those of earlier triggers.",
+        "those of earlier triggers. A queue counts the entries themselves, because a broker's backlog has no other "
+        "number: a batch of messages counts as one.",
         "deadLetterTopic": " Its properties contain the origin and the reason, with the names of the Java client. "
         "`createTopic` determines whether the topic is created.",
         "valueFormat": " `auto`: the topic's registered schema; a read decodes each message by its own version, a "
