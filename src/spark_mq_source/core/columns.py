@@ -21,7 +21,7 @@ from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.core.options import similar
 from spark_mq_source.core.sql_types import matches
 
-AskedColumn = tuple[str, str, Callable[[str], bool]]
+RequestedColumn = tuple[str, str, Callable[[str], bool]]
 """A column of a schema, for `ColumnTable.problems`."""
 
 KEY = "key"
@@ -127,7 +127,7 @@ class ColumnTable:
         Raises:
             OptionError: names every unknown column and every unusable type, and the known columns.
         """
-        _refuse(self.problems(_asked(schema)))
+        _refuse(self.problems(_requested_columns(schema)))
 
     def check_written(self, schema: pa.Schema) -> None:
         """Refuse a schema with columns or types that cannot be written, or without a required column.
@@ -135,9 +135,9 @@ class ColumnTable:
         Raises:
             OptionError: names every unknown, unusable and missing column, and the known columns.
         """
-        _refuse(self.problems(_asked(schema), written=True))
+        _refuse(self.problems(_requested_columns(schema), written=True))
 
-    def problems(self, asked: Sequence[AskedColumn], *, written: bool = False) -> list[str]:
+    def problems(self, asked: Sequence[RequestedColumn], *, written: bool = False) -> list[str]:
         """Return the problems with the columns of a schema.
 
         Args:
@@ -160,7 +160,7 @@ class ColumnTable:
         return problems + [f"there is no column {name} to write" for name in required if name not in names]
 
 
-def _asked(schema: pa.Schema) -> list[AskedColumn]:
+def _requested_columns(schema: pa.Schema) -> list[RequestedColumn]:
     return [(field.name, str(field.type), partial(matches, field.type)) for field in schema]
 
 

@@ -45,7 +45,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
     def __init__(self, state: Enum, now: float) -> None:
         self.state = state
         self._now = now
-        self._silent_since = now
+        self._last_received = now
         self._paused = False
         self._buffer = ReceiveBuffer()
         self._missing = 0
@@ -94,7 +94,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
             raise LocalProtocolError(f"bytes received after {self._closed_by}")
         self._now = now
         if n:
-            self._hear()
+            self._note_received()
         try:
             self._take_bytes(n)
         except MQSourceError as error:
@@ -142,7 +142,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         if paused != self._paused:
             self._paused = paused
             # The peer may have sent bytes that are not read yet.
-            self._hear()
+            self._note_received()
 
     def next_timer(self) -> float | None:
         """Return the time at which to call `handle_timer`, in monotonic seconds; None once closed."""
@@ -185,11 +185,11 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
     def _parse(self) -> None:
         self._buffer.take(self._take_frames(self._buffer.view()))
 
-    def _hear(self) -> None:
+    def _note_received(self) -> None:
         """Restart the measurement of the peer's silence."""
-        self._silent_since = max(self._silent_since, self._now)
+        self._last_received = max(self._last_received, self._now)
 
-    def _left_open(self, requests: Iterable[object]) -> str:
+    def _pending_text(self, requests: Iterable[object]) -> str:
         """Return a text for an error: the requests without an answer at the end of the connection."""
         kinds = Counter(type(request).__name__ for request in requests)
         parts = [f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items()]
@@ -199,7 +199,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         """Return a text for an error: the size of the frame that has begun to arrive."""
         return f" ({len(self._buffer)} bytes of an unfinished frame received)" if len(self._buffer) else ""
 
-    def _lose(self, reason: str, *, retryable: bool = True) -> NoReturn:
+    def _raise_lost(self, reason: str, *, retryable: bool = True) -> NoReturn:
         self._close(f"the connection was lost ({reason})")
         error = ConnectionLostError(reason)
         error.retryable = retryable

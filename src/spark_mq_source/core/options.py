@@ -296,7 +296,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
                 problems.append(f"{one.name}: required but not set")
             if written:
                 mentioned.add(one.field.name)
-        problems += cls._leftovers(given, known, scope)
+        problems += cls._inapplicable(given, known, scope)
         # Invalid options get their default here, so that the other options can still be checked.
         placeholders = {one.field.name: None for one in _known_options(cls) if one.required}
         candidate = cls(**{**placeholders, **values})
@@ -306,7 +306,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         return candidate
 
     @classmethod
-    def _leftovers(cls, given: Iterable[str], known: Sequence[_Known], scope: Scope) -> Iterator[str]:
+    def _inapplicable(cls, given: Iterable[str], known: Sequence[_Known], scope: Scope) -> Iterator[str]:
         """Yield a problem for each option that does not apply; only log options of the other direction."""
         elsewhere = {
             name.lower(): one for one in _known_options(cls) if not scope & one.declared.scope for name in one.names
@@ -464,12 +464,12 @@ def similar(name: str, known: Iterable[str]) -> str | None:
         'publish_time'
     """
     # Compared without separators, so that auth_token and auth.token match authToken.
-    names = {_bare(one): one for one in known}
-    close = difflib.get_close_matches(_bare(name), names, n=1, cutoff=0.7)
+    names = {_normalized(one): one for one in known}
+    close = difflib.get_close_matches(_normalized(name), names, n=1, cutoff=0.7)
     return names[close[0]] if close else None
 
 
-def _bare(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 

@@ -188,7 +188,7 @@ class _Parser:
     def whole(self, *, columns: bool) -> pa.DataType:
         type_ = self._fields("") if columns else self._type()
         if self._at < len(self._tokens):
-            raise self._surprise("the end")
+            raise self._syntax_error("the end")
         return type_
 
     def _type(self) -> pa.DataType:
@@ -275,7 +275,7 @@ class _Parser:
 
     def _expect(self, token: str) -> None:
         if self._peek().lower() != token:
-            raise self._surprise(repr(token))
+            raise self._syntax_error(repr(token))
         self._at += 1
 
     def _number(self) -> int:
@@ -284,7 +284,7 @@ class _Parser:
             raise ValueError(f"expected a number in a decimal type, not {token!r}")
         return int(token)
 
-    def _surprise(self, expected: str) -> ValueError:
+    def _syntax_error(self, expected: str) -> ValueError:
         found = self._peek()
         where = f"not {found!r}" if found else "but it ends"
         return ValueError(f"a Spark schema has {expected} after {' '.join(self._tokens[: self._at])[-40:]!r}, {where}")

@@ -86,7 +86,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         """
         with self._lock:
             if self._error is not None:
-                raise self._again(self._error)
+                raise self._copy_of(self._error)
             if self._closing:
                 # The same error as after the thread's end: the caller may react to an event that came during the close.
                 raise ConnectionLostError(f"{self.address}: this connection was closed here")
@@ -119,7 +119,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             self._thread.join()
 
     @staticmethod
-    def _again(error: MQSourceError) -> MQSourceError:
+    def _copy_of(error: MQSourceError) -> MQSourceError:
         """Copy an error for another caller: an exception object must not be raised in two threads."""
         copy = error.within("")
         copy.args = error.args
@@ -181,7 +181,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                 try:
                     flushed = self._flush()
                 except MQSourceError as error:
-                    broken = self._error = self._named(self._last_words(error))
+                    broken = self._error = self._named(self._peer_reason(error))
                     said = self._connection.events_received()
                     break
                 if self._closing:
@@ -210,7 +210,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             self._on_events(said)
         raise broken
 
-    def _last_words(self, error: MQSourceError) -> MQSourceError:
+    def _peer_reason(self, error: MQSourceError) -> MQSourceError:
         """Return the reason that the peer sent before it broke the connection, or `error` itself."""
         try:
             for _ in range(LAST_RECEIVES):

@@ -110,7 +110,7 @@ def _read(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
         yield piece
 
 
-def _why_cut(failure: TransportError, url: str, tls: TlsSettings, deadline: Deadline) -> TransportError:
+def _close_reason(failure: TransportError, url: str, tls: TlsSettings, deadline: Deadline) -> TransportError:
     """Return the reason why a connection was closed without an answer.
 
     Args:
@@ -183,7 +183,7 @@ def _fetch(
             failure = TransportError(msg)
             failure.retryable = not isinstance(error, SSLError)
             if response is None and isinstance(reason, ConnectionResetError | ssl.SSLEOFError):
-                failure = _why_cut(failure, asked, tls, deadline)
+                failure = _close_reason(failure, asked, tls, deadline)
             raise failure from error
         location = response.headers.get("Location")
         if response.status in (301, 302, 303, 307, 308) and location:

@@ -113,7 +113,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
             # Planned before a restart; Spark does not know the batch yet, or repeats it.
             return following.to_json()
         if self._left is not None:
-            waiting = self._aimed(at, waiting, self._left)
+            waiting = self._remaining(at, waiting, self._left)
         if not any(depth is None or depth for depth in waiting.values()):
             return at.to_json()
         if limited and self._left is None and None not in waiting.values() and self._pace.delays(sum(known)):
@@ -141,7 +141,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
                     "%s: %s: number of waiting messages unknown (%s); read until a batch finds none",
                     self._where,
                     source.name,
-                    self._why_unknown(source),
+                    self._unknown_reason(source),
                 )
         self._left = {source.name: waiting[source] for source in sources}
 
@@ -182,7 +182,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     def _waiting(self, sources: Sequence[SourceT]) -> dict[SourceT, int | None]:
         """Return the number of messages that each source could deliver now; None if unknown."""
 
-    def _why_unknown(self, source: SourceT) -> str:
+    def _unknown_reason(self, source: SourceT) -> str:
         del source
         return "its broker does not report it"
 
@@ -207,7 +207,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     def _planned(self, at: BatchOffset) -> list[TaskT]:
         return tasks_of(self._task_type, at.folder, read_plan(self._store, at.folder))
 
-    def _aimed(
+    def _remaining(
         self, at: BatchOffset, waiting: dict[SourceT, int | None], left: dict[str, int | None]
     ) -> dict[SourceT, int | None]:
         """Return how many of the messages counted by `cap_at_current_end` remain after the batches up to `at`.

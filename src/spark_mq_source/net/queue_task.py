@@ -71,15 +71,15 @@ class Limits:
 
     Example:
         >>> limits = Limits(max_rows=10, max_seconds=None, idle_seconds=None)
-        >>> limits.wanted(4, most=100), limits.wanted(4, most=5), limits.wanted(10, most=5), limits.seconds_left()
-        (6, 5, 0, inf)
+        >>> [limits.request_count(rows, most) for rows, most in ((4, 100), (4, 5), (10, 5))], limits.seconds_left()
+        ([6, 5, 0], inf)
     """
 
     def __init__(self, max_rows: int | None, max_seconds: float | None, idle_seconds: float | None) -> None:
         self._max_rows = max_rows
         self._deadline = float("inf") if max_seconds is None else time.monotonic() + max_seconds
         self._idle_seconds = float("inf") if idle_seconds is None else idle_seconds
-        self._heard = time.monotonic()
+        self._last_message = time.monotonic()
 
     @classmethod
     def of_trigger(cls, max_rows: int | None, max_seconds: float, idle_timeout_ms: int | None) -> Limits:
@@ -93,17 +93,17 @@ class Limits:
             idle_timeout_ms = DRAIN_IDLE_MS
         return cls(max_rows, max_seconds, None if idle_timeout_ms is None else idle_timeout_ms / 1000)
 
-    def heard(self) -> None:
+    def restart_idle_time(self) -> None:
         """Restart the idle time: messages arrived, or the task could not receive until now."""
-        self._heard = time.monotonic()
+        self._last_message = time.monotonic()
 
-    def wanted(self, rows: int, most: int) -> int:
+    def request_count(self, rows: int, most: int) -> int:
         """Return how many messages beyond `rows` to request at once, at most `most`."""
         return most if self._max_rows is None else max(0, min(most, self._max_rows - rows))
 
     def seconds_left(self) -> float:
         """Return the seconds within which the next message must arrive."""
-        return max(0.0, min(self._deadline, self._heard + self._idle_seconds) - time.monotonic())
+        return max(0.0, min(self._deadline, self._last_message + self._idle_seconds) - time.monotonic())
 
 
 def wait_for_messages(inflow: Inflow, limits: Limits, wanted: int, is_over: Callable[[], bool] = lambda: False) -> bool:
@@ -116,14 +116,14 @@ def wait_for_messages(inflow: Inflow, limits: Limits, wanted: int, is_over: Call
         is_over: returns whether this attempt is no longer needed; called from time to time.
     """
     # Nothing was received while Spark or `walDir` took the last rows, so that time does not count as idle.
-    limits.heard()
+    limits.restart_idle_time()
     looked = time.monotonic()
     while not inflow.is_due(wanted):
         left = limits.seconds_left()
         if not (wanted and left):
             break
         if inflow.receive(min(left, MAX_WAIT_SECONDS)):
-            limits.heard()
+            limits.restart_idle_time()
         if time.monotonic() - looked >= MAX_WAIT_SECONDS:
             if is_over():
                 return False
@@ -139,11 +139,11 @@ def drained(inflow: Inflow, limits: Limits, *, is_peek: bool) -> Iterator[pa.Rec
         limits: the limits of the read.
         is_peek: whether nothing is acknowledged: messages stay in flight, and no replacements are requested.
     """
-    rows, wanted = 0, limits.wanted(0, inflow.most)
+    rows, wanted = 0, limits.request_count(0, inflow.most)
     inflow.want(wanted)
     while wait_for_messages(inflow, limits, wanted):
         rows += inflow.rows
-        wanted = limits.wanted(rows, inflow.most)
+        wanted = limits.request_count(rows, inflow.most)
         if not is_peek:
             # Before acknowledging: the broker would replace acknowledged messages up to the old limit.
             inflow.want(wanted)
@@ -196,7 +196,7 @@ class Collector(ABC, Generic[InflowT]):
         """Return the limits of the task, whose time begins now."""
 
     @abstractmethod
-    def _sorted_out(self, inflow: InflowT, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_known(self, inflow: InflowT, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch without duplicates, and without messages that were given up."""
 
     @abstractmethod
@@ -208,10 +208,10 @@ class Collector(ABC, Generic[InflowT]):
         """Return whether the batch ends with its present messages after this error."""
 
     @abstractmethod
-    def _know(self, ids: set[str]) -> None:
+    def _add_known(self, ids: set[str]) -> None:
         """Remember messages in the logs of other attempts, because this attempt may receive them, too."""
 
-    def _keeping(self, inflow: InflowT) -> AbstractContextManager[object]:
+    def _preventing_redelivery(self, inflow: InflowT) -> AbstractContextManager[object]:
         """Prevent the broker from redelivering received messages to other consumers meanwhile, if it would."""
         del inflow
         return nullcontext()
@@ -223,16 +223,16 @@ class Collector(ABC, Generic[InflowT]):
 
     def _fill(self, inflow: InflowT) -> None:
         limits = self._limits(inflow)
-        wanted = limits.wanted(self._rows(), inflow.most)
+        wanted = limits.request_count(self._rows(), inflow.most)
         inflow.want(wanted)
         try:
-            with self._keeping(inflow):
+            with self._preventing_redelivery(inflow):
                 # With speculation, Spark may let a slower attempt run on. Attempts would take messages from each other
                 # again and again, each time counted as a delivery, and withhold them from the tasks that need them. So
                 # an attempt checks from time to time whether the log has ended.
                 while not self._log.is_ended and wait_for_messages(inflow, limits, wanted, self._log.look_for_end):
-                    is_stored = self._write_down(self._sorted_out(inflow, inflow.take()))
-                    wanted = limits.wanted(self._rows(), inflow.most)
+                    is_stored = self._write_down(self._without_known(inflow, inflow.take()))
+                    wanted = limits.request_count(self._rows(), inflow.most)
                     if is_stored:
                         # Before acknowledging: the broker would replace acknowledged messages up to the old limit.
                         inflow.want(wanted)
@@ -253,7 +253,7 @@ class Collector(ABC, Generic[InflowT]):
     def _without(self, batch: pa.RecordBatch, slots: Sequence[Slot]) -> pa.RecordBatch:
         """Return the messages that are not in these slots, which may contain messages that timed out here."""
         known = self._ids_of(slots)
-        self._know(known)
+        self._add_known(known)
         ids = batch.column("message_id").to_pylist()
         return only_rows(batch, array("i", (row for row, id_ in enumerate(ids) if id_ not in known)))
 

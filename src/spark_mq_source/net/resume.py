@@ -29,7 +29,7 @@ PlaceT = TypeVar("PlaceT")
 ConsumerT = TypeVar("ConsumerT")
 
 
-class OpenAgainError(ServiceNotReadyError):
+class ReopenError(ServiceNotReadyError):
     """Not a failure: the consumer must be reopened at once, on another broker or to find out what remains."""
 
 
@@ -65,7 +65,7 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
                     yield from self._drain(consumer)
                 finally:
                     self._leave(consumer)
-            except OpenAgainError as reason:
+            except ReopenError as reason:
                 logger.info("%s: opening again at %s: %s", self._task, self._done, reason)
             except EncryptedMessageError:
                 raise

@@ -245,14 +245,14 @@ class TaskLog:
             StorageError: the folder cannot be read.
         """
         self.catch_up()
-        told = _told(self._store.names(self._folder))
+        acknowledged = _acknowledged_attempts(self._store.names(self._folder))
         unfinished: set[str] = set()
         last = ""
         for slot in self.slots:
-            if not slot.is_end and slot.attempt not in told:
+            if not slot.is_end and slot.attempt not in acknowledged:
                 unfinished |= self.ids(slot)
         for attempt in dict.fromkeys(slot.attempt for slot in self.slots):
-            if attempt in told:
+            if attempt in acknowledged:
                 note = _read_document(self._store, f"{self._folder}/{attempt}{_ACKNOWLEDGED}")
                 unfinished.update(note["refused"])
                 last += note["last"]
@@ -284,7 +284,7 @@ class TaskLog:
         """Return whether the next slot was deleted: a file exists that was made after it."""
         names = self._store.names(self._folder)
         is_followed = any(name.isdecimal() and int(name) > len(self.slots) for name in names)
-        has_acknowledged_others = bool(_told(names) - {slot.attempt for slot in self.slots})
+        has_acknowledged_others = bool(_acknowledged_attempts(names) - {slot.attempt for slot in self.slots})
         # The slot, and those after it, may have been made since it was looked for.
         return (is_followed or has_acknowledged_others) and not self._store.exists(self._path_of_next())
 
@@ -322,7 +322,7 @@ def remove_batch(store: Store, folder: str) -> None:
     store.remove(folder)
 
 
-def _told(names: Sequence[str]) -> set[str]:
+def _acknowledged_attempts(names: Sequence[str]) -> set[str]:
     """Return the attempts with complete acknowledgements, from the names in a task's folder."""
     return {name.removesuffix(_ACKNOWLEDGED) for name in names if name.endswith(_ACKNOWLEDGED)}
 

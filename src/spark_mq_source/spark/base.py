@@ -28,10 +28,10 @@ from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, St
 from spark_mq_source.spark.boundary import called_by_spark
 from spark_mq_source.spark.task_log import log_write, log_written, logged_read
 from spark_mq_source.spark.worker import (
-    check_wanted,
+    check_running,
     connection_of_task,
     freeze_loaded_modules,
-    rows_while_wanted,
+    rows_while_running,
 )
 from spark_mq_source.values.encodings import TypedRead
 
@@ -347,10 +347,10 @@ class _Writer(_FormatWithOptions):
         freeze_loaded_modules()
         attempt, counters, connection = _attempt(self._job_id), Counters(), connection_of_task()
         with working(counters):
-            taken = timed_input(map(without_large_types, rows_while_wanted(iterator, connection)), counters)
+            taken = timed_input(map(without_large_types, rows_while_running(iterator, connection)), counters)
             report = self._format.write(self._options, taken, attempt, counters)
         try:
-            check_wanted(connection)
+            check_running(connection)
         except TaskEndedError:
             # The driver does not receive this report, so it cannot abort it.
             self._format.abort(self._options, [report])

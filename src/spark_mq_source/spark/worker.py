@@ -48,17 +48,17 @@ def _freeze(modules: int) -> None:
     gc.freeze()
 
 
-def rows_while_wanted(batches: Iterator[pa.RecordBatch], connection: int | None) -> Iterator[pa.RecordBatch]:
+def rows_while_running(batches: Iterator[pa.RecordBatch], connection: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the batches, then raise if Spark has ended the task; any thread may iterate.
 
     Raises:
         TaskEndedError: Spark has ended the task.
     """
     yield from batches
-    check_wanted(connection)
+    check_running(connection)
 
 
-def check_wanted(connection: int | None) -> None:
+def check_running(connection: int | None) -> None:
     """Check that Spark still waits for this task.
 
     Args:

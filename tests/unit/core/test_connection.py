@@ -33,13 +33,13 @@ class Lines(SansIOConnection[str, str]):
         return len(data) - len(rest)
 
     def _end_of_stream(self):
-        self._lose(f"the end{self._left_open([1, 2, ''])}{self._unfinished()}")
+        self._raise_lost(f"the end{self._pending_text([1, 2, ''])}{self._unfinished()}")
 
     def _timer(self):
-        return self._silent_since + 1.0
+        return self._last_received + 1.0
 
     def _handle_timer(self, now):
-        self._lose(f"silent for {now - self._silent_since:.0f} s", retryable=False)
+        self._raise_lost(f"silent for {now - self._last_received:.0f} s", retryable=False)
 
 
 @pytest.fixture

@@ -91,14 +91,14 @@ def test_an_attempt_that_is_over_ends_at_once_with_nothing(clock: list[float]):
     ("rows", "max_rows", "wanted"), [(0, None, 5), (0, 4, 4), (0, 5, 5), (0, 6, 5), (4, 5, 1), (5, 5, 0), (6, 5, 0)]
 )
 def test_no_more_is_on_its_way_than_a_read_has_room_for(rows: int, max_rows: int | None, wanted: int):
-    assert Limits(max_rows, None, None).wanted(rows, 5) == wanted
+    assert Limits(max_rows, None, None).request_count(rows, 5) == wanted
 
 
 def test_the_earlier_of_two_limits_ends_a_wait(clock: list[float]):
     limits = Limits(None, 2.0, 1.5)
     assert limits.seconds_left() == 1.5
     clock[0] += 1.0
-    limits.heard()
+    limits.restart_idle_time()
     assert limits.seconds_left() == 1.0
     clock[0] += 1.0
     assert limits.seconds_left() == 0.0
@@ -125,7 +125,7 @@ class Filling(Collector[Messages]):
     def _limits(self, inflow: Messages) -> Limits:
         return Limits(None, None, 0.5)
 
-    def _sorted_out(self, inflow: Messages, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_known(self, inflow: Messages, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
 
     def _close(self, inflow: Messages) -> tuple[Sequence[str], str]:
@@ -134,7 +134,7 @@ class Filling(Collector[Messages]):
     def _may_end_early(self, error: MQSourceError) -> bool:
         return False
 
-    def _know(self, ids: set[str]) -> None:
+    def _add_known(self, ids: set[str]) -> None:
         self.known |= ids
 
 

@@ -12,7 +12,7 @@ from spark_mq_source.core.errors import (
     EncryptedMessageError,
     RemoteProtocolError,
 )
-from spark_mq_source.net.resume import OpenAgainError, ResumingReader
+from spark_mq_source.net.resume import ReopenError, ResumingReader
 
 
 class Numbers(ResumingReader[str, int, object]):
@@ -52,7 +52,7 @@ class Numbers(ResumingReader[str, int, object]):
 
 
 def test_each_number_comes_once_whatever_ends_the_connections():
-    read = Numbers(9, (2, ConnectionLostError("x")), (0, OpenAgainError("moved")), (3, RemoteProtocolError("bits")))
+    read = Numbers(9, (2, ConnectionLostError("x")), (0, ReopenError("moved")), (3, RemoteProtocolError("bits")))
     assert list(read.batches()) == [*range(1, 10), "rest"]
     assert read.opened_at == [0, 2, 2, 5]
     assert read.left == 4

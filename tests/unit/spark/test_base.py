@@ -387,7 +387,7 @@ def test_what_a_task_has_written_that_spark_has_ended_is_aborted(monkeypatch: py
     near, far = socket.socketpair()
     with near, far:
         monkeypatch.setattr(base, "connection_of_task", near.fileno)
-        monkeypatch.setattr(base, "rows_while_wanted", lambda batches, _: batches)
+        monkeypatch.setattr(base, "rows_while_running", lambda batches, _: batches)
         writer = ListDataSource({}).writer(VALUE, False)
         report = writer.write(iter([])).report
         assert ListFormat.ended == []

@@ -22,19 +22,19 @@ from spark_mq_source.core.errors import TaskEndedError
 from spark_mq_source.spark.worker import (
     _freeze,
     _warn_of_no_connection,
-    check_wanted,
+    check_running,
     connection_of_task,
     connection_to_spark,
     freeze_loaded_modules,
     is_called_by_spark,
-    rows_while_wanted,
+    rows_while_running,
 )
 
 BATCH = pa.record_batch({"value": pa.array([b"1", b"2"])})
 
 
 def check() -> None:
-    check_wanted(connection_to_spark())
+    check_running(connection_to_spark())
 
 
 def frame_of(module: str, run_as: str = "") -> Callable[..., None]:
@@ -98,7 +98,7 @@ def test_a_connection_that_was_reset_is_one_too(worker: Worker) -> None:
 
 def test_rows_that_end_with_the_connection_are_not_all(worker: Worker) -> None:
     def task() -> None:
-        batches = rows_while_wanted(iter([BATCH, BATCH]), connection_to_spark())
+        batches = rows_while_running(iter([BATCH, BATCH]), connection_to_spark())
         assert next(batches) is BATCH
         worker.spark.close()
         assert next(batches) is BATCH
@@ -110,7 +110,7 @@ def test_rows_that_end_with_the_connection_are_not_all(worker: Worker) -> None:
 
 
 def test_outside_of_a_worker_nothing_is_asked() -> None:
-    assert list(rows_while_wanted(iter([BATCH]), connection_to_spark())) == [BATCH]
+    assert list(rows_while_running(iter([BATCH]), connection_to_spark())) == [BATCH]
     check()
 
 
@@ -158,7 +158,7 @@ def test_a_task_without_a_connection_is_warned_of_once(
     monkeypatch.setattr(TaskContext, "get", lambda: object() if is_task else None)
     _warn_of_no_connection.cache_clear()
     for _ in range(2):
-        IN_WORKER(lambda: check_wanted(connection_of_task()))
+        IN_WORKER(lambda: check_running(connection_of_task()))
     assert ["counts as complete" in record.message for record in caplog.records] == [True] * is_task
 
 

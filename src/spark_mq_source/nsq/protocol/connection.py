@@ -222,13 +222,13 @@ class NsqConnection(SansIOConnection[Command, Event]):
             if self._identify.tls_v1 and self.state is not ConnectionState.IDENTIFYING:
                 # In TLS 1.3 the peer checks our certificate after our side of the handshake has ended.
                 hint, retryable = "does nsqd want a client certificate (clientCert), or another one?", False
-            self._lose(f"the peer closed the connection while {self.state.value}; {hint}", retryable=retryable)
-        self._lose(f"nsqd closed the connection{self._unfinished()}")
+            self._raise_lost(f"the peer closed the connection while {self.state.value}; {hint}", retryable=retryable)
+        self._raise_lost(f"nsqd closed the connection{self._unfinished()}")
 
     # Time.
 
     def _timer(self) -> float:
-        return self._silent_since + self._interval_seconds * (1 if self._paused else _SILENT_INTERVALS)
+        return self._last_received + self._interval_seconds * (1 if self._paused else _SILENT_INTERVALS)
 
     def _handle_timer(self, now: float) -> None:
         """Detect a dead nsqd by three missing heartbeats. While reading is paused, send NOPs without them.
@@ -237,10 +237,10 @@ class NsqConnection(SansIOConnection[Command, Event]):
         heartbeat interval (nsqd 1.3.0). To pause for longer, send RDY 0 and continue to read.
         """
         if not self._paused:
-            self._lose(f"nsqd was silent for {now - self._silent_since:.0f} s, without heartbeats")
+            self._raise_lost(f"nsqd was silent for {now - self._last_received:.0f} s, without heartbeats")
         if self.state is ConnectionState.CONNECTED:
             self._unsent += encode(Nop())
-        self._silent_since = now
+        self._last_received = now
 
     def _decompress(self, stream: Stream, data: bytes | memoryview) -> None:
         for piece in stream.decompress(data):

@@ -346,10 +346,10 @@ class _Collector(_Task, Collector[_Inflow]):
             return Limits.of_trigger(max_rows, inflow.patience_seconds, options.idle_timeout_ms)
         return Limits.of_drain(max_rows, options.max_seconds, options.idle_timeout_ms)
 
-    def _keeping(self, inflow: _Inflow) -> _Keeper:
+    def _preventing_redelivery(self, inflow: _Inflow) -> _Keeper:
         return _Keeper(inflow)
 
-    def _sorted_out(self, inflow: _Inflow, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_known(self, inflow: _Inflow, batch: pa.RecordBatch) -> pa.RecordBatch:
         return self._without_repeats(inflow.consumer, batch, self._ids_known, self._recent.repeated(inflow.taken))
 
     def _close(self, inflow: _Inflow) -> tuple[Sequence[str], str]:
@@ -359,7 +359,7 @@ class _Collector(_Task, Collector[_Inflow]):
     def _may_end_early(self, error: MQSourceError) -> bool:
         return self._options.run_id is None and isinstance(error, TransportError) and error.retryable
 
-    def _know(self, ids: set[str]) -> None:
+    def _add_known(self, ids: set[str]) -> None:
         self._recent.know(map(str.encode, ids))
 
     def _ids_known(self) -> set[str]:

@@ -90,7 +90,7 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
     def _waiting(self, sources: Sequence[Nsqd]) -> dict[Nsqd, int | None]:
         return fetch_waiting(self._client, self._options, sources)
 
-    def _why_unknown(self, source: Nsqd) -> str:
+    def _unknown_reason(self, source: Nsqd) -> str:
         return self._client.why_no_stats(source)
 
     def _check(self, source: Nsqd) -> None:

@@ -287,7 +287,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
 
     def _timer(self) -> float:
         intervals = 2 if self._pinged or self._connecting else 1
-        return self._silent_since + intervals * self._keep_alive_seconds
+        return self._last_received + intervals * self._keep_alive_seconds
 
     def _handle_timer(self, now: float) -> None:
         """Send a PING after one interval of silence; after the second one the broker is dead.
@@ -296,26 +296,28 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         from closing the connection, though it gets no PONG.
         """
         if self._connecting:
-            self._lose(f"no answer to CONNECT for {now - self._silent_since:.0f} s")
+            self._raise_lost(f"no answer to CONNECT for {now - self._last_received:.0f} s")
         if self._pinged:
-            self._lose(f"the broker was silent for {now - self._silent_since:.0f} s, even to PING{self._still_open()}")
+            self._raise_lost(
+                f"the broker was silent for {now - self._last_received:.0f} s, even to PING{self._open_text()}"
+            )
         self._unsent += encode_command(commands.Ping())
         if self._paused:
-            self._silent_since = now
+            self._last_received = now
         else:
             self._pinged = True
 
-    def _hear(self) -> None:
-        super()._hear()
+    def _note_received(self) -> None:
+        super()._note_received()
         self._pinged = False
 
     def _end_of_stream(self) -> NoReturn:
         if self._connecting:
-            self._lose(
+            self._raise_lost(
                 "the peer closed the connection before it answered CONNECT; is this the binary port of a Pulsar "
                 "broker, the plain one for pulsar:// (6650 unless configured), the TLS one for pulsar+ssl:// (6651)?"
             )
-        self._lose(f"the broker closed the connection{self._still_open()}")
+        self._raise_lost(f"the broker closed the connection{self._open_text()}")
 
     def _take_frames(self, data: memoryview) -> int:
         events, consumers = self._events, self._consumers
@@ -470,9 +472,9 @@ class PulsarConnection(SansIOConnection[Command, Event]):
                 f"{flow}: with {consumer.permits} outstanding the broker's sum of permits would overflow"
             )
 
-    def _still_open(self) -> str:
+    def _open_text(self) -> str:
         """Return what the end of the connection leaves open, for an error."""
-        text = self._left_open(self._requests.values())
+        text = self._pending_text(self._requests.values())
         for count, what in ((len(self._consumers), "consumers"), (len(self._producers), "producers")):
             if count:
                 text += f"{' and' if text else ' while'} {count} {what} were open"

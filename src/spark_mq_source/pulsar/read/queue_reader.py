@@ -647,7 +647,7 @@ class _Collector(Collector[_Inflow]):
         self._counters = counters
         self._known = EntryRanges([*task.duplicates, task.recent])
         # With the entries logged by other attempts at this task.
-        self._know(self._ids_of(log.slots))
+        self._add_known(self._ids_of(log.slots))
         self._messages = 0
         self._slots_counted = 0
         self._messages_taken = 0
@@ -665,7 +665,7 @@ class _Collector(Collector[_Inflow]):
             return Limits.of_trigger(max_rows, TRIGGER_SECONDS, options.idle_timeout_ms)
         return Limits.of_drain(max_rows, options.max_seconds, options.idle_timeout_ms)
 
-    def _sorted_out(self, inflow: _Inflow, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_known(self, inflow: _Inflow, batch: pa.RecordBatch) -> pa.RecordBatch:
         kept = _kept(self._options, batch, self._letters)
         self._messages_taken = _count_messages(kept)
         return kept
@@ -683,7 +683,7 @@ class _Collector(Collector[_Inflow]):
     def _ids_of(self, slots: Sequence[Slot]) -> set[str]:
         return super()._ids_of(slots) if self._task.is_repeatable else set()
 
-    def _know(self, ids: set[str]) -> None:
+    def _add_known(self, ids: set[str]) -> None:
         self._known.add(sorted(map(parse_entry, ids)))
 
     def _rows(self) -> int:

@@ -310,8 +310,8 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
     def _waiting(self, sources: Sequence[QueueSource]) -> dict[QueueSource, int | None]:
         return self._backlogs.fetch(sources)
 
-    def _why_unknown(self, source: QueueSource) -> str:
-        return super()._why_unknown(source) if source.is_stored else "it stores none"
+    def _unknown_reason(self, source: QueueSource) -> str:
+        return super()._unknown_reason(source) if source.is_stored else "it stores none"
 
     def _check(self, source: QueueSource) -> None:
         self._client.fetch_addresses([source.topic_partition])

@@ -32,7 +32,7 @@ from spark_mq_source.core.errors import (
     RequestTimeoutError,
     ServiceNotReadyError,
 )
-from spark_mq_source.net.resume import OpenAgainError, ResumingReader
+from spark_mq_source.net.resume import ReopenError, ResumingReader
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.client import PulsarClient
@@ -303,7 +303,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         msg = f"{consumer.address}: the broker moved the cursor to {cursor}, past {received}"
         if self._moved_at != self._done:
             self._moved_at, self._moved_to = self._done, cursor
-            raise OpenAgainError(msg)
+            raise ReopenError(msg)
         if received != consumer.opened.first or cursor > self._moved_to:
             self._moved_to = max(cursor, self._moved_to)
             raise ServiceNotReadyError(msg)
@@ -319,7 +319,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             return
         if orphan.first is not None:
             self._look_back = Position(*orphan.first)
-            raise OpenAgainError(
+            raise ReopenError(
                 f"reading the message that ends at {orphan.entry_id} again: its chunks were dropped to save memory"
             )
         opened_at = consumer.opened.first
@@ -340,7 +340,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             self._look_back = earliest
         else:
             self._look_back = Position(orphan.ledger_id, max(-1, orphan.entry_id - distance))
-        raise OpenAgainError(
+        raise ReopenError(
             f"looking back to {self._look_back} for the first chunk of the message that ends at {orphan.entry_id}"
         )
 

@@ -214,7 +214,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
         super().received(n, now)
 
     def _end_of_stream(self) -> NoReturn:
-        self._lose(f"the server closed the connection{self._unanswered()}")
+        self._raise_lost(f"the server closed the connection{self._unanswered()}")
 
     def _timer(self) -> float:
         return min(self._next_tick, self._next_heartbeat)
@@ -329,11 +329,11 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
             if self._tick - call.tick <= TICKS_TO_ANSWER:
                 return
             if self._received_tick < call.tick:
-                self._lose(f"the server was silent for {self._request_timeout_ms} ms{self._unanswered()}")
+                self._raise_lost(f"the server was silent for {self._request_timeout_ms} ms{self._unanswered()}")
             del waiting[serial_no]
             if serial_no > 0:
                 self._events.append(Unanswered(serial_no, call.request))
 
     def _unanswered(self) -> str:
         """Return the calls that the end of the connection leaves unanswered, as text for an error."""
-        return self._left_open(call.request for call in self._waiting.values()) + self._unfinished()
+        return self._pending_text(call.request for call in self._waiting.values()) + self._unfinished()

@@ -26,7 +26,7 @@ from spark_mq_source.values.avro.schema import AvroField, AvroType
 from spark_mq_source.values.avro.steps import Code, Step, check_step
 from spark_mq_source.values.avro.types import (
     arrow_type,
-    check_wanted,
+    check_conversion,
     inner_of,
     is_number_union,
     not_null_branches,
@@ -48,9 +48,9 @@ def resolve(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
 
     Raises:
         MisfitError: no value written with one schema can be read with the other.
-        OptionError: see `check_wanted`.
+        OptionError: see `check_conversion`.
     """
-    check_wanted(reader, wanted)
+    check_conversion(reader, wanted)
     step = _read(writer, reader, wanted)
     check_step(step, wanted)
     return step

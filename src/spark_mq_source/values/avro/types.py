@@ -118,7 +118,7 @@ def places_of(names: Sequence[str], wanted: pa.StructType, path: str = "value") 
     return places
 
 
-def check_wanted(type_: AvroType, wanted: pa.DataType, path: str = "value") -> None:
+def check_conversion(type_: AvroType, wanted: pa.DataType, path: str = "value") -> None:
     """Refuse a wanted type that the values of an Avro type cannot become without loss.
 
     Raises:
@@ -126,7 +126,7 @@ def check_wanted(type_: AvroType, wanted: pa.DataType, path: str = "value") -> N
     """
     kind = type_.kind
     if kind == "union" and len(not_null_branches(type_)) == 1:
-        check_wanted(not_null_branches(type_)[0], wanted, path)
+        check_conversion(not_null_branches(type_)[0], wanted, path)
     elif kind == "record" and pa.types.is_struct(wanted):
         _check_fields({field.name: field.type for field in type_.fields}, wanted, path)
     elif (
@@ -137,9 +137,9 @@ def check_wanted(type_: AvroType, wanted: pa.DataType, path: str = "value") -> N
     ):
         _check_fields({f"member{n}": one for n, one in enumerate(not_null_branches(type_))}, wanted, path)
     elif kind == "array" and pa.types.is_list(wanted):
-        check_wanted(inner_of(type_), wanted.value_type, f"{path}[]")
+        check_conversion(inner_of(type_), wanted.value_type, f"{path}[]")
     elif kind == "map" and pa.types.is_map(wanted) and pa.types.is_string(wanted.key_type):
-        check_wanted(inner_of(type_), wanted.item_type, f"{path}{{}}")
+        check_conversion(inner_of(type_), wanted.item_type, f"{path}{{}}")
     elif not _widens(arrow_type(type_, path), wanted):
         raise OptionError(f"{path} cannot be {wanted}: the schema has {arrow_type(type_, path)} there")
 
@@ -147,7 +147,7 @@ def check_wanted(type_: AvroType, wanted: pa.DataType, path: str = "value") -> N
 def _check_fields(types: Mapping[str, AvroType], wanted: pa.StructType, path: str) -> None:
     names = list(types)
     for at, (_, field) in places_of(names, wanted, path).items():
-        check_wanted(types[names[at]], field.type, f"{path}.{field.name}")
+        check_conversion(types[names[at]], field.type, f"{path}.{field.name}")
 
 
 def _widens(type_: pa.DataType, wanted: pa.DataType) -> bool:

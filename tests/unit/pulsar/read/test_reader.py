@@ -11,7 +11,7 @@ import pytest
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import DataLossError, RequestTimeoutError, ServiceNotReadyError
 from spark_mq_source.core.options import READ
-from spark_mq_source.net.resume import OpenAgainError
+from spark_mq_source.net.resume import ReopenError
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -221,7 +221,7 @@ def test_a_start_that_is_not_there(start, message):
     [
         ([Position(5, 1)], None),
         ([Position(5, 2)], None),
-        ([Position(5, 3)], OpenAgainError),
+        ([Position(5, 3)], ReopenError),
         # Once more, as far: it is what the broker does not deliver, if nothing was received; farther may be TTL.
         ([Position(5, 3), Position(5, 3)], None),
         ([Position(5, 3), Position(5, 4)], ServiceNotReadyError),
@@ -247,12 +247,12 @@ def test_a_cursor_that_moves_again_after_something_was_received():
     topic = Topic({5: (1,) * 9})
     made = reader(topic, Position(5, 2), Position(5, 8))
     consumer = Consumer(topic, Position(5, 2), 2)
-    with pytest.raises(OpenAgainError):
+    with pytest.raises(ReopenError):
         made._check_cursor(consumer, Position(5, 2), Position(5, 3))
     with pytest.raises(ServiceNotReadyError, match="moved the cursor to 5:3"):
         made._check_cursor(consumer, Position(5, 2), Position(5, 3))
     made._done = Position(5, 3)
-    with pytest.raises(OpenAgainError):
+    with pytest.raises(ReopenError):
         made._check_cursor(consumer, Position(5, 3), Position(5, 4))
 
 
@@ -316,7 +316,7 @@ def test_how_far_back_the_first_chunk_of_a_message_is_looked_for(opened, orphan,
     if look_back is None:
         made._find_first_chunk(consumer, wanted)
     else:
-        with pytest.raises(OpenAgainError):
+        with pytest.raises(ReopenError):
             made._find_first_chunk(consumer, wanted)
         expected = Position(look_back.ledger, max(-1, look_back.entry))
         assert made._look_back == expected
