@@ -268,7 +268,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         from spark_mq_source.values.encoders import encoded_rows  # noqa: PLC0415 - as above
 
         try:
-            yield from encoded_rows(write, batches)
+            yield from encoded_rows(write, batches, self.columns)
         except UnwritableRowError as error:
             raise error.within(self.name) from error
 

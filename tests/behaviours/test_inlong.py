@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,3 +105,30 @@ def test_a_stream_goes_on_after_whole_messages(mq: Format) -> None:
     query.until(len(numbers))
     query.close()
     assert numbers_of(query.rows) == numbers
+
+
+@every
+def test_rows_are_written_as_messages_that_inlong_knows(mq: Format) -> None:
+    feed = mq.feed(1)
+    value = "struct<groupId:string,streamId:string,dt:timestamp,data:struct<n:int,name:string>>"
+    schema = schema_of(f"value {value}")
+    moment = datetime.datetime(2024, 2, 29, 1, 2, tzinfo=datetime.timezone.utc)
+    rows = [
+        {"value": {"groupId": "g", "streamId": f"s{n % 2}", "dt": moment, "data": {"n": n, "name": f"row {n}"}}}
+        for n in range(100)
+    ]
+    batches = [pa.RecordBatch.from_pylist(some, schema=schema) for some in (rows[:60], rows[60:])]
+    write_batches(mq, {**feed.target, "valueFormat": "inlong"}, schema, [batches])
+    if isinstance(feed, TubeMQFeed):
+        feed.wait_until_flushed()
+    found = mq.read(feed.topic, COLUMNS, **INLONG).to_pylist()
+    assert numbers_of(found) == [*range(100)]
+    assert {(row["groupId"], row["dt"]) for row in found} == {("g", moment)}
+    properties = mq.door.columns.properties
+    raw = mq.read(feed.topic, f"{properties} map<string,string>").to_pylist()
+    marks = {"version": "2", "msgEnType": "2", "inlongGroupId": "g", "inlongStreamId": "s0"}
+    assert marks in [dict(row[properties]) for row in raw]
+    assert numbers_of(mq.read(feed.topic, COLUMNS, **INLONG, inlongStreams="s1").to_pylist()) == [*range(1, 100, 2)]
+    if isinstance(feed, TubeMQFeed):
+        types = mq.read(feed.topic, "message_type string, message_time timestamp", filters="s1").to_pylist()
+        assert types == [{"message_type": "s1", "message_time": moment}] * 50

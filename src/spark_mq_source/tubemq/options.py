@@ -142,7 +142,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         "waitForTopic": " Only with `assignment=client`; with `server`, see `assignmentTimeout`.",
         "minRowsPerTrigger": " Counted in the index, before filters.",
         "deadLetterTopic": " Its attributes contain the origin and the reason; `waitForDisk` applies to it as well.",
-        "valueFormat": " `inlong`: one row for each record of InLong's messages, see [InLong](../tubemq/inlong.md).",
+        "valueFormat": " `inlong`: InLong's messages, with one row for each record, see [InLong](../tubemq/inlong.md).",
         "inlongStreams": " They are the message types of InLong's messages, so the broker filters by them unless "
         "`filters` is set.",
     }

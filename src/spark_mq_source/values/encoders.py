@@ -25,6 +25,8 @@ from spark_mq_source.values.encodings import PRIMITIVES, Encoding, TypedWrite, i
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from spark_mq_source.core.columns import ColumnTable
+
 _OF_STRUCTS: Final = ("json", "avro", "protobuf")
 
 
@@ -86,6 +88,10 @@ def encoder_for(encoding: Encoding, type_: pa.DataType, column: str = VALUE) -> 
     if encoding.name == "json":
         return _json_encoder(encoding, type_, column)
     encode: ValueEncoder
+    if encoding.is_packed:
+        from spark_mq_source.values.inlong.encode import InlongEncoder  # noqa: PLC0415 - as above
+
+        return InlongEncoder(encoding, type_, column).encode
     if encoding.name == "protobuf":
         from spark_mq_source.values.protobuf.encode import encode_protobuf  # noqa: PLC0415 - as above
 
@@ -125,6 +131,7 @@ class BatchEncoder:
     Args:
         write: the encodings, with definitions.
         columns: the schema of the batches.
+        table: the columns of the format; only encoding needs it.
 
     Raises:
         OptionError: a column does not fit its encoding.
@@ -136,8 +143,9 @@ class BatchEncoder:
         ['{"a":1}', None]
     """
 
-    def __init__(self, write: TypedWrite, columns: pa.Schema) -> None:
+    def __init__(self, write: TypedWrite, columns: pa.Schema, table: ColumnTable | None = None) -> None:
         self._write = write
+        self._table = table
         self._encoders: Mapping[str, ValueEncoder] = {
             side: encoder_for(encoding, columns.field(side).type, side)
             for side, encoding in write.encodings.items()
@@ -159,6 +167,10 @@ class BatchEncoder:
             except UnwritableRowError as error:
                 shown = self._write.encodings[name]
                 raise error.within(f"writing column {name} as {shown and shown.name}") from error
+        if self._write.value is not None and self._write.value.is_packed and self._table is not None:
+            from spark_mq_source.values.inlong.encode import message_columns  # noqa: PLC0415 - as above
+
+            columns = message_columns(batch.column(VALUE), self._table) | columns
         if self._write.is_inline:
             columns[VALUE] = _pairs(columns.pop(KEY).cast(pa.binary()), columns[VALUE].cast(pa.binary()))
         elif self._write.is_pair:
@@ -182,7 +194,9 @@ def _lengths(values: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(offsets), pa.py_buffer(numbers)])
 
 
-def encoded_rows(write: TypedWrite | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def encoded_rows(
+    write: TypedWrite | None, batches: Iterator[pa.RecordBatch], table: ColumnTable | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield the batches with encoded columns.
 
     Raises:
@@ -195,5 +209,5 @@ def encoded_rows(write: TypedWrite | None, batches: Iterator[pa.RecordBatch]) ->
     encoder = None
     for batch in batches:
         if encoder is None:
-            encoder = BatchEncoder(write, batch.schema)
+            encoder = BatchEncoder(write, batch.schema, table)
         yield encoder.encode(batch)

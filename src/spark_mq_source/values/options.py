@@ -168,11 +168,11 @@ def typed_write_of(options: TypedOptions, *, registers: bool = False) -> TypedWr
     Raises:
         ValueError: a definition is not text.
     """
-    value = encoding_of(options.value_format, options.value_schema, options.value_message)
+    value = options.finished(encoding_of(options.value_format, options.value_schema, options.value_message))
     key = key_encoding_of(options)
     if value is None and key is None:
         return None
-    if value is not None and options.value_schema is None:
+    if value is not None and options.value_schema is None and not value.is_packed:
         value = replace(value, has_schema=registers)
     if value is not None and not registers:
         value = replace(value, text_times=not is_avro_definition(value.definition))

@@ -18,6 +18,8 @@ import pytest
 from brokers.cache import artifact_with_dependencies
 from spark_mq_source.core.sql_types import arrow_type_of_ddl
 from spark_mq_source.values._loops_python import BadPayloadError
+from spark_mq_source.values.encoders import encoder_for
+from spark_mq_source.values.encodings import Encoding, type_of
 from spark_mq_source.values.inlong.fields import RecordDocuments, StreamLayout
 from spark_mq_source.values.inlong.messages import records_of
 from spark_mq_source.values.inlong.texts import Delimiters, join_texts, split_csv, split_kv
@@ -146,6 +148,33 @@ def test_messages_that_we_build_have_the_same_records_for_inlongs_classes(java: 
     ours = [parsed_by_us(payload) for payload in payloads]
     assert None not in ours
     assert parsed_by_java(java, payloads) == ours
+
+
+def test_rows_that_we_write_have_the_same_records_for_inlongs_classes(java: JavaProgram) -> None:
+    rng = random.Random(SEED)
+    rows = [
+        {
+            "groupId": random_text(rng),
+            "streamId": random_text(rng),
+            "dt": rng.randrange(10**15),
+            "attributes": [(f"k{n}", random_text(rng)) for n in range(rng.randrange(4))],
+            "data": rng.randbytes(rng.randrange(200)),
+        }
+        for _ in range(MESSAGES)
+    ]
+    encoding = Encoding("inlong")
+    values = pa.array(rows, type_of(encoding))
+    payloads = encoder_for(encoding, values.type)(values).to_pylist()
+    assert parsed_by_java(java, payloads) == [
+        {
+            json.dumps(
+                {**{name: row[name] for name in ("groupId", "streamId")}, "dt": str(row["dt"] // 1000)}
+                | dict(row["attributes"]),
+                sort_keys=True,
+            ): [text_of(row["data"])]
+        }
+        for row in rows
+    ]
 
 
 def test_a_damaged_message_is_refused_or_has_the_records_that_java_finds(java: JavaProgram) -> None:

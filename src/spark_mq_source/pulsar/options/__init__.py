@@ -144,8 +144,8 @@ class PulsarOptions(
         "valueFormat": " `auto`: the topic's registered schema; a read decodes each message by its own version, a "
         "write encodes all rows by the newest one when it is planned. Or one of the "
         f"single values of Pulsar's schemas: {', '.join(f'`{name}`' for name in PRIMITIVES)}. With any but `raw`, "
-        "`auto` and `inlong`, a write registers the schema. Or `inlong`: one row for each record of InLong's messages, "
-        "see [InLong](../tubemq/inlong.md).",
+        "`auto` and `inlong`, a write registers the schema. Or `inlong`: InLong's messages, with one row for each "
+        "record, see [InLong](../tubemq/inlong.md).",
     }
     parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {
         "deadLetterTopic": lambda text: parse_topic(parse_text(text)),

@@ -153,7 +153,7 @@ def schema_of_write(write: TypedWrite, properties: Sequence[tuple[str, str]] = (
 
 
 def _schema(encoding: Encoding | None, properties: Sequence[tuple[str, str]] = ()) -> Schema:
-    if encoding is None:
+    if encoding is None or encoding.is_packed:
         return Schema("BYTES", b"", SchemaType.NONE)
     if encoding.name == "protobuf":
         return _schema_of_native_protobuf(encoding, properties)

@@ -42,7 +42,7 @@ class InlongOptions(TypedOptions):
     )
     inlong_fields: str | None = option(
         "Fields of a record, with `valueFormat=inlong`: columns as in Spark's `from_json` (`a int, b string`). The "
-        "column `data` is then a struct of them.",
+        "column `data` is then a struct of them. A write takes them from the struct.",
         default=None,
         default_text="`data` is binary",
         scope=EVERYWHERE,
@@ -85,9 +85,7 @@ class InlongOptions(TypedOptions):
         if self.value_format != INLONG:
             yield from (f"{self.name_of(name)} needs valueFormat=inlong" for name in ours)
             return
-        if scope == WRITE:
-            yield "valueFormat=inlong is for reading"
-        if self.inlong_fields is None:
+        if self.inlong_fields is None and scope != WRITE:
             rest = [name for name in ours if name not in ("inlong_streams", "inlong_fields")]
             yield from (f"{self.name_of(name)} needs inlongFields" for name in rest)
         special = self.layout.delimiters.special
