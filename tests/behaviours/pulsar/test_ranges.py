@@ -14,7 +14,7 @@ from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.read.reader import PulsarRange
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, chunk, metadata
-from tests.behaviours.pulsar.streams import trimmed
+from tests.behaviours.pulsar.streams import numbered, publish, trimmed
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once, read_tasks
 
 ROW = f"value binary, {MESSAGE_ID}"
@@ -227,6 +227,16 @@ def test_min_partitions_split_a_topic_without_changing_it(
         assert len(tasks) >= wanted
     assert [tasks[n].end for n in range(len(tasks) - 1)] == [task.start for task in tasks[1:]]
     assert read_tasks(pulsar_format.options(topic, **options), tasks).column("value").to_pylist() == values
+
+
+def test_a_range_that_ends_behind_the_last_entry_of_a_ledger_can_be_split(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    entries = publish(pulsar_format.broker, topic, numbered(3))
+    pulsar_format.broker.admin.unload(topic)
+    publish(pulsar_format.broker, topic, ["later"])
+    behind = Position(entries[-1].ledger, entries[-1].entry + 9)
+    table = pulsar_format.read(topic, "value string", endingOffsets=json_of(topic, behind), minPartitions=12)
+    assert table.column("value").to_pylist() == numbered(3)
 
 
 def test_a_start_whose_ledger_is_gone_cannot_be_told_from_a_loss(pulsar_format: PulsarFormat):

@@ -472,7 +472,7 @@ class StreamRead:
             self._subscribe_before(world, cluster, names)
             if world.dice("failover").random() < 0.3:
                 options |= {"subscriptionType": "failover", "priorityLevel": "1", "consumerName": "q"}
-        options |= self._options()
+        options |= self._options(cluster, names)
         arrange(world, cluster, names, plan.faults)
         query = Query(
             FORMAT,
@@ -491,8 +491,9 @@ class StreamRead:
         check_nothing_leaks(world, cluster)
         return outcome
 
-    def _options(self) -> Mapping[str, str]:
+    def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
         """More options of the query."""
+        del cluster, names
         return {}
 
     @staticmethod
@@ -684,7 +685,7 @@ class StreamTrimmed(StreamRead):
         found = list(common_faults(dice, streams=8, processes=("executor-0", "executor-1"), seconds=seconds))
         return [*found, *cluster_faults(dice, kinds=("unload", "unload", "kill_broker"), partitions=3, seconds=seconds)]
 
-    def _options(self) -> Mapping[str, str]:
+    def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
         return {
             "startingOffsets": "earliest",
             "maxEntriesPerTrigger": here().dice("trimmed").choice(("1", "2", "3", "5")),
@@ -739,7 +740,7 @@ class Termination(StreamRead):
         kinds = ("unload", "kill_broker", "roll_over", *(["trim"] if self._subscription else []))
         return [*found, *cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)]
 
-    def _options(self) -> Mapping[str, str]:
+    def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
         return {"endAtTermination": "true"}
 
     def _publish(self, world: World, cluster: Cluster, plan: Plan, dice: Random) -> None:
@@ -785,6 +786,42 @@ class Termination(StreamRead):
         log = query.checkpoint
         if not (self._begins_at_latest and not log.offsets) and not self._is_complete(cluster, query, fails=fails):
             raise ViolationError(f"it has ended before all was read; offsets {log.offsets[-1:]}")
+        self._check_batches(cluster, query, fails=fails)
+
+
+class ToAnEnd(Termination):
+    """A query with `endingOffsets`, after which messages come all the same."""
+
+    def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
+        dice = here().dice("ends")
+        self._ends = {}
+        for name in names:
+            ledger, entry = cluster.storage[name].last
+            self._ends[name] = Position(ledger, max(0, entry + dice.choice((0, 0, 1, 4))))
+        ends = json.dumps({name: asdict(at) for name, at in self._ends.items()})
+        return {"startingOffsets": "earliest", "endingOffsets": ends}
+
+    def _publish(self, world: World, cluster: Cluster, plan: Plan, dice: Random) -> None:
+        StreamRead._publish(self, world, cluster, plan, dice)
+        for name in self._ends:
+            for n in range(6):
+
+                def publish(name: str = name, n: int = n) -> None:
+                    cluster.publish(name, [self._value_of(f"end-{n}")], sequence_id=5000 + n)
+
+                world.after(self._publishes_until - world.now + 0.1 * n, publish)
+
+    def _check_end(self, cluster: Cluster, query: Query, *, fails: bool) -> None:
+        """Check that all batches have the true rows, and that they reach the ends, if there were any, and no further.
+
+        Raises:
+            ViolationError: one does not.
+        """
+        for name, end in _logged_ends(query).items():
+            stop = self._ends[name]
+            left = [row for row in oracle.rows_of(cluster, name) if end < oracle.row_position(row) <= stop]
+            if end > stop or left:
+                raise ViolationError(f"{name}: it has ended at {end}, which is not {stop}, before {left}")
         self._check_batches(cluster, query, fails=fails)
 
 
@@ -1399,6 +1436,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     "stream_removal": StreamRead(subscription=False, removal=True),
     "stream_subscription": StreamRead(subscription=True, removal=False),
     "stream_trimmed": StreamTrimmed(subscription=False, removal=False),
+    "stream_to_an_end": ToAnEnd(subscription=False, removal=False),
+    "stream_to_an_end_subscription": ToAnEnd(subscription=True, removal=False),
     "termination": Termination(subscription=False, removal=False),
     "termination_subscription": Termination(subscription=True, removal=False),
     "write_at_least_once": Write("at-least-once"),

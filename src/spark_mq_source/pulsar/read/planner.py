@@ -20,6 +20,7 @@ from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPart
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.limits import Limiter
 from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
+from spark_mq_source.pulsar.read.stops import stored_ends
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class _Planner:
         bounds = self._client.fetch_bounds(partitions)
         starts = resolve_positions(self._client, "starting", options.starting_at, partitions)
         ends = resolve_positions(self._client, "ending", options.ending_at, partitions)
+        ends |= stored_ends(self._client, {tp: at for tp, at in ends.items() if EARLIEST < at < bounds[tp].last})
         check_not_past_the_end(self._client, options, starts, bounds)
         after, until = self._publish_time_bounds(partitions)
         ranges = [

@@ -16,11 +16,23 @@ LATE_MS: Final = 60_000
 """Time after `endingTimestamp` in which messages from before it may still arrive, from slow producers."""
 
 
+def stored_ends(client: PulsarClient, ends: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+    """Return the ends, moved back to the last entry of a closed ledger that has fewer entries.
+
+    Otherwise a range that is split could have a piece behind its ledger, whose start would look like lost data.
+
+    Raises:
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    stored = client.fetch_stored(ends)
+    return {tp: stored[tp] if stored[tp] < Position(at.ledger, at.entry, 0) else at for tp, at in ends.items()}
+
+
 class Stops:
     """The stops of a query, found out once for each topic-partition.
 
-    A position is known at once. That of a time is known when a later message is there, or a minute after the time by
-    this machine's clock; until then every message that is there is before the time.
+    That of a position is known once there are later messages. That of a time is known when a later message is there,
+    or a minute after the time by this machine's clock; until then every message that is there is before the time.
 
     Args:
         client: looks up times; its owner closes it.
@@ -55,6 +67,7 @@ class Stops:
         if not self.are_set:
             return dict(ends)
         times: dict[TopicPartition, int] = {}
+        positions: dict[TopicPartition, Position] = {}
         for tp, end in ends.items():
             wanted = self._options.ending_at(str(tp))
             if wanted is None:
@@ -64,13 +77,17 @@ class Stops:
                     times[tp] = wanted
             elif isinstance(wanted, Position) and tp not in self._found:
                 check_stop(f"pulsar-native: {tp}", begins.get(tp, EARLIEST), wanted)
-                self._found[tp] = wanted
+                positions[tp] = wanted
+        # Until there are later messages, the ledger of the position may go on.
+        passed = {tp: at for tp, at in positions.items() if at < ends[tp]}
+        self._found |= {tp: at for tp, at in positions.items() if at == ends[tp]} | stored_ends(self._client, passed)
         past = {tp for tp, at_ms in times.items() if self._is_past(at_ms)}
         for tp, at in self._client.fetch_positions_at(times).items():
             self._looked[tp] = ends[tp]
             if at < ends[tp] or tp in past:
                 self._found[tp] = at
-        return {tp: max(begins.get(tp, EARLIEST), min(end, self._found.get(tp, end))) for tp, end in ends.items()}
+        stops = positions | self._found
+        return {tp: max(begins.get(tp, EARLIEST), min(end, stops.get(tp, end))) for tp, end in ends.items()}
 
     def are_reached(self, positions: Mapping[TopicPartition, Position]) -> bool:
         """Return whether a query that has read to these positions has nothing more to read."""
