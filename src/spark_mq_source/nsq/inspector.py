@@ -50,7 +50,7 @@ def keep_existing(options: NsqOptions, tasks: Sequence[NsqRange]) -> list[NsqRan
         if stats is None:
             raise TopicNotFoundError(
                 f"{where}: {nsqd.name} does not report whether it has the channel "
-                f"({client.why_no_stats(nsqd)}); {remedy}"
+                f"({client.missing_stats_reason(nsqd)}); {remedy}"
             )
     has_it = {nsqd for nsqd, stats in found.items() if stats is not None and stats.exists}
     kept = [task for task in tasks if task.nsqd in has_it]
@@ -158,7 +158,7 @@ class NsqInspector:
         for nsqd in nsqds:
             channels = (found[nsqd] or {}).get(self._topic)
             if not channels and not self._options.create_channel:
-                why = self._client.why_no_stats(nsqd) if channels is None else "has no channel"
+                why = self._client.missing_stats_reason(nsqd) if channels is None else "has no channel"
                 raise OptionError(
                     f"nsq topic {self._topic}, nsqd {nsqd.name}: {why}: the first channel of a topic takes the "
                     f"messages waiting in it; set createChannel=true (-o createChannel=true) to accept that"
@@ -174,7 +174,7 @@ class NsqInspector:
     def _all_topics(self) -> Iterator[Mapping[str, object]]:
         nsqds = self._client.fetch_writable(None)
         found = {nsqd: self._client.fetch_channels(nsqd) for nsqd in nsqds}
-        reasons = [f"{nsqd.name}: {self._client.why_no_stats(nsqd)}" for nsqd in nsqds if found[nsqd] is None]
+        reasons = [f"{nsqd.name}: {self._client.missing_stats_reason(nsqd)}" for nsqd in nsqds if found[nsqd] is None]
         if reasons:
             raise TransportError(f"nsq: cannot list all topics: {'; '.join(reasons)}; name a topic")
         known = [topics for topics in found.values() if topics]

@@ -353,16 +353,16 @@ class NsqBroker:
 
     # -- callbacks, in the broker's thread
 
-    def wake_soon(self) -> None:
+    def start_timer(self) -> None:
         """Start the timer for timeouts and deferred messages."""
         if self._wake is None:
-            self._wake = asyncio.get_running_loop().call_later(_WAKE_INTERVAL_S, self._woken)
+            self._wake = asyncio.get_running_loop().call_later(_WAKE_INTERVAL_S, self._on_timer)
 
-    def _woken(self) -> None:
+    def _on_timer(self) -> None:
         self._wake = None
         self.broker.wake(time.monotonic())
         if any(c.is_waiting for topic in self.broker.topics.values() for c in topic.channels.values()):
-            self.wake_soon()
+            self.start_timer()
 
     async def _listen(self) -> None:
         self._listeners = listeners = _Listeners(self._host)

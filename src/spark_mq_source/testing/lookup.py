@@ -105,7 +105,7 @@ class Registry:
                 node.topics.pop(topic, None)
             return self._channels.pop(topic, None) is not None
 
-    def bury(self, topic: str, address: str) -> None:
+    def add_tombstone(self, topic: str, address: str) -> None:
         """Add a tombstone for the topic on the broker with this HTTP address."""
         with self._lock:
             for node in self._nodes:
@@ -154,7 +154,7 @@ class LookupHttp:
             ("GET", "/lookup"): self._lookup,
             ("POST", "/topic/create"): lambda request: registry.add(_need_name(request, "topic"), None),
             ("POST", "/topic/delete"): self._delete_topic,
-            ("POST", "/topic/tombstone"): lambda request: registry.bury(
+            ("POST", "/topic/tombstone"): lambda request: registry.add_tombstone(
                 _need(request, "topic"), _need(request, "node")
             ),
             ("POST", "/channel/create"): lambda request: registry.add(

@@ -95,7 +95,7 @@ class NsqdHttp:
             if not 0 <= defer_ms <= settings.max_req_timeout_ms:
                 raise HttpError(400, "INVALID_DEFER")
         topic.publish([request.body], defer_ms / 1000, time.monotonic(), time.time_ns())
-        self._server.wake_soon()
+        self._server.start_timer()
         return "OK"
 
     def _mpub(self, request: Request) -> str:

@@ -73,7 +73,7 @@ class Server(Protocol):
     connections: dict[Connection, None]
     tls_context: ssl.SSLContext | None
 
-    def wake_soon(self) -> None:
+    def start_timer(self) -> None:
         """Start the timer for timeouts and deferred messages."""
 
 
@@ -145,13 +145,13 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Continue sending."""
         self._blocked_since_s = None
-        self._go_on()
+        self._resume_delivery()
 
     def _next_turn(self) -> None:
         self._turn_bytes = 0
-        self._go_on()
+        self._resume_delivery()
 
-    def _go_on(self) -> None:
+    def _resume_delivery(self) -> None:
         if self.channel is not None:
             self.channel.pump(time.monotonic())
 
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
         self._turn_bytes += len(data)
         if self._turn_bytes >= _TURN_BYTES:
             asyncio.get_running_loop().call_soon(self._next_turn)
-        self.server.wake_soon()
+        self.server.start_timer()
 
     def close(self) -> None:
         """Close the connection after sending written data."""
@@ -286,9 +286,9 @@ class Connection(asyncio.Protocol):
             self._heartbeat.cancel()
         if self._heartbeat_interval_ms > 0:
             loop = asyncio.get_running_loop()
-            self._heartbeat = loop.call_later(self._heartbeat_interval_ms / 1000, self._beat)
+            self._heartbeat = loop.call_later(self._heartbeat_interval_ms / 1000, self._send_heartbeat)
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         now_s = time.monotonic()
         interval_s = self._heartbeat_interval_ms / 1000
         if self._blocked_since_s is not None and now_s - self._blocked_since_s > interval_s:
@@ -367,17 +367,17 @@ class Connection(asyncio.Protocol):
         if self.state != _INIT:
             raise _FatalError("E_INVALID cannot IDENTIFY in current state")
         body, end = self._body(data, start, "IDENTIFY")
-        wishes = _identify_wishes(body)
-        self._take_wishes(wishes)
+        given = _parse_identify(body)
+        self._negotiate(given)
         self._start_heartbeats()
-        if not wishes["feature_negotiation"]:
+        if not given["feature_negotiation"]:
             self._answer(b"OK")
             return end
         settings = self.server.settings
-        tls = self.server.tls_context is not None and wishes["tls_v1"]
-        deflate = settings.deflate and wishes["deflate"]
-        snappy = settings.snappy and wishes["snappy"]
-        level = wishes["deflate_level"] if deflate and wishes["deflate_level"] > 0 else 6
+        tls = self.server.tls_context is not None and given["tls_v1"]
+        deflate = settings.deflate and given["deflate"]
+        snappy = settings.snappy and given["snappy"]
+        level = given["deflate_level"] if deflate and given["deflate_level"] > 0 else 6
         level = min(level, settings.max_deflate_level)
         if deflate and snappy:
             raise _FatalError("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
@@ -411,27 +411,29 @@ class Connection(asyncio.Protocol):
             return len(data)
         return end
 
-    def _take_wishes(self, wishes: Mapping[str, Any]) -> None:
+    def _negotiate(self, given: Mapping[str, Any]) -> None:
         settings = self.server.settings
-        self.client_id, self.hostname = wishes["client_id"], wishes["hostname"]
-        self.user_agent = wishes["user_agent"]
-        self.topology_region, self.topology_zone = wishes["topology_region"], wishes["topology_zone"]
-        self._heartbeat_interval_ms = _wish(
-            "heartbeat interval", wishes, 1000, settings.max_heartbeat_interval_ms, self._heartbeat_interval_ms, off=0
+        self.client_id, self.hostname = given["client_id"], given["hostname"]
+        self.user_agent = given["user_agent"]
+        self.topology_region, self.topology_zone = given["topology_region"], given["topology_zone"]
+        self._heartbeat_interval_ms = _setting(
+            "heartbeat interval", given, 1000, settings.max_heartbeat_interval_ms, self._heartbeat_interval_ms, off=0
         )
         least_ms, most_ms = settings.min_output_buffer_timeout_ms, settings.max_output_buffer_timeout_ms
-        self._output_buffer_timeout_ms = _wish(
-            "output buffer timeout", wishes, least_ms, most_ms, self._output_buffer_timeout_ms, off=0
+        self._output_buffer_timeout_ms = _setting(
+            "output buffer timeout", given, least_ms, most_ms, self._output_buffer_timeout_ms, off=0
         )
         most_bytes = settings.max_output_buffer_size
-        self._output_buffer_size = _wish("output buffer size", wishes, 64, most_bytes, self._output_buffer_size, off=1)
+        self._output_buffer_size = _setting(
+            "output buffer size", given, 64, most_bytes, self._output_buffer_size, off=1
+        )
         if self._output_buffer_size == 1:
             self._output_buffer_timeout_ms = 0
-        if not 0 <= wishes["sample_rate"] <= 99:
-            raise _FatalError(f"E_BAD_BODY IDENTIFY sample rate ({wishes['sample_rate']}) is invalid")
-        self.sample_rate = wishes["sample_rate"]
+        if not 0 <= given["sample_rate"] <= 99:
+            raise _FatalError(f"E_BAD_BODY IDENTIFY sample rate ({given['sample_rate']}) is invalid")
+        self.sample_rate = given["sample_rate"]
         most_ms = settings.max_msg_timeout_ms
-        self._msg_timeout_ms = _wish("msg timeout", wishes, 1000, most_ms, self._msg_timeout_ms)
+        self._msg_timeout_ms = _setting("msg timeout", given, 1000, most_ms, self._msg_timeout_ms)
 
     def _upgrade_to(self, stream: Stream) -> None:
         self._send_answers()
@@ -483,7 +485,7 @@ class Connection(asyncio.Protocol):
         if self.server.settings.authorize is None:
             raise _FatalError("E_AUTH_DISABLED AUTH disabled")
         self._secret = body.decode(errors="replace")
-        client = self._ask_for_authorization()
+        client = self._request_authorization()
         if client is None:
             raise _FatalError("E_AUTH_FAILED AUTH failed")
         if not client.authorizations:
@@ -499,7 +501,7 @@ class Connection(asyncio.Protocol):
         )
         return end
 
-    def _ask_for_authorization(self) -> AuthorizedClient | None:
+    def _request_authorization(self) -> AuthorizedClient | None:
         authorize = self.server.settings.authorize
         assert authorize is not None  # noqa: S101 - checked by the callers
         host = self.remote_address.rpartition(":")[0]
@@ -521,7 +523,7 @@ class Connection(asyncio.Protocol):
             return
         if self.authorized is None:
             raise _FatalError(f"E_AUTH_FIRST AUTH required before {command}")
-        if time.monotonic() >= self._authorized_until_s and self._ask_for_authorization() is None:
+        if time.monotonic() >= self._authorized_until_s and self._request_authorization() is None:
             raise _FatalError("E_AUTH_FAILED AUTH failed")
         permission = "subscribe" if channel else "publish"
         for allowed in self.authorized.authorizations:
@@ -589,7 +591,7 @@ class Connection(asyncio.Protocol):
         channel.requeue(self, ident, delay_ms / 1000, time.monotonic())
         self.requeue_count += 1
         self.server.broker.needs_pump(channel)
-        self.server.wake_soon()
+        self.server.start_timer()
 
     def _touch(self, parameters: Sequence[bytes]) -> None:
         self._subscribed("TOUCH")
@@ -655,7 +657,7 @@ class Connection(asyncio.Protocol):
         now_s = time.monotonic()
         self.server.broker.topic(topic, now_s).publish(bodies, defer_s, now_s, time.time_ns())
         if defer_s:
-            self.server.wake_soon()
+            self.server.start_timer()
         self.published[topic] = self.published.get(topic, 0) + len(bodies)
         self._answer(b"OK")
 
@@ -795,9 +797,9 @@ def _message_id(raw: bytes) -> bytes:
     return raw
 
 
-def _identify_wishes(body: bytes) -> dict[str, Any]:
+def _parse_identify(body: bytes) -> dict[str, Any]:
     """Return the fields of an IDENTIFY, empty values for missing ones; names are case-insensitive as in Go's JSON."""
-    wishes: dict[str, Any] = {name: kind() for name, kind in _IDENTIFY_FIELDS.items()}
+    given: dict[str, Any] = {name: kind() for name, kind in _IDENTIFY_FIELDS.items()}
     try:
         document = json.loads(body)
     except ValueError:
@@ -810,13 +812,15 @@ def _identify_wishes(body: bytes) -> dict[str, Any]:
             continue
         if type(value) is not kind:
             raise _FatalError("E_BAD_BODY IDENTIFY failed to decode JSON body")
-        wishes[key.lower()] = value
-    return wishes
+        given[key.lower()] = value
+    return given
 
 
-def _wish(what: str, wishes: Mapping[str, Any], least: int, most: int, default: int, *, off: int | None = None) -> int:
+def _setting(
+    what: str, given: Mapping[str, Any], least: int, most: int, default: int, *, off: int | None = None
+) -> int:
     """Return a client's setting: `default` for 0, `off` for -1."""
-    wished: int = wishes[what.replace(" ", "_")]
+    wished: int = given[what.replace(" ", "_")]
     if wished == 0:
         return default
     if wished == -1 and off is not None:

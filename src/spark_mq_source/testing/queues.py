@@ -47,7 +47,7 @@ def message_id(frame: bytes) -> bytes:
     return frame[_ID]
 
 
-def _delivered_again(frame: bytes) -> bytes:
+def _with_next_attempt(frame: bytes) -> bytes:
     attempts = (int.from_bytes(frame[_ATTEMPTS], "big") + 1) & 0xFFFF  # wraps around as in nsqd
     return frame[:16] + attempts.to_bytes(2, "big") + frame[18:]
 
@@ -397,7 +397,7 @@ class Channel:
 
     def requeue(self, consumer: Consumer, ident: bytes, delay_s: float, now_s: float) -> None:
         """Requeue a message, which must be in flight at the consumer."""
-        frame = _delivered_again(consumer.in_flight.take(ident))
+        frame = _with_next_attempt(consumer.in_flight.take(ident))
         self.requeue_count += 1
         if delay_s:
             self._defer(frame, now_s + delay_s)
@@ -429,7 +429,7 @@ class Channel:
         for holder in self._holders:
             back += holder.take_expired(now_s)
         self.timeout_count += len(back)
-        frames = [_delivered_again(frame) for frame in back]
+        frames = [_with_next_attempt(frame) for frame in back]
         while self._deferred and self._deferred[0][0] <= now_s:
             frames.append(heappop(self._deferred)[2])
         self.queue.put(frames, now_s)
@@ -446,7 +446,7 @@ class Channel:
 
     def settle(self, now_s: float) -> None:
         """Restart cleanly: queue messages in flight or deferred again, and remove the subscribers."""
-        back = [_delivered_again(frame) for holder in self._holders for frame in holder.take_all()]
+        back = [_with_next_attempt(frame) for holder in self._holders for frame in holder.take_all()]
         self.queue.close(back + [frame for _, _, frame in self._deferred], now_s)
         self._forget()
 

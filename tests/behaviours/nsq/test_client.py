@@ -129,9 +129,9 @@ def test_an_nsqd_that_one_user_cannot_ask_is_asked_for_the_next(
         client(nsqdTcpAddresses="h", tls="true", trustCerts=path) for path in ("/secret/theirs.pem", tls_material.ca)
     )
     assert theirs.fetch_stats(nsqd, "t", "c") is None
-    assert "/secret/theirs.pem" in theirs.why_no_stats(nsqd)
+    assert "/secret/theirs.pem" in theirs.missing_stats_reason(nsqd)
     assert ours.fetch_stats(nsqd, "t", "c") == ChannelStats(exists=False, depth=3)
-    assert ours.why_no_stats(nsqd) == ""
+    assert ours.missing_stats_reason(nsqd) == ""
 
 
 @pytest.mark.parametrize(

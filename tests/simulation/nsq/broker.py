@@ -281,7 +281,7 @@ class Nsqd:
 
     # -- what its parts call
 
-    def wake_soon(self) -> None:
+    def start_timer(self) -> None:
         """See `testing.protocol.Server`."""
         if not self._scans:
             self._scans = True
@@ -293,7 +293,7 @@ class Nsqd:
             return
         self.broker.wake(self.cluster.world.now)
         if any(c.is_waiting for topic in self.broker.topics.values() for c in topic.channels.values()):
-            self.wake_soon()
+            self.start_timer()
 
 
 class _Recording(Broker):

@@ -156,7 +156,7 @@ class NsqClient:
         """
         found = dict(self._given())
         channels: set[str] = set()
-        answers = self._ask_lookupds(f"/lookup?{urlencode({'topic': topic})}")
+        answers = self._get_lookupds(f"/lookup?{urlencode({'topic': topic})}")
         for url, answer in answers:
             for producer in _objects(answer, "producers", url):
                 nsqd = self._nsqd_of(producer, url)
@@ -172,7 +172,7 @@ class NsqClient:
             MQSourceError: no nsqlookupd answered, or an answer was invalid.
         """
         found = dict(self._given())
-        for url, answer in self._ask_lookupds("/nodes"):
+        for url, answer in self._get_lookupds("/nodes"):
             for producer in _objects(answer, "producers", url):
                 if _is_tombstoned(producer, topic):
                     continue
@@ -184,7 +184,7 @@ class NsqClient:
         """Return the statistics of a channel; None if the HTTP interface does not answer."""
         # All channels: if the channel is missing, nsqd 1.3.0 omits the topic too.
         wanted = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
-        answer = self._ask_nsqd(nsqd, f"/stats?{urlencode(wanted)}")
+        answer = self._http_get(nsqd, f"/stats?{urlencode(wanted)}")
         if not isinstance(answer, dict):
             return None
         # Under "data" in nsqd before 1.0.
@@ -208,13 +208,13 @@ class NsqClient:
     def fetch_channels(self, nsqd: Nsqd, topic: str = "") -> dict[str, list[str]] | None:
         """Return the channels of one or each topic of an nsqd; None if the HTTP interface does not answer."""
         wanted = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
-        answer = self._ask_nsqd(nsqd, f"/stats?{urlencode(wanted)}")
+        answer = self._http_get(nsqd, f"/stats?{urlencode(wanted)}")
         if not isinstance(answer, dict):
             return None
         topics = answer.get("data", answer).get("topics") or ()
         return {one["topic_name"]: [each["channel_name"] for each in one.get("channels") or ()] for one in topics}
 
-    def why_no_stats(self, nsqd: Nsqd) -> str:
+    def missing_stats_reason(self, nsqd: Nsqd) -> str:
         """Return the reason why `fetch_stats` returned None; empty if unknown."""
         return _unreachable_reasons.get((nsqd.http_url or "", self._tls), "")
 
@@ -223,14 +223,14 @@ class NsqClient:
         options = self._options
         message_bytes, body_bytes = options.max_message_bytes, options.max_body_bytes
         if message_bytes is None:
-            message_bytes = _number(self._ask_nsqd(nsqd, "/config/max_msg_size"), DEFAULT_MAX_MESSAGE_BYTES)
+            message_bytes = _number(self._http_get(nsqd, "/config/max_msg_size"), DEFAULT_MAX_MESSAGE_BYTES)
         if body_bytes is None:
-            body_bytes = _number(self._ask_nsqd(nsqd, "/config/max_body_size"), DEFAULT_MAX_BODY_BYTES)
+            body_bytes = _number(self._http_get(nsqd, "/config/max_body_size"), DEFAULT_MAX_BODY_BYTES)
         return Limits(message_bytes, body_bytes)
 
     def fetch_max_defer_ms(self, nsqd: Nsqd) -> int:
         """Return the longest deferral of a message, reported by nsqd, else nsqd's default."""
-        nanoseconds = _number(self._ask_nsqd(nsqd, "/config/max_req_timeout"), DEFAULT_MAX_DEFER_MS * _NANOSECONDS_A_MS)
+        nanoseconds = _number(self._http_get(nsqd, "/config/max_req_timeout"), DEFAULT_MAX_DEFER_MS * _NANOSECONDS_A_MS)
         return nanoseconds // _NANOSECONDS_A_MS
 
     # -- addresses
@@ -243,7 +243,7 @@ class NsqClient:
             if https:
                 yield name, Nsqd(name, *reached, https[index])
             else:
-                # The next port, as with nsqd's defaults (4150 and 4151); `_ask_nsqd` verifies it.
+                # The next port, as with nsqd's defaults (4150 and 4151); `_http_get` verifies it.
                 yield name, Nsqd(name, *reached, f"http://{_address(reached[0], reached[1] + 1)}")
 
     def _nsqd_of(self, producer: Mapping[str, object], url: str) -> Nsqd:
@@ -255,11 +255,11 @@ class NsqClient:
 
     def _reached(self, host: str, port: int) -> tuple[str, int]:
         whole = self._mapped.get(_address(host, port))
-        return parse_address(whole or self._mapped.get(host, _bare(host)), port)
+        return parse_address(whole or self._mapped.get(host, _bracketed(host)), port)
 
     # -- requests
 
-    def _ask_lookupds(self, path: str) -> Sequence[tuple[str, Mapping[str, object]]]:
+    def _get_lookupds(self, path: str) -> Sequence[tuple[str, Mapping[str, object]]]:
         """Return the answers of all nsqlookupd that gave one; an empty sequence if none knows the topic."""
         urls = self._options.nsqlookupd_http_addresses
         if not urls:
@@ -270,9 +270,9 @@ class NsqClient:
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         # A new one also has a short timeout, unless it is the only one.
         seconds = deadline.remaining_seconds() if len(urls) == 1 else min(deadline.remaining_seconds(), 2.0)
-        answered, failures = self._ask_all(fresh, path, seconds)
+        answered, failures = self._get_all(fresh, path, seconds)
         if not answered and (failures or not fresh) and not deadline.expired:
-            answered, failures = self._ask_all(urls, path, deadline.remaining_seconds())
+            answered, failures = self._get_all(urls, path, deadline.remaining_seconds())
         if not answered and failures:
             url, error = failures[0]
             raise error.within(f"nsq: asking nsqlookupd {url}") from error
@@ -280,7 +280,7 @@ class NsqClient:
             logger.warning("nsqlookupd %s did not answer, the others did: %s", url, error)
         return [(url, answer) for url, answer in answered if answer is not None]
 
-    def _ask_all(
+    def _get_all(
         self, urls: Sequence[str], path: str, timeout_seconds: float
     ) -> tuple[list[tuple[str, Mapping[str, object] | None]], list[tuple[str, MQSourceError]]]:
         if not urls:
@@ -319,7 +319,7 @@ class NsqClient:
                 _unreachable_until.pop((url, self._tls), None)
         return [(url, answer) for url, answer in answers if not isinstance(answer, MQSourceError)], failures
 
-    def _ask_nsqd(self, nsqd: Nsqd, path: str) -> object:
+    def _http_get(self, nsqd: Nsqd, path: str) -> object:
         """Return an answer of nsqd's HTTP interface; None without one."""
         url = nsqd.http_url
         if url is None or _unreachable_until.get((url, self._tls), 0.0) > time.monotonic():
@@ -358,10 +358,10 @@ class NsqClient:
 
 
 def _address(host: str, port: int) -> str:
-    return f"{_bare(host)}:{port}"
+    return f"{_bracketed(host)}:{port}"
 
 
-def _bare(host: str) -> str:
+def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 

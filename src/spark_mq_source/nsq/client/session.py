@@ -326,10 +326,10 @@ class Session:
                 # A socket that has just failed may still hold nsqd's reason: the driver's thread reads and reports it.
                 if self._driver.closed or not isinstance(error, TransportError):
                     self._waiting.remove(answer)
-                    answer.set_exception(self._of_an_earlier_one(error))
+                    answer.set_exception(self._unknown_outcome(error))
         return answer
 
-    def _of_an_earlier_one(self, error: MQSourceError) -> MQSourceError:
+    def _unknown_outcome(self, error: MQSourceError) -> MQSourceError:
         """Return the error for a command after the one that nsqd refused: its outcome is unknown."""
         if not isinstance(error, BrokerError):
             return error
@@ -368,7 +368,7 @@ class Session:
         # nsqd's refusal is for the oldest pending command.
         for answer in waiting:
             answer.set_exception(error)
-            error = self._of_an_earlier_one(error)
+            error = self._unknown_outcome(error)
 
 
 def identify_of(options: NsqOptions) -> commands.Identify:

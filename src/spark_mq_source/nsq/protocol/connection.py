@@ -307,7 +307,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
         elif self.state is ConnectionState.CONNECTED:
             self._events.append(response)
         elif self.state is ConnectionState.UPGRADING and isinstance(response, Ok):
-            self._go_on()
+            self._continue_handshake()
         else:
             raise RemoteProtocolError(f"nsqd sent {type(response).__name__} while {self.state.value}")
 
@@ -320,9 +320,9 @@ class NsqConnection(SansIOConnection[Command, Event]):
                 )
             self.state = ConnectionState.STARTING_TLS
         else:
-            self._go_on()
+            self._continue_handshake()
 
-    def _go_on(self) -> None:
+    def _continue_handshake(self) -> None:
         """Continue after IDENTIFY, or after the OK of an upgrade."""
         wanted, agreed = self._identify, self.identified
         if self._stream is not None:

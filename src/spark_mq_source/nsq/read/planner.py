@@ -118,7 +118,7 @@ def _no_channel(
         except MQSourceError as error:
             raise error.within(f"{where}: looking for the channel on {nsqd.name}") from error
         # It accepts a connection without TLS, and refuses its first command (nsqd 1.3.0).
-        if not options.tls and _TLS_REQUIRED in client.why_no_stats(nsqd):
+        if not options.tls and _TLS_REQUIRED in client.missing_stats_reason(nsqd):
             raise BrokerError(
                 f"{where}: looking for the channel on {nsqd.name}: this nsqd requires TLS: set tls=true",
                 code_name=_TLS_REQUIRED,
@@ -126,7 +126,7 @@ def _no_channel(
     if not unknown:
         why = f"{', '.join(nsqd.name for nsqd in stats)} has no such channel"
     else:
-        why = f"no HTTP interface says whether the channel exists ({client.why_no_stats(unknown[0])})"
+        why = f"no HTTP interface says whether the channel exists ({client.missing_stats_reason(unknown[0])})"
     return TopicNotFoundError(
         f"{where}: {why}; set createChannel=true to create it: the first channel of a topic gets what waits in the "
         f"topic, any other what is published from then on"

@@ -219,7 +219,7 @@ class _Task:
                 consumer = session.subscribe(self._options.topic or "", self._options.channel or "")
             yield consumer
 
-    def _barrier(self, consumer: Consumer) -> bytes:
+    def _close_consumer(self, consumer: Consumer) -> bytes:
         """Close the consumer; return the ids of the messages that were finished too late."""
         with waiting(self._counters):
             refused = consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
@@ -244,10 +244,10 @@ class _Task:
             MQSourceError: nsqd did not accept a dead letter.
         """
         attempts = memoryview(batch.column("attempts").buffers()[1]).cast("i")[: batch.num_rows]
-        came_again = max(attempts, default=0) > 1
-        if not came_again and not repeated:
+        is_redelivered = max(attempts, default=0) > 1
+        if not is_redelivered and not repeated:
             return batch
-        limit, seen = self._options.max_attempts, known() if came_again else set()
+        limit, seen = self._options.max_attempts, known() if is_redelivered else set()
         kept = array("i")
         for row, id_ in enumerate(batch.column("message_id").to_pylist()):
             if row in repeated or id_ in seen:
@@ -296,7 +296,7 @@ class _Drain(_Task):
         with self._subscribed() as consumer:
             inflow = _Inflow(consumer, options, self._task, schema, self._counters)
             try:
-                with _Keeper(inflow):
+                with _TimeoutExtender(inflow):
                     for batch in drained(inflow, self._limits(inflow, is_peek=is_peek), is_peek=is_peek):
                         repeated = seen.repeated(inflow.taken) if is_peek else set()
                         rows = _without(batch, repeated)
@@ -314,7 +314,7 @@ class _Drain(_Task):
             finally:
                 inflow.put_back()
                 if not consumer.session.closed:
-                    self._barrier(consumer)
+                    self._close_consumer(consumer)
 
     def _limits(self, inflow: _Inflow, *, is_peek: bool) -> Limits:
         max_rows = self._task.max_rows
@@ -333,7 +333,7 @@ class _Collector(_Task, Collector[_Inflow]):
         self._known = set(task.duplicates)
         self._slots_known = 0
         # With the messages logged by other attempts at this task.
-        self._recent = RecentIds(task.recent.encode(), (id_.encode() for id_ in self._ids_known()))
+        self._recent = RecentIds(task.recent.encode(), (id_.encode() for id_ in self._known_ids()))
 
     @contextmanager
     def _open(self) -> Iterator[_Inflow]:
@@ -346,14 +346,14 @@ class _Collector(_Task, Collector[_Inflow]):
             return Limits.of_trigger(max_rows, inflow.patience_seconds, options.idle_timeout_ms)
         return Limits.of_drain(max_rows, options.max_seconds, options.idle_timeout_ms)
 
-    def _preventing_redelivery(self, inflow: _Inflow) -> _Keeper:
-        return _Keeper(inflow)
+    def _preventing_redelivery(self, inflow: _Inflow) -> _TimeoutExtender:
+        return _TimeoutExtender(inflow)
 
     def _without_known(self, inflow: _Inflow, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return self._without_repeats(inflow.consumer, batch, self._ids_known, self._recent.repeated(inflow.taken))
+        return self._without_repeats(inflow.consumer, batch, self._known_ids, self._recent.repeated(inflow.taken))
 
     def _close(self, inflow: _Inflow) -> tuple[Sequence[str], str]:
-        refused = self._barrier(inflow.consumer)
+        refused = self._close_consumer(inflow.consumer)
         return list(map(bytes.decode, split_ids(refused))), self._recent.last.decode()
 
     def _may_end_early(self, error: MQSourceError) -> bool:
@@ -362,7 +362,7 @@ class _Collector(_Task, Collector[_Inflow]):
     def _add_known(self, ids: set[str]) -> None:
         self._recent.know(map(str.encode, ids))
 
-    def _ids_known(self) -> set[str]:
+    def _known_ids(self) -> set[str]:
         self._known |= self._ids_of(self._log.slots[self._slots_known :])
         self._slots_known = len(self._log.slots)
         return self._known
@@ -418,7 +418,7 @@ class _Projection:
             raise
 
 
-class _Keeper:
+class _TimeoutExtender:
     """Extends the timeout of all messages held here (TOUCH), as long as the context lasts.
 
     nsqd 1.3.0 allows this up to `-max-msg-timeout` after the delivery, 15 min by default.
@@ -434,7 +434,7 @@ class _Keeper:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nsq touch", daemon=True)
 
-    def __enter__(self) -> _Keeper:
+    def __enter__(self) -> _TimeoutExtender:
         self._thread.start()
         return self
 

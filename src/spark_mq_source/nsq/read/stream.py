@@ -78,7 +78,7 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
 
     def _sources(self) -> Sequence[Nsqd]:
         nsqds = self._find_nsqds()
-        self._hold(nsqds)
+        self._keep_channel(nsqds)
         return nsqds
 
     def _sources_now(self) -> Sequence[Nsqd]:
@@ -91,7 +91,7 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
         return fetch_waiting(self._client, self._options, sources)
 
     def _unknown_reason(self, source: Nsqd) -> str:
-        return self._client.why_no_stats(source)
+        return self._client.missing_stats_reason(source)
 
     def _check(self, source: Nsqd) -> None:
         self._client.open_session(source).close()
@@ -102,7 +102,7 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
     def _merged(self, recent: str, last: str) -> str:
         return (recent + last)[-RECENT_IDS * MESSAGE_ID_BYTES :]
 
-    def _hold(self, nsqds: Sequence[Nsqd]) -> None:
+    def _keep_channel(self, nsqds: Sequence[Nsqd]) -> None:
         """Prevent nsqd from deleting an ephemeral channel, with its waiting messages, between two triggers."""
         topic, channel = self._options.topic or "", self._options.channel or ""
         if not channel.endswith(EPHEMERAL):

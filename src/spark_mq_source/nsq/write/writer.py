@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_REST_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 1.0
 """Time for which an nsqd is not used after a failed connection."""
 
 
@@ -71,14 +71,14 @@ class _Target:
         self.pending: deque[_Pending] = deque()
         self.pending_bytes = 0
         self.last_progress = 0.0
-        self.rests_until = 0.0
+        self.paused_until = 0.0
 
     def rest(self) -> None:
         """Close the connection and pause this nsqd; its pending commands must have been removed before."""
         if self.session is not None:
             self.session.close()
             self.session = None
-        self.rests_until = time.monotonic() + _REST_SECONDS
+        self.paused_until = time.monotonic() + _PAUSE_SECONDS
 
 
 class NsqWriter:
@@ -243,7 +243,7 @@ class NsqWriter:
         while True:
             seen = self._answers
             for target in self._targets:
-                self._harvest(target)
+                self._handle_answers(target)
             while self._unplaced and self._place(self._unplaced[0]):
                 self._unplaced.popleft()
             if not self._unplaced and is_reached():
@@ -255,7 +255,7 @@ class NsqWriter:
     def _has_answers_beyond(self, seen: int) -> bool:
         return self._answers != seen
 
-    def _harvest(self, target: _Target) -> None:
+    def _handle_answers(self, target: _Target) -> None:
         """Handle the answers of an nsqd.
 
         Raises:
@@ -294,7 +294,7 @@ class NsqWriter:
             # A single entry may exceed the limit, or it could never be sent.
             if target.pending and target.pending_bytes + entry.size > room:
                 continue
-            if target.rests_until > time.monotonic() or not self._open(target, entry):
+            if target.paused_until > time.monotonic() or not self._open(target, entry):
                 continue
             assert target.session is not None  # noqa: S101 - for mypy: it is open now
             if not target.pending:
@@ -355,8 +355,8 @@ class NsqWriter:
                 target.session.close()
                 return 0.0
             left = min(left, patient)
-        resting = [target.rests_until - now for target in self._targets if target.rests_until > now]
-        return max(0.0, min([left, *resting]))
+        pauses = [target.paused_until - now for target in self._targets if target.paused_until > now]
+        return max(0.0, min([left, *pauses]))
 
     @staticmethod
     def _in_context(entry: _Pending, error: MQSourceError) -> MQSourceError:

@@ -61,5 +61,7 @@ def test_a_message_is_given_up_when_it_comes_more_often_than_it_may(limit: int) 
 @pytest.mark.parametrize("refused", [0, 1, 3])
 def test_a_task_tells_what_was_finished_too_late(refused: int) -> None:
     ids = [f"{n:016x}" for n in range(refused)]
-    collector = SimpleNamespace(_barrier=lambda _: "".join(ids).encode(), _recent=SimpleNamespace(last=b"f" * 16))
+    collector = SimpleNamespace(
+        _close_consumer=lambda _: "".join(ids).encode(), _recent=SimpleNamespace(last=b"f" * 16)
+    )
     assert _Collector._close(collector, SimpleNamespace(consumer=None)) == (ids, "f" * 16)
