@@ -102,7 +102,7 @@ class TopicPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedOffsets:
+class OffsetOption:
     """The parsed value of an option: one offset for all topic-partitions, or offsets by topic and topic-partition.
 
     Attributes:
@@ -143,7 +143,7 @@ def _parse_offset(value: object) -> int:
     return value
 
 
-def parse_offsets(text: str) -> WantedOffsets:
+def parse_offsets(text: str) -> OffsetOption:
     """Parse ``earliest``, ``latest`` or JSON (see the module's docstring).
 
     Raises:
@@ -157,11 +157,11 @@ def parse_offsets(text: str) -> WantedOffsets:
     """
     if not text.lstrip().startswith("{"):
         if text.lower() in ("earliest", "latest"):
-            return WantedOffsets(everywhere=_parse_offset(text))
+            return OffsetOption(everywhere=_parse_offset(text))
         raise ValueError("expected earliest, latest or a JSON object that begins with {")
     document = load_json_object(text)
     if type(document.get("version")) is int and "positions" in document:
-        return WantedOffsets(partitions=decode_offsets(document).positions)
+        return OffsetOption(partitions=decode_offsets(document).positions)
     if not document:
         raise ValueError("an empty JSON object names no topic")
     topics: dict[str, int] = {}
@@ -174,7 +174,7 @@ def parse_offsets(text: str) -> WantedOffsets:
                 topics[parse_topic(name)] = _parse_offset(value)
         except ValueError as error:
             raise ValueError(f'"{name}": {error}') from None
-    return WantedOffsets(topics=topics, partitions=partitions)
+    return OffsetOption(topics=topics, partitions=partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from spark_mq_source.core.shared_options import (
     parse_one_of,
 )
 from spark_mq_source.core.user_functions import parse_function
-from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
+from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, OffsetOption, parse_offsets, parse_topic
 from spark_mq_source.values.inlong.options import InlongOptions
 from spark_mq_source.values.options import DEFINED, INLONG, RAW
 
@@ -212,7 +212,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         default_text="derived from topics and filters",
         parse=_parse_group,
     )
-    starting_offsets: WantedOffsets | None = option(
+    starting_offsets: OffsetOption | None = option(
         'Offsets to start at: `earliest`, or JSON by topic or partition, `{"flights": "earliest", "1:weather:0": '
         "2800}`, with a partition as `brokerId:topic:partition`. An offset is a multiple of 28, and the partitions of "
         "one store share its offsets. A stream uses this only if it has no checkpoint; with `assignment=server` only "
@@ -221,7 +221,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         default_text="`earliest`; `latest` in a stream",
         parse=parse_offsets,
     )
-    ending_offsets: WantedOffsets | None = option(
+    ending_offsets: OffsetOption | None = option(
         "Offsets to end at, exclusive: `latest` (as of planning), or JSON as for `startingOffsets`. A stream with "
         "`assignment=client` never reads past them, and then ends: with an error that "
         "`spark_mq_source.spark.progress.await_end` does not raise; it has no `latest`.",

@@ -251,11 +251,11 @@ def test_a_member_that_chooses_for_itself_is_remembered_and_registers_again(
 ) -> None:
     client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
     with client.join_v2(group, [topic]) as chooser:
-        chooser.beat()
+        chooser.send_heartbeat()
         client.masters.ask(c.CloseConsumer(chooser.client_id, group))
         assert len(chooser.fetch_topics().partitions()) == 3
         client.masters.ask(c.CloseConsumer(chooser.client_id, group))
-        chooser.beat()
+        chooser.send_heartbeat()
         assert len(chooser.fetch_topics().partitions()) == 3
 
 

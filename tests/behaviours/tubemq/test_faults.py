@@ -135,7 +135,7 @@ def test_a_task_that_waits_for_the_disk_loses_nothing_to_a_killed_broker(
         for writer in (hasty, unlucky):
             writer.write(batch)
         hasty.flush()
-        unlucky._wait_until(lambda: not any(lane.pending_rows for lane in unlucky._lanes.values()))
+        unlucky._wait_until(lambda: not any(target.pending_rows for target in unlucky._targets.values()))
         faulty.cluster.broker(2).kill()
         with pytest.raises(ConnectionLostError, match="ended before 500 acknowledged rows"):
             unlucky.flush()
@@ -273,7 +273,7 @@ def test_the_leading_master_is_killed_while_a_stream_a_writer_and_members_are_at
         # Who is asked for something only now is no member of the new master's yet.
         patience = Deadline.after_ms(60_000)
         assert len(retrying(chooser.fetch_topics, deadline=patience).partitions()) == 3
-        retrying(producer.beat, deadline=patience)
+        retrying(producer.send_heartbeat, deadline=patience)
         assert len(producer.meta.partitions(topic)) == 3
         producer.close()
     cluster.start_server(leader)

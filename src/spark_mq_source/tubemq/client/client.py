@@ -23,7 +23,7 @@ T = TypeVar("T")
 IDLE_SECONDS: Final = 60.0
 """Idle time after which a connection is closed when another one is opened."""
 
-FIRST_REST_SECONDS, MAX_REST_SECONDS = 1.0, 30.0
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
 """Time for which a failed broker is set aside: at first, and at most."""
 
 
@@ -32,26 +32,26 @@ class BrokerHealth:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._resting: dict[Broker, tuple[float, float]] = {}
+        self._paused: dict[Broker, tuple[float, float]] = {}
 
     def failed(self, broker: Broker) -> None:
         """Set a broker aside."""
         now = time.monotonic()
         with self._lock:
-            until, seconds = self._resting.get(broker, (0.0, 0.0))
+            until, seconds = self._paused.get(broker, (0.0, 0.0))
             if now >= until:
                 # Many calls fail at once with a broker: they count as one failure.
-                seconds = min(max(FIRST_REST_SECONDS, 2 * seconds), MAX_REST_SECONDS)
-                self._resting[broker] = now + seconds, seconds
+                seconds = min(max(MIN_PAUSE_SECONDS, 2 * seconds), MAX_PAUSE_SECONDS)
+                self._paused[broker] = now + seconds, seconds
 
     def works(self, broker: Broker) -> None:
         """End the time for which a broker is set aside, if it is."""
         with self._lock:
-            self._resting.pop(broker, None)
+            self._paused.pop(broker, None)
 
     def is_set_aside(self, broker: Broker) -> bool:
         """Return whether a broker failed and should not be tried again yet."""
-        return time.monotonic() < self._resting.get(broker, (0.0, 0.0))[0]
+        return time.monotonic() < self._paused.get(broker, (0.0, 0.0))[0]
 
 
 class TubeMQClient:
@@ -145,7 +145,7 @@ class TubeMQClient:
         Raises:
             MQSourceError: no answer in time, or a refusal.
         """
-        return self._asked_as_producer().meta.brokers
+        return self._registered_producer().meta.brokers
 
     def join(
         self,
@@ -231,9 +231,9 @@ class TubeMQClient:
         return Deadline.after_ms(self._options.operation_timeout_ms)
 
     def _renew_authorization(self) -> None:
-        self._asked_as_producer()  # the answer contains a visit token
+        self._registered_producer()  # the answer contains a visit token
 
-    def _asked_as_producer(self) -> ProducerMember:
+    def _registered_producer(self) -> ProducerMember:
         """Register and unregister a producer without topics, for the data that any client may get."""
         producer = ProducerMember(self.masters, ())
         retrying(producer.register, deadline=self._deadline())

@@ -117,7 +117,7 @@ class _Member:
         """
         raise NotImplementedError
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """Send one heartbeat; register again if the master has dropped this member.
 
         Raises:
@@ -128,7 +128,7 @@ class _Member:
     def leave(self) -> None:
         """Unregister; ignore errors."""
         try:
-            self._masters.ask(self._farewell())
+            self._masters.ask(self._close_request())
         except MQSourceError as error:
             logger.debug("%s is not unregistered: %s", self.client_id, error)
 
@@ -140,7 +140,7 @@ class _Member:
             self._thread.join()
         self.leave()
 
-    def _farewell(self) -> MasterRequest:
+    def _close_request(self) -> MasterRequest:
         raise NotImplementedError
 
     def _ask(self, request: MasterRequest, kind: type[AnswerT], what: str) -> AnswerT:
@@ -166,7 +166,7 @@ class _Member:
             if self._closing.is_set():
                 return
             try:
-                self.beat()
+                self.send_heartbeat()
             except MQSourceError as error:
                 if _refuses_for_good(error):
                     self.error = error
@@ -265,7 +265,7 @@ class GroupMember(_Member):
             )
         )
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """See `_Member`; report the finished rebalance event, and fetch the next."""
         done = self._done[0] if self._done else None
         gave_up = self._gave_up
@@ -295,7 +295,7 @@ class GroupMember(_Member):
     def _subscribed(self) -> tuple[str, ...]:
         return tuple(sorted(partition.subscribed(self.client_id, self._group) for partition in self.assignment))
 
-    def _farewell(self) -> MasterRequest:
+    def _close_request(self) -> MasterRequest:
         return commands.CloseConsumer(self.client_id, self._group)
 
     def _answer_events(self) -> None:
@@ -366,7 +366,7 @@ class ClientBalancedMember(_Member):
             )
         )
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """See `_Member`."""
         request = commands.ConsumerHeartbeatV2(self.client_id, self._group)
         self._ask(request, commands.ConsumerHeartbeatV2Response, f"heartbeat of group {self._group}")
@@ -388,7 +388,7 @@ class ClientBalancedMember(_Member):
             )
         return meta
 
-    def _farewell(self) -> MasterRequest:
+    def _close_request(self) -> MasterRequest:
         return commands.CloseConsumer(self.client_id, self._group)
 
 
@@ -430,7 +430,7 @@ class ProducerMember(_Member):
             MQSourceError: no answer, or a refusal.
         """
         self._topics = tuple(dict.fromkeys((*self._topics, *topics)))
-        self.beat()
+        self.send_heartbeat()
         missing = [topic for topic in self._topics if not self.meta.partitions(topic)]
         if missing:
             raise TopicNotFoundError(
@@ -444,7 +444,7 @@ class ProducerMember(_Member):
         self._take_config(response.appd_config)
         self.meta = _meta_of(response.broker_infos, self.meta.topics)
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """See `_Member`; take the current locations of topics from the answer."""
         request = commands.ProducerHeartbeat(self.client_id, self._topics, self._masters.local_address())
         try:
@@ -461,7 +461,7 @@ class ProducerMember(_Member):
         if config is not None and config.max_msg_size is not None:
             self.max_message_bytes = config.max_msg_size
 
-    def _farewell(self) -> MasterRequest:
+    def _close_request(self) -> MasterRequest:
         return commands.CloseProducer(self.client_id)
 
 

@@ -33,7 +33,7 @@ class Registered(NamedTuple):
     response: RegisterPartitionResponse
 
 
-def register_anywhere(
+def register_in_any_group(
     client: TubeMQClient, options: TubeMQOptions, partition: BrokerPartition, offset: int, *, priority: int
 ) -> Registered:
     """Register a partition at an offset, in the first of our groups in which it is free.

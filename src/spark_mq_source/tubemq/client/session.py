@@ -37,12 +37,12 @@ from spark_mq_source.tubemq.protocol.connection import (
     MAX_SERIAL_NO,
     Answer,
     Call,
+    CallTimedOut,
     Event,
     NotAuthorized,
     PartitionLost,
-    Sends,
+    SendBatch,
     TubeMQConnection,
-    Unanswered,
 )
 from spark_mq_source.tubemq.protocol.error_codes import (
     CERTIFICATE_FAILURE,
@@ -152,7 +152,7 @@ class Receipts(Protocol):
         """Handle the outcomes of messages, in the order of the answers."""
 
 
-class _Pack(NamedTuple):
+class _Pending(NamedTuple):
     """Messages that were sent together.
 
     Attributes:
@@ -193,7 +193,7 @@ class Session:
         self._timeout_ms = options.request_timeout_ms
         self._authorization = authorization
         self._is_master = broker is None
-        self._waiting: dict[int, _Waiter | _Pack] = {}
+        self._waiting: dict[int, _Waiter | _Pending] = {}
         self._consumers: dict[tuple[str, str, str, int], PartitionConsumer] = {}
         connection = TubeMQConnection(
             broker=broker,
@@ -245,11 +245,11 @@ class Session:
         """
         self.last_used = time.monotonic()
         calls = [(_next_serial_no(), send) for send in sends]
-        pack = _Pack(dict(calls), receipts)
+        pack = _Pending(dict(calls), receipts)
         waiting = self._waiting
         waiting.update(dict.fromkeys(pack.sends, pack))
         try:
-            self._driver.send(Sends(calls))
+            self._driver.send(SendBatch(calls))
         except MQSourceError as error:
             # The driver's thread may have reported some already.
             untold = [send for serial_no, send in calls if waiting.pop(serial_no, None) is not None]
@@ -287,11 +287,11 @@ class Session:
             if type(event) is Answer:
                 serial_no, _, response = event
                 waiter = waiting.pop(serial_no, None)
-                if type(waiter) is _Pack:
+                if type(waiter) is _Pending:
                     told.setdefault(waiter.receipts, []).append((waiter.sends.pop(serial_no), response))
                 elif type(waiter) is _Waiter:
                     self._settle(waiter, response)
-            elif type(event) is Unanswered:
+            elif type(event) is CallTimedOut:
                 self._fail(event.serial_no, self._unanswered(event.request), told)
             elif type(event) is PartitionLost:
                 self._lose_partition(event)
@@ -302,7 +302,7 @@ class Session:
 
     def _fail(self, serial_no: int, error: MQSourceError, told: dict[Receipts, list[Receipt]]) -> None:
         waiter = self._waiting.pop(serial_no, None)
-        if type(waiter) is _Pack:
+        if type(waiter) is _Pending:
             told.setdefault(waiter.receipts, []).append((waiter.sends.pop(serial_no), error))
         elif type(waiter) is _Waiter:
             waiter.answer.set_exception(error)
@@ -319,11 +319,11 @@ class Session:
             waiter.answer.set_result(response)
         elif response.err_code == CERTIFICATE_FAILURE and not self._is_master and not waiter.renewed:
             waiter.renewed = True
-            self._in_background(partial(self._call_again, waiter))
+            self._in_background(partial(self._retry_call, waiter))
         else:
             waiter.answer.set_exception(error_for_code(response.err_code, response.err_msg, self.address))
 
-    def _call_again(self, waiter: _Waiter) -> None:
+    def _retry_call(self, waiter: _Waiter) -> None:
         """Repeat a call with a new visit token: a token is valid for 16 minutes, and a task may start later."""
         try:
             self._authorization.renew(getattr(waiter.request, "auth_info", None))

@@ -56,7 +56,7 @@ class Call(NamedTuple):
     request: Request
 
 
-class Sends(NamedTuple):
+class SendBatch(NamedTuple):
     """Messages that are sent together, by serial number."""
 
     calls: Sequence[tuple[int, SendMessage]]
@@ -70,7 +70,7 @@ class Answer(NamedTuple):
     response: Response
 
 
-class Unanswered(NamedTuple):
+class CallTimedOut(NamedTuple):
     """A call without an answer in time, on a connection that works: the server has dropped it."""
 
     serial_no: int
@@ -96,7 +96,7 @@ class NotAuthorized(NamedTuple):
     shown: AuthorizedInfo | None
 
 
-Event: TypeAlias = Answer | Unanswered | PartitionLost | NotAuthorized
+Event: TypeAlias = Answer | CallTimedOut | PartitionLost | NotAuthorized
 """The events of `TubeMQConnection.events_received`."""
 
 
@@ -122,7 +122,7 @@ class _Waiting(NamedTuple):
     tick: int
 
 
-class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
+class TubeMQConnection(SansIOConnection[Call | SendBatch, Event]):
     """One connection.
 
     Args:
@@ -179,14 +179,14 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
 
     # Output.
 
-    def send(self, command: Call | Sends) -> None:
+    def send(self, command: Call | SendBatch) -> None:
         """Queue a call, or several messages together.
 
         Raises:
             LocalProtocolError: the connection is closed, the serial number is in use or invalid, or the request does
                 not fit the protocol; nothing is queued then.
         """
-        calls: Sequence[tuple[int, Request]] = command.calls if isinstance(command, Sends) else (command,)
+        calls: Sequence[tuple[int, Request]] = command.calls if isinstance(command, SendBatch) else (command,)
         waiting, tick = self._waiting, self._tick
         for serial_no, request in calls:
             if self.state is ConnectionState.CLOSED:
@@ -196,7 +196,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
                     f"{type(request).__name__} has the serial number {serial_no}, which is in use or invalid"
                 )
         timeout_ms = self._request_timeout_ms
-        if isinstance(command, Sends):
+        if isinstance(command, SendBatch):
             self._unsent += b"".join([encode_send(number, send, timeout_ms) for number, send in command.calls])
         else:
             self._unsent += encode_request(command.serial_no, command.request, timeout_ms=timeout_ms)
@@ -332,7 +332,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
                 self._raise_lost(f"the server was silent for {self._request_timeout_ms} ms{self._unanswered()}")
             del waiting[serial_no]
             if serial_no > 0:
-                self._events.append(Unanswered(serial_no, call.request))
+                self._events.append(CallTimedOut(serial_no, call.request))
 
     def _unanswered(self) -> str:
         """Return the calls that the end of the connection leaves unanswered, as text for an error."""

@@ -135,7 +135,7 @@ def error_for_code(code: int, words: str, context: str) -> BrokerError:
     name, kind, remedy = _CODES.get(code, _Code("an unknown code", BrokerError, "see TubeMQ's documentation"))
     if code == FORBIDDEN and "not existed" in words:
         kind = TopicNotFoundError
-    sentence = f"the server refused with {name} ({code}){_said(words)}; {remedy}"
+    sentence = f"the server refused with {name} ({code}){_quoted(words)}; {remedy}"
     return kind(f"{context}: {sentence}" if context else sentence, code=code, code_name=name, broker_message=words)
 
 
@@ -161,11 +161,11 @@ def error_for_exception(exception_name: str, words: str, context: str) -> Broker
         is_starting = missing[1] != "1"
         kind = ServiceNotReadyError if is_starting else BrokerError
         remedy = f"the broker is starting; {_AGAIN}" if is_starting else "this is not a master, or it is starting"
-    sentence = f"the server could not handle it ({name}){_said(words)}; {remedy}"
+    sentence = f"the server could not handle it ({name}){_quoted(words)}; {remedy}"
     return kind(f"{context}: {sentence}" if context else sentence, code_name=name, broker_message=words)
 
 
-def _said(words: str) -> str:
+def _quoted(words: str) -> str:
     text = " ".join(words.split())
     if len(text) > MAX_WORDS_CHARACTERS:
         text = f"{text[:MAX_WORDS_CHARACTERS]}..."

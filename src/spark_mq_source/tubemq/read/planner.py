@@ -11,7 +11,7 @@ from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionErro
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.tubemq.client.bounds import Bounds, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
-from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, TopicPartition, WantedOffsets
+from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, OffsetOption, TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.read.reader import TubeMQRange
 
@@ -57,8 +57,8 @@ def check_dead_letter_topic(options: TubeMQOptions) -> None:
 def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
     meta = client.fetch_topics(options.topic_names, group=options.group_name, filters=options.filters)
     partitions = partitions_of(meta.partitions())
-    starts = options.starting_offsets or WantedOffsets(everywhere=EARLIEST)
-    ends = options.ending_offsets or WantedOffsets(everywhere=LATEST)
+    starts = options.starting_offsets or OffsetOption(everywhere=EARLIEST)
+    ends = options.ending_offsets or OffsetOption(everywhere=LATEST)
     check_named(options, partitions)
     bounds = fetch_bounds(client, options, partitions)
     ranges = []
@@ -122,7 +122,7 @@ def check_named(options: TubeMQOptions, partitions: Iterable[TopicPartition]) ->
             raise OptionError(f"{option} must name every partition or its topic; missing: {', '.join(missing)}")
 
 
-def resolve_offset(wanted: WantedOffsets, tp: TopicPartition, bounds: Bounds, *, fail_on_data_loss: bool) -> int:
+def resolve_offset(wanted: OffsetOption, tp: TopicPartition, bounds: Bounds, *, fail_on_data_loss: bool) -> int:
     """Return the offset from which the user wants to read a partition, within its bounds.
 
     Raises:

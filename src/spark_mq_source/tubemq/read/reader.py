@@ -37,7 +37,7 @@ from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
-from spark_mq_source.tubemq.client.reading_groups import register_anywhere
+from spark_mq_source.tubemq.client.reading_groups import register_in_any_group
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import WITH_MEMORY
@@ -173,7 +173,7 @@ class _Cursor:
         patience = Deadline.after_ms(self._timeout_ms)
         unproven: list[int] = []
         while True:
-            self._ask_ahead(end)
+            self._prefetch(end)
             pair = self._pairs.popleft()
             got, ended = self._wait(pair)
             if got.err_code == SUCCESS and got.curr_offset != self.position:
@@ -191,7 +191,7 @@ class _Cursor:
                     if self.position < end and len(unproven) < MAX_UNPROVEN:
                         continue
                 if unproven:
-                    self._prove_kept(unproven[0])
+                    self._check_retained(unproven[0])
                 return got
             seconds = self._pause
             if got.err_code == SERVER_CONSUME_SPEED_LIMIT:
@@ -209,7 +209,7 @@ class _Cursor:
                 )
             self._rest(seconds)
 
-    def _prove_kept(self, position: int) -> None:
+    def _check_retained(self, position: int) -> None:
         """Check that the broker has deleted nothing from a position on.
 
         Raises:
@@ -235,7 +235,7 @@ class _Cursor:
             raise
         return self._client.wait(pair.got, what), ended
 
-    def _ask_ahead(self, end: int) -> None:
+    def _prefetch(self, end: int) -> None:
         """Keep as many fetches in transit as likely end within the range, and at least one."""
         while not self._pairs or (
             len(self._pairs) < self._most and self.position + len(self._pairs) * self._advance < end
@@ -268,7 +268,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             time_zone=options.message_time_zone,
         )
         self._end = task.end
-        self._left_behind: PartitionConsumer | None = None
+        self._previous: PartitionConsumer | None = None
         """The consumer that holds the partition over a lost connection."""
 
     def _is_finished(self) -> bool:
@@ -284,13 +284,13 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
         yield from self._taken(at_least_rows=1)
 
     def _open(self) -> PartitionConsumer:
-        if self._left_behind is not None:
+        if self._previous is not None:
             # Only the id has to match; without this the partition would stay occupied for 30 s in that group.
-            old, self._left_behind = self._left_behind, None
+            old, self._previous = self._previous, None
             again = self._client.consumer(self._partition, client_id=old.client_id, group=old.group)
             with contextlib.suppress(BrokerError):
                 self._client.wait(again.unregister(commit=False), "unregister")
-        consumer, response = register_anywhere(
+        consumer, response = register_in_any_group(
             self._client, self._options, self._partition, self._done, priority=self._options.read_priority
         )
         try:
@@ -365,7 +365,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             logger.debug("%s: %s", self._task, error)
         except MQSourceError as error:
             logger.debug("%s: %s", self._task, error)
-            self._left_behind = consumer
+            self._previous = consumer
 
     def _report_loss(self, what: str) -> None:
         msg = f"{what}; set failOnDataLoss=false to continue with the remaining messages"

@@ -40,9 +40,9 @@ from spark_mq_source.tubemq.offsets import (
     EARLIEST,
     INDEX_BYTES,
     LATEST,
+    OffsetOption,
     TopicPartition,
     Trigger,
-    WantedOffsets,
     decode_offsets,
     encode_offsets,
 )
@@ -184,8 +184,8 @@ class TubeMQStream:
         planned = self._assigned.plan({tp: end for tp, end in ends.items() if end > begins[tp]})
         ends = {tp: end for tp, end in ends.items() if end <= begins[tp] or tp in planned}
         read = {tp: begins[tp] for tp in planned}
-        gone_back = any(begins[tp] < known[tp] for tp in begins.keys() & known.keys())
-        if not read and not gone_back and start is not None and known.keys() == _decode(start).positions.keys():
+        has_moved_back = any(begins[tp] < known[tp] for tp in begins.keys() & known.keys())
+        if not read and not has_moved_back and start is not None and known.keys() == _decode(start).positions.keys():
             if self._finish.count(start, is_all=is_last and self._target is None) >= Finish.ENOUGH:
                 # Spark commits a trigger when the next one begins, and there is none.
                 self.commit(start)
@@ -319,7 +319,7 @@ class _AllPartitions(_Assigned):
     def initial(self) -> Positions:
         self.wait()
         partitions = self.partitions()
-        wanted = self._options.starting_offsets or WantedOffsets(everywhere=LATEST)
+        wanted = self._options.starting_offsets or OffsetOption(everywhere=LATEST)
         check_named(self._options, partitions)
         bounds = fetch_bounds(self._client, self._options, partitions)
         early = bounds if self._early is None else self._early
@@ -328,7 +328,7 @@ class _AllPartitions(_Assigned):
         for tp in partitions:
             # What did not exist when the query started comes after any latest message.
             is_late = tp not in early and wanted.at(tp) == LATEST
-            at = WantedOffsets(everywhere=EARLIEST) if is_late else wanted
+            at = OffsetOption(everywhere=EARLIEST) if is_late else wanted
             starts[tp] = resolve_offset(at, tp, early.get(tp, bounds[tp]), fail_on_data_loss=lossless)
         return starts
 
@@ -388,7 +388,7 @@ class _AllPartitions(_Assigned):
             self._member.close()
 
 
-class _Held:
+class _Registration:
     """A partition that the master has assigned to this query, and that is registered at its broker in the group's name.
 
     Attributes:
@@ -422,7 +422,7 @@ class Membership(_Assigned):
         self._group = options.group_name
         self._client_id = unique_client_id(self._group)
         self._changed = threading.Condition()
-        self._held: dict[TopicPartition, _Held] = {}
+        self._held: dict[TopicPartition, _Registration] = {}
         self._given_up: dict[TopicPartition, int] = {}
         """The query's position in partitions of other members."""
         self._pending: frozenset[TopicPartition] = frozenset()
@@ -449,7 +449,7 @@ class Membership(_Assigned):
             self._has_waited = True
             if not member.assigned.wait(seconds):
                 logger.warning("tubemq: the master has given no partition to this member of group %s", self._group)
-        self._hold_again()
+        self._restore_registrations()
         with self._changed:
             return {tp: held.partition for tp, held in self._held.items() if held.consumer.lost is None}
 
@@ -548,7 +548,7 @@ class Membership(_Assigned):
         for tp, partition in partitions_of(partitions).items():
             try:
                 # The previous member may still have it.
-                held = retrying(lambda tp=tp, partition=partition: self._hold(tp, partition), deadline=deadline)  # type: ignore[misc]
+                held = retrying(lambda tp=tp, partition=partition: self._open(tp, partition), deadline=deadline)  # type: ignore[misc]
             except MQSourceError as error:
                 logger.warning("tubemq: group %s: %s cannot be taken: %s", self._group, tp, error)
                 continue
@@ -605,11 +605,11 @@ class Membership(_Assigned):
             raise
         logger.info("tubemq: group %s: %s is left at %d", self._group, tp, held.position)
 
-    def _hold(self, tp: TopicPartition, partition: BrokerPartition) -> _Held:
+    def _open(self, tp: TopicPartition, partition: BrokerPartition) -> _Registration:
         # After an earlier read, the query never continues at the end of the topic, whatever the broker has lost.
         from_first = self._from_first or tp in self._known
         consumer = self._client.consumer(partition, client_id=self._client_id, group=self._group)
-        return _Held(partition, consumer, self._register(consumer, None, from_first=from_first))
+        return _Registration(partition, consumer, self._register(consumer, None, from_first=from_first))
 
     def _register(self, consumer: PartitionConsumer, position: int | None, *, from_first: bool = True) -> int:
         """Register a partition in the group's name, at a position or at the group's; return the position."""
@@ -627,7 +627,7 @@ class Membership(_Assigned):
             qry_priority_id=WITH_MEMORY,
         )
 
-    def _take_back(self, held: _Held) -> tuple[PartitionConsumer, int]:
+    def _take_back(self, held: _Registration) -> tuple[PartitionConsumer, int]:
         """Register a partition again, at the later of the query's and the group's position; return both.
 
         After 30 s without a heartbeat another member may have had it: at the query's position, the group would read
@@ -639,7 +639,7 @@ class Membership(_Assigned):
             position = self._register(consumer, held.position)
         return consumer, position
 
-    def _take_back_if_free(self, held: _Held) -> tuple[PartitionConsumer, int] | None:
+    def _take_back_if_free(self, held: _Registration) -> tuple[PartitionConsumer, int] | None:
         try:
             return self._take_back(held)
         except BrokerError as error:
@@ -648,7 +648,7 @@ class Membership(_Assigned):
             logger.warning("tubemq: group %s: %s is not ours any more: %s", self._group, held.partition, error)
             return None
 
-    def _give_up(self, tp: TopicPartition, held: _Held) -> None:
+    def _give_up(self, tp: TopicPartition, held: _Registration) -> None:
         with self._changed:
             if self._held.get(tp) is not held or tp in self._pending:
                 return
@@ -657,7 +657,7 @@ class Membership(_Assigned):
         if self._member is not None:
             self._member.give_up(held.partition)
 
-    def _hold_again(self) -> None:
+    def _restore_registrations(self) -> None:
         """Register again after a lost connection or a broker's restart, which the master does not notice.
 
         If another member has the partition meanwhile, possibly because the master has lost the group, that member keeps

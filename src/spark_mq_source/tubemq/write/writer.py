@@ -5,7 +5,7 @@ and many requests are pipelined on the single connection to a broker. A message 
 or never answers is sent again, to the same partition or another one. So nothing is lost, but a message whose answer was
 lost is stored twice, and messages keep the order of the rows only without resending.
 
-Answers arrive in other threads, which share `_Lane` with the task's thread, under one lock.
+Answers arrive in other threads, which share `_Target` with the task's thread, under one lock.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _empty() -> UnwritableRowError:
     )
 
 
-class _Lane:
+class _Target:
     """The messages pending at one broker. For the task's thread, under the lock.
 
     Attributes:
@@ -249,28 +249,28 @@ class _Lane:
         self.most_rows = min(self._writer.options.max_pending_messages, self.most_rows + max(1, rows // 4))
 
     def link(self, session: Session) -> _Link:
-        """Return the lane over this connection."""
+        """Return the target over this connection."""
         if not self.links or self.links[-1].session is not session:
             self.links.append(_Link(self, session, self._writer))
         return self.links[-1]
 
 
 class _Link:
-    """A lane on one connection, which never outlives the broker's process; receives its receipts.
+    """A target on one connection, which never outlives the broker's process; receives its receipts.
 
     Attributes:
         stored_rows: messages acknowledged on this connection and not known to be on the broker's disk.
     """
 
-    def __init__(self, lane: _Lane, session: Session, writer: TubeMQWriter) -> None:
+    def __init__(self, target: _Target, session: Session, writer: TubeMQWriter) -> None:
         self.session = session
         self.stored_rows = 0
-        self._lane = lane
+        self._target = target
         self._writer = writer
 
     def deliver(self, receipts: Sequence[Receipt]) -> None:
         """See `session.Receipts`."""
-        self._writer._deliver(self._lane, receipts, self)
+        self._writer._deliver(self._target, receipts, self)
 
 
 class _Topic:
@@ -334,7 +334,7 @@ class TubeMQWriter:
         self._producer: ProducerMember | None = None
         self._topics: dict[str, _Topic] = {}
         self.rows = 0
-        self._lanes: dict[Broker, _Lane] = {}
+        self._targets: dict[Broker, _Target] = {}
         # Shared with the threads that deliver answers:
         self._arrived = threading.Condition()
         self._awaited: Callable[[], bool] | None = None
@@ -383,7 +383,7 @@ class TubeMQWriter:
             MQSourceError: a broker refused a message permanently, or acknowledged none within `sendTimeout`; with
                 `waitForDisk`, acknowledged messages may be lost, or were not on disk within `sendTimeout`.
         """
-        self._wait_until(lambda: not self._again and not any(lane.pending_rows for lane in self._lanes.values()))
+        self._wait_until(lambda: not self._again and not any(target.pending_rows for target in self._targets.values()))
         if self.options.wait_for_disk:
             self._wait_for_disk()
 
@@ -410,7 +410,7 @@ class TubeMQWriter:
                 )
             broker, _, partition_id = partitions[topic.turn % len(partitions)]
             topic.turn += 1
-            self._lane(broker).outbox.append(
+            self._target(broker).outbox.append(
                 _new_tuple(
                     SendMessage,
                     (
@@ -427,9 +427,9 @@ class TubeMQWriter:
                     ),
                 )
             )
-        for lane in self._lanes.values():
-            if lane.outbox:
-                self._send(lane)
+        for target in self._targets.values():
+            if target.outbox:
+                self._send(target)
 
     def _open(self, name: str) -> tuple[ProducerMember, _Topic]:
         try:
@@ -451,65 +451,65 @@ class TubeMQWriter:
     def _working(self, partitions: Sequence[BrokerPartition]) -> Sequence[BrokerPartition]:
         """Return the partitions on brokers that work or can be tried now; all of them if there are none."""
         bad = {
-            lane.broker
-            for lane in self._lanes.values()
-            if not lane.trusted and (lane.pending_rows or self._client.health.is_set_aside(lane.broker))
+            target.broker
+            for target in self._targets.values()
+            if not target.trusted and (target.pending_rows or self._client.health.is_set_aside(target.broker))
         }
         return [one for one in partitions if one.broker not in bad] or partitions if bad else partitions
 
-    def _lane(self, broker: Broker) -> _Lane:
-        lane = self._lanes.get(broker)
-        if lane is None:
-            lane = self._lanes[broker] = _Lane(broker, self)
-        return lane
+    def _target(self, broker: Broker) -> _Target:
+        target = self._targets.get(broker)
+        if target is None:
+            target = self._targets[broker] = _Target(broker, self)
+        return target
 
     # -- sending and resending
 
-    def _send(self, lane: _Lane) -> None:
-        sends, lane.outbox = lane.outbox, []
+    def _send(self, target: _Target) -> None:
+        sends, target.outbox = target.outbox, []
         at = 0
         while at < len(sends):
-            some, size = self._first_that_fit(lane, sends[at:])
-            self._wait_until(partial(self._can_send, lane, len(some), size))
-            if not lane.trusted:
+            some, size = self._within_limits(target, sends[at:])
+            self._wait_until(partial(self._can_send, target, len(some), size))
+            if not target.trusted:
                 with self._arrived:
                     self._again += sends[at:]
                 return
-            self._send_now(lane, some, size)
+            self._send_now(target, some, size)
             at += len(some)
 
-    def _can_send(self, lane: _Lane, rows: int, size: int) -> bool:
-        return not lane.trusted or lane.has_room(rows, size)
+    def _can_send(self, target: _Target, rows: int, size: int) -> bool:
+        return not target.trusted or target.has_room(rows, size)
 
-    def _first_that_fit(self, lane: _Lane, sends: Sequence[SendMessage]) -> tuple[Sequence[SendMessage], int]:
+    def _within_limits(self, target: _Target, sends: Sequence[SendMessage]) -> tuple[Sequence[SendMessage], int]:
         """Return as many messages as may be pending at once: usually all."""
         size = sum(len(send.data) for send in sends)
-        while len(sends) > 1 and (len(sends) > lane.most_rows or size > self.options.max_pending_bytes):
+        while len(sends) > 1 and (len(sends) > target.most_rows or size > self.options.max_pending_bytes):
             sends = sends[: len(sends) // 2]
             size = sum(len(send.data) for send in sends)
         return sends, size
 
-    def _send_now(self, lane: _Lane, sends: Sequence[SendMessage], size: int) -> None:
+    def _send_now(self, target: _Target, sends: Sequence[SendMessage], size: int) -> None:
         with self._arrived:
-            if not any(other.pending_rows for other in self._lanes.values()) and not self._failures:
+            if not any(other.pending_rows for other in self._targets.values()) and not self._failures:
                 self._last_progress = time.monotonic()
-            lane.pending_rows += len(sends)
-            lane.pending_bytes += size
+            target.pending_rows += len(sends)
+            target.pending_bytes += size
         self._counters.entries += len(sends)
         self._counters.entry_bytes += size
         try:
-            session = self._client.broker(lane.broker)
+            session = self._client.broker(target.broker)
         except MQSourceError as error:
-            self._deliver(lane, [(send, error) for send in sends])
+            self._deliver(target, [(send, error) for send in sends])
             return
         if self.options.wait_for_disk:
             # Later messages would not help.
-            self._check_links([link for link in lane.links if link.stored_rows])
+            self._check_links([link for link in target.links if link.stored_rows])
             session.is_kept = True
-        session.send_messages(sends, lane.link(session))
+        session.send_messages(sends, target.link(session))
 
-    def _deliver(self, lane: _Lane, receipts: Sequence[Receipt], link: _Link | None = None) -> None:
-        """Handle the results of messages sent to a lane's broker; called by any thread."""
+    def _deliver(self, target: _Target, receipts: Sequence[Receipt], link: _Link | None = None) -> None:
+        """Handle the results of messages sent to a target's broker; called by any thread."""
         refused: list[Receipt] = []
         size = 0
         for receipt in receipts:
@@ -518,35 +518,35 @@ class TubeMQWriter:
             if type(answer) is not commands.SendMessageResponse or answer.err_code != SUCCESS:
                 refused.append(receipt)
         with self._arrived:
-            lane.pending_rows -= len(receipts)
-            lane.pending_bytes -= size
+            target.pending_rows -= len(receipts)
+            target.pending_bytes -= size
             if len(refused) < len(receipts):
-                lane.acknowledged(len(receipts) - len(refused))
+                target.acknowledged(len(receipts) - len(refused))
                 if link is not None:
                     link.stored_rows += len(receipts) - len(refused)
                 self._last_progress = time.monotonic()
                 self._failures = 0
-                if not lane.trusted:
-                    lane.trusted = True
-                    self._client.health.works(lane.broker)
+                if not target.trusted:
+                    target.trusted = True
+                    self._client.health.works(target.broker)
             if any(isinstance(answer, RequestTimeoutError) for _, answer in refused):
-                lane.was_too_slow()
+                target.was_too_slow()
             for send, answer in refused:
-                self._refuse(lane, send, self._error_of(lane, answer))
+                self._refuse(target, send, self._error_of(target, answer))
             # Answers arrive a few at a time, but the task waits for room for many: do not wake it for each.
             if refused or self._awaited is None or self._awaited():
                 self._arrived.notify_all()
 
     @staticmethod
-    def _error_of(lane: _Lane, answer: commands.Response | MQSourceError) -> MQSourceError:
+    def _error_of(target: _Target, answer: commands.Response | MQSourceError) -> MQSourceError:
         if isinstance(answer, MQSourceError):
             return answer
-        address = f"broker {lane.broker}"
+        address = f"broker {target.broker}"
         if isinstance(answer, commands.RpcException):
             return error_for_exception(answer.exception_name, answer.stack_trace, address)
         return error_for_code(answer.err_code, answer.err_msg, address)
 
-    def _refuse(self, lane: _Lane, send: SendMessage, error: MQSourceError) -> None:
+    def _refuse(self, target: _Target, send: SendMessage, error: MQSourceError) -> None:
         """Handle a message that was not stored, or may not be; call under the lock."""
         code = getattr(error, "code", None)
         if code == CERTIFICATE_FAILURE:
@@ -555,11 +555,11 @@ class TubeMQWriter:
             # The store flushes its memory, which takes milliseconds: the broker works.
             pass
         elif error.retryable or code in _ELSEWHERE:
-            if lane.trusted:
-                logger.info("tubemq: broker %s is set aside for a while: %s", lane.broker, error)
+            if target.trusted:
+                logger.info("tubemq: broker %s is set aside for a while: %s", target.broker, error)
                 self._counters.reconnects += 1
-            lane.trusted = False
-            self._client.health.failed(lane.broker)
+            target.trusted = False
+            self._client.health.failed(target.broker)
         elif self._fatal is None:
             where = f"tubemq: writing to topic {send.topic_name}, partition {send.partition_id}"
             self._fatal = error.within(where)
@@ -572,7 +572,7 @@ class TubeMQWriter:
                 while self._fatal is None and not self._again and not is_reached():
                     left = self._last_progress + self.options.send_timeout_ms / 1000 - time.monotonic()
                     if left <= 0:
-                        self._lose_patience()
+                        self._raise_timeout()
                     self._awaited = is_reached
                     with waiting(self._counters):
                         self._arrived.wait(left)
@@ -582,9 +582,9 @@ class TubeMQWriter:
                 if not self._again:
                     return
                 again, self._again = self._again, []
-            self._send_again(again)
+            self._resend(again)
 
-    def _send_again(self, sends: Sequence[SendMessage]) -> None:
+    def _resend(self, sends: Sequence[SendMessage]) -> None:
         """Send messages again after a pause, to brokers that work then.
 
         Raises:
@@ -594,9 +594,9 @@ class TubeMQWriter:
             pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
             self._failures += 1
             if self._last_progress + self.options.send_timeout_ms / 1000 < time.monotonic() + pause:
-                self._lose_patience(len(sends))
+                self._raise_timeout(len(sends))
             until = time.monotonic() + pause
-            on_trial = not all(lane.trusted for lane in self._lanes.values())
+            on_trial = not all(target.trusted for target in self._targets.values())
             while (left := until - time.monotonic()) > 0 and self._fatal is None and (self._failures or not on_trial):
                 with waiting(self._counters):
                     self._arrived.wait(left)
@@ -609,11 +609,11 @@ class TubeMQWriter:
             partitions = self._working(topic.partitions(producer.meta))
             partition = partitions[topic.turn % len(partitions)]
             topic.turn += 1
-            lane = self._lane(partition.broker)
+            target = self._target(partition.broker)
             send = send._replace(partition_id=partition.partition_id, auth_info=auth_info)  # noqa: PLW2901 - the same
             size = len(send.data)
-            if lane.has_room(1, size) and (lane.trusted or not lane.pending_rows):
-                self._send_now(lane, [send], size)
+            if target.has_room(1, size) and (target.trusted or not target.pending_rows):
+                self._send_now(target, [send], size)
             else:
                 with self._arrived:
                     self._again.append(send)
@@ -633,8 +633,8 @@ class TubeMQWriter:
             RequestTimeoutError: the flush took longer than `sendTimeout`.
             MQSourceError: a broker cannot be queried.
         """
-        links = [link for lane in self._lanes.values() for link in lane.links if link.stored_rows]
-        brokers = {lane.broker for lane in self._lanes.values() if any(link.stored_rows for link in lane.links)}
+        links = [link for target in self._targets.values() for link in target.links if link.stored_rows]
+        brokers = {target.broker for target in self._targets.values() if any(link.stored_rows for link in target.links)}
         used = {one for topic in self._topics.values() for one in topic.used if one.broker in brokers}
         stores = partitions_of(used)
         deadline = Deadline.after_ms(self.options.send_timeout_ms)
@@ -676,7 +676,7 @@ class TubeMQWriter:
                     "must write its rows again, which Spark does if it retries tasks"
                 )
 
-    def _lose_patience(self, in_hand: int = 0) -> None:
+    def _raise_timeout(self, in_hand: int = 0) -> None:
         """Raise the timeout error; call under the lock.
 
         Args:
@@ -685,7 +685,7 @@ class TubeMQWriter:
         Raises:
             RequestTimeoutError: always.
         """
-        waiting = in_hand + len(self._again) + sum(lane.pending_rows for lane in self._lanes.values())
+        waiting = in_hand + len(self._again) + sum(target.pending_rows for target in self._targets.values())
         seconds = self.options.send_timeout_ms
         msg = f"tubemq: writing: none of {waiting} messages was acknowledged within sendTimeout ({seconds} ms)"
         if self._reason is not None:

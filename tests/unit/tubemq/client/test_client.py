@@ -272,12 +272,12 @@ def test_a_producer_keeps_what_it_knows_while_a_new_master_knows_nothing(server:
     producer = client(one).publish(["t"])
     before = producer.meta
     one.answers[c.ProducerHeartbeat] = lambda _, __: not_ready
-    producer.beat()
+    producer.send_heartbeat()
     assert producer.meta is before
     one.answers[c.ProducerHeartbeat] = in_turn(
         c.ProducerHeartbeatResponse(False, 411, "unknown"), lambda _, request: one.usual(request)
     )
-    producer.beat()
+    producer.send_heartbeat()
     assert len(one.of(c.RegisterProducer)) == 2
     assert producer.meta.partitions("t") == before.partitions("t")
     producer.close()

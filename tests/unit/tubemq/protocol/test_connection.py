@@ -12,12 +12,12 @@ from spark_mq_source.tubemq.protocol.codec import decode_request, encode_respons
 from spark_mq_source.tubemq.protocol.connection import (
     Answer,
     Call,
+    CallTimedOut,
     ConnectionState,
     NotAuthorized,
     PartitionLost,
-    Sends,
+    SendBatch,
     TubeMQConnection,
-    Unanswered,
 )
 from spark_mq_source.tubemq.protocol.hot import STORED
 from spark_mq_source.tubemq.protocol.wire import take_frame
@@ -82,7 +82,7 @@ def test_calls_go_out_in_order_and_answers_come_with_their_requests() -> None:
 
 def test_messages_go_out_together_and_are_answered_one_by_one() -> None:
     connection = connect()
-    connection.send(Sends([Call(3, SEND), Call(1, SEND)]))
+    connection.send(SendBatch([Call(3, SEND), Call(1, SEND)]))
     assert sent(connection) == [(3, SEND), (1, SEND)]
     stored = c.SendMessageResponse(True, 200, "1", False, 1, 1, 28)
     connection.receive_data(encode_response(1, stored))
@@ -97,7 +97,7 @@ def test_of_messages_of_which_one_cannot_be_sent_none_is(second: Call) -> None:
     connection.send(Call(7, CLOSE))
     sent(connection)
     with pytest.raises(LocalProtocolError):
-        connection.send(Sends([Call(1, SEND), second]))
+        connection.send(SendBatch([Call(1, SEND), second]))
     assert connection.data_to_send() == b""
     connection.send(Call(1, CLOSE))
 
@@ -181,7 +181,7 @@ def test_a_call_that_the_server_dropped_is_given_up_and_the_connection_goes_on()
     tick(connection, 7.9)
     assert connection.events_received() == []
     tick(connection, 10.1, start=100.0)
-    assert connection.events_received() == [Unanswered(1, CLOSE)]
+    assert connection.events_received() == [CallTimedOut(1, CLOSE)]
     assert connection.state is ConnectionState.OPEN
     # The answer comes after all: nobody waits for it.
     connection.receive_data(encode_response(1, CLOSED))

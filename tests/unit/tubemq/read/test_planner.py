@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_mq_source.core.errors import AuthorizationError, DataLossError
 from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.client.bounds import Bounds
-from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, TopicPartition, WantedOffsets
+from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, OffsetOption, TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker
@@ -71,7 +71,7 @@ def test_a_broker_that_checks_groups_is_told_apart_and_the_names_to_authorize_ar
 )
 def test_where_a_user_wants_to_begin_of_what_there_is(wanted: int | None, found: int, is_loss: bool) -> None:
     tp = TopicPartition("flights", 1, 0)
-    offsets = WantedOffsets(partitions={} if wanted is None else {tp: wanted})
+    offsets = OffsetOption(partitions={} if wanted is None else {tp: wanted})
     assert resolve_offset(offsets, tp, Bounds(28, 84), fail_on_data_loss=False) == found
     if is_loss:
         with pytest.raises(DataLossError, match=f"offsets from 28 to 84, but not {wanted}"):

@@ -165,13 +165,13 @@ def test_as_many_fetches_are_under_way_as_likely_begin_before_the_end(
     consumer = Consumer([(200, n * 28 - 28, n * 28) for n in range(1, 40)])
     made = cursor(consumer, fetchesInFlight=most)
     made._advance = 28
-    made._ask_ahead(end)
+    made._prefetch(end)
     assert consumer.asked == min(int(most), max(1, asked))
 
 
 def test_behind_the_end_one_fetch_is_under_way(world: World) -> None:
     consumer = Consumer([])
-    cursor(consumer, 560, fetchesInFlight="8")._ask_ahead(560)
+    cursor(consumer, 560, fetchesInFlight="8")._prefetch(560)
     assert consumer.asked == 1
 
 

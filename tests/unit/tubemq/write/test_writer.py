@@ -213,7 +213,7 @@ def test_no_more_is_under_way_than_allowed(server: Servers, writer: Any) -> None
     thread = threading.Thread(target=lambda: task.write(rows(*[b"x"] * 25)))
     thread.start()
     one.wait_for(lambda: len(held) == 1)
-    assert task._lanes[one.broker].pending_rows <= 10
+    assert task._targets[one.broker].pending_rows <= 10
     answering.set()
     thread.join(30)
     task.flush()
@@ -260,7 +260,7 @@ def test_what_was_not_acknowledged_is_sent_again(server: Servers, writer: Any, f
     assert {int(send.data) for send in one.of(c.SendMessage)} == set(range(10))
     assert len(one.of(c.SendMessage)) >= 11
     assert not task._again
-    assert all(lane.pending_rows == lane.pending_bytes == 0 for lane in task._lanes.values())
+    assert all(target.pending_rows == target.pending_bytes == 0 for target in task._targets.values())
 
 
 def test_a_broker_that_fails_is_set_aside_and_the_others_go_on(server: Servers, writer: Any) -> None:
@@ -277,7 +277,7 @@ def test_a_broker_that_fails_is_set_aside_and_the_others_go_on(server: Servers, 
 def test_a_broker_that_was_set_aside_is_tried_again_with_one_message(
     server: Servers, writer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_mq_source.tubemq.client.client.FIRST_REST_SECONDS", 0.05)
+    monkeypatch.setattr("spark_mq_source.tubemq.client.client.MIN_PAUSE_SECONDS", 0.05)
     bad = server({c.SendMessage: in_turn(*[refused(503)] * 7, STORED)}, broker_id=2)
     one = server(brokers=(bad.broker,))
     task = writer(one)
@@ -310,9 +310,9 @@ def test_a_broker_that_is_too_slow_gets_less_at_once_and_more_again(server: Serv
     task = writer(one, requestTimeout="500ms")
     task.write(rows(*[b"x"] * 64))
     task.flush()
-    (lane,) = task._lanes.values()
-    assert lane.most_rows < 2000
-    while lane.most_rows < 2000:
+    (target,) = task._targets.values()
+    assert target.most_rows < 2000
+    while target.most_rows < 2000:
         assert len(one.of(c.SendMessage)) < 100_000
         task.write(rows(*[b"x"] * 200))
         task.flush()
@@ -466,12 +466,12 @@ def test_a_broker_that_comes_back_while_rows_are_written_fails_the_task_at_once(
     one = server()
     made = writer(one, waitForDisk="true")
     made.write(rows(b"1"))
-    made._wait_until(lambda: not any(lane.pending_rows for lane in made._lanes.values()))
+    made._wait_until(lambda: not any(target.pending_rows for target in made._targets.values()))
     for link in one.links:
         if any(isinstance(request, c.SendMessage) for request in link.requests):
             link.close()
-    (lane,) = made._lanes.values()
-    wait_until(lambda: lane.links[0].session.closed, "the end of the connection is seen", 30)
+    (target,) = made._targets.values()
+    wait_until(lambda: target.links[0].session.closed, "the end of the connection is seen", 30)
     with pytest.raises(ConnectionLostError, match="ended before 1 acknowledged rows"):
         made.write(rows(b"2"))
 
