@@ -78,13 +78,15 @@ def test_a_damaged_message_is_treated_as_a_whole(mq: Format) -> None:
     bad = [message(3, 4)[:-9] + message(3, 4)[-2:], inlong_msg(1, [("streamId=s", [b"5|good", b"x|bad"])])]
     mq.publish(topic, [message(1, 2), *bad, message(6)], partition=0)
     columns = f"{COLUMNS}, _error string, _corrupt binary, {mq.position_columns}"
-    with pytest.raises(CorruptMessageError, match=r"message.*: value: .* bytes remain; correct the producer") as caught:
+    with pytest.raises(
+        CorruptMessageError, match=r"message.*: value: a body of .* bytes remain; correct the producer"
+    ) as caught:
         mq.read(topic, COLUMNS, **INLONG)
     assert mq.name in str(caught.value)
     rows = mq.read(topic, columns, onCorrupt="null", **INLONG).to_pylist()
     assert [row["data"] and row["data"]["n"] for row in rows] == [1, 2, None, None, 6]
     assert [row["_corrupt"] for row in rows] == [None, None, *bad, None]
-    assert rows[3]["_error"] == 'value: record 2: field n: "x" is not a valid int'
+    assert rows[3]["_error"] == 'value: row 2: field n: "x" is not a valid int'
     for how in ({"onCorrupt": "skip"}, {"onCorrupt": "deadLetter", "deadLetterTopic": dead}):
         assert numbers_of(mq.read(topic, COLUMNS, **INLONG, **how).to_pylist()) == [1, 2, 6]
     assert mq.consume(dead, 2) == bad

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -81,13 +82,23 @@ class InlongDecoder:
             payloads: the values of the messages.
             properties: their properties; None if they have none.
         """
-        return self._decode(payloads, pa.nulls(len(payloads)) if properties is None else properties, {})
+        properties = pa.nulls(len(payloads)) if properties is None else properties
+        bad: dict[int, str] = {}
+        while True:
+            decoded, found = self._decode(payloads, properties, bad)
+            if not found:
+                return decoded
+            # Again, without the messages whose fields are bad: a message has all its rows or none.
+            bad |= found
 
-    def _decode(self, payloads: pa.Array, properties: pa.Array, bad: Mapping[int, str]) -> Decoded:
+    def _decode(
+        self, payloads: pa.Array, properties: pa.Array, bad: Mapping[int, str]
+    ) -> tuple[Decoded, dict[int, str]]:
+        """Decode messages; also return the reasons why the fields of messages cannot be decoded."""
         heads: list[Head | None] = [None]
         data: list[bytes | None] = []
         parents, head_of_row = array("i"), array("i")
-        reasons = dict(bad)
+        reasons, found = dict(bad), {}
         size = messages = 0
         while messages < len(payloads) and size < _PIECE_BYTES:
             row, payload = messages, payloads[messages].as_py()
@@ -108,14 +119,11 @@ class InlongDecoder:
         cells: pa.Array = pa.array(data, pa.binary())
         if self._json is not None:
             decoded = self._json.decode(cells)
-            found = {
-                parents[at]: f"record {at - parents.index(parents[at]) + 1}: {why}"
-                for at, why in decoded.reasons.items()
-            }
-            if found:
-                return self._decode(payloads, properties, reasons | found)
             cells = decoded.values
-        return Decoded(self._values(heads, head_of_row, cells), reasons, int_array(parents, pa.int32()), messages)
+            for at, why in sorted(decoded.reasons.items(), reverse=True):
+                found[parents[at]] = f"row {at - bisect_left(parents, parents[at]) + 1}: {why}"
+        values = self._values(heads, head_of_row, cells)
+        return Decoded(values, reasons, int_array(parents, pa.int32()), messages), found
 
     def _rows(self, payload: bytes, properties: Mapping[str, str]) -> tuple[list[tuple[Head, bytes]], int]:
         """Return the rows of a message, and how many bytes they need."""

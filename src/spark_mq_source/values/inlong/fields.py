@@ -59,6 +59,7 @@ class RecordDocuments:
         self._layout = layout
         fields = [*fields]
         self._names = [field.name for field in fields]
+        self._keys = [f"{json.dumps(name)}: " for name in self._names]
         self._values = [_value_of(field.type) for field in fields]
         nested = [field.name for field in fields if pa.types.is_nested(field.type)]
         if nested and layout.kind != JSON:
@@ -91,8 +92,8 @@ class RecordDocuments:
             raise BadPayloadError(f"there are {len(cells)} fields, but inlongFields names {len(self._names)}")
         # The fields that a row does not reach are NULL.
         values = (
-            f"{json.dumps(name)}: {'null' if cell is None or self._is_null(cell, value) else value(cell)}"
-            for name, cell, value in zip(self._names, cells, self._values, strict=False)
+            key + ("null" if cell is None or self._is_null(cell, value) else value(cell))
+            for key, cell, value in zip(self._keys, cells, self._values, strict=False)
         )
         return f"{{{', '.join(values)}}}".encode()
 

@@ -144,20 +144,33 @@ def _blocks(source: _Input, version: int) -> Iterator[tuple[str, bytes]]:
             source.number(4)
         body = _Input(source.part("a body"))
         is_compressed = body.number(1) == 1
-        content = _Input(_unpacked(body.take(body.left, "a body"), 2 if is_compressed else 0))
-        while content.left:
-            record = content.part("a record")
+        for record in _parts(_unpacked(body.take(body.left, "a body"), 2 if is_compressed else 0)):
             if version < 3:
                 yield attributes, record
             else:
-                for own, inner in _with_attributes(_Input(record)):
+                for own, inner in _with_attributes(record):
                     yield f"{attributes}&{own}", inner
     source.check_end()
 
 
-def _with_attributes(source: _Input) -> Iterator[tuple[str, bytes]]:
-    while source.left:
-        record, attributes = source.part("a record"), source.part("attributes")
+def _parts(data: bytes) -> Iterator[bytes]:
+    """Yield parts, each after an int32 with its size."""
+    at, end = 0, len(data)
+    while at < end:
+        begin = at + 4
+        size = int.from_bytes(data[at:begin], "big", signed=True)
+        if not 0 <= size <= end - begin:
+            raise BadPayloadError(
+                f"a record of {size} bytes at offset {begin}, where {max(end - begin, 0)} bytes remain"
+            )
+        at = begin + size
+        yield data[begin:at]
+
+
+def _with_attributes(data: bytes) -> Iterator[tuple[str, bytes]]:
+    parts = _parts(data)
+    for record in parts:
+        attributes = next(parts, b"")
         if not record or not attributes:
             raise BadPayloadError("a record with attributes has none, or is empty")
         yield _text(attributes), record
@@ -169,7 +182,7 @@ def _binary(source: _Input, _version: int) -> Iterator[tuple[str, bytes]]:
         raise BadPayloadError(f"{size} bytes are announced, but there are {source.left}")
     kind, group, stream, flags = (source.number(size) for size in (1, 2, 2, 2))
     seconds, count, _ = (source.number(size) for size in (4, 2, 4))
-    content = _Input(_unpacked(source.part("a body"), {0: 0, 1: 2}.get(kind >> 5 & 7, 9)))
+    content = _unpacked(source.part("a body"), {0: 0, 1: 2}.get(kind >> 5 & 7, 9))
     common = _entries(_text(source.take(source.number(2), "attributes")))
     if source.take(2, "a mark") != b"\xee\x01":
         raise BadPayloadError("the mark ee 01 does not follow the attributes")
@@ -182,8 +195,8 @@ def _binary(source: _Input, _version: int) -> Iterator[tuple[str, bytes]]:
             yield _joined(_entries(own) | common), record
         return
     attributes = _joined(common)
-    while content.left:
-        yield attributes, content.part("a record")
+    for record in _parts(content):
+        yield attributes, record
 
 
 _LAYOUTS: Final = {bytes((0x0F, version)): _blocks for version in range(4)} | {b"\x0f\x04": _binary}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from spark_mq_source.values._loops_python import BadPayloadError
 
@@ -56,6 +57,9 @@ def split_csv(text: str, delimiters: Delimiters) -> Iterator[list[str]]:
         >>> list(split_csv("a|'b|c'|\\|", Delimiters("|", escape="\\", quote="'")))
         [['a', 'b|c', '|']]
     """
+    if delimiters.line is None and _is_plain(text, delimiters):
+        yield text.split(delimiters.field)
+        return
     row: list[str] = []
     for piece, separator in _pieces(text, delimiters):
         row.append(piece)
@@ -97,9 +101,9 @@ def split_kv(text: str, delimiters: Delimiters) -> Iterator[dict[str, str]]:
 def _pieces(text: str, delimiters: Delimiters) -> Iterator[tuple[str, str]]:
     """Yield the parts of a text, each with the separator after it; the last one has none."""
     escape, quote, separators = delimiters.escape, delimiters.quote, delimiters.separators
-    if not any(one is not None and one in text for one in (escape, quote)):
+    if _is_plain(text, delimiters):
         begin = 0
-        for match in re.finditer(f"[{re.escape(separators)}]", text):
+        for match in _pattern(separators).finditer(text):
             yield text[begin : match.start()], match[0]
             begin = match.end()
         yield text[begin:], ""
@@ -124,6 +128,15 @@ def _pieces(text: str, delimiters: Delimiters) -> Iterator[tuple[str, str]]:
     if is_escaped or is_quoted:
         raise BadPayloadError(f"the text ends {'after an escape' if is_escaped else 'within quotes'}")
     yield "".join(piece), ""
+
+
+def _is_plain(text: str, delimiters: Delimiters) -> bool:
+    return (delimiters.escape or "\0") not in text and (delimiters.quote or "\0") not in text
+
+
+@cache
+def _pattern(separators: str) -> re.Pattern[str]:
+    return re.compile(f"[{re.escape(separators)}]")
 
 
 def join_texts(cells: Sequence[str], delimiters: Delimiters, separator: str) -> str:
