@@ -47,6 +47,7 @@ GROUP_ID, STREAM_ID = "inlongGroupId", "inlongStreamId"
 
 _STREAM_KEYS: Final = ("streamId", "tid", "iname")
 _GZIP: Final = 31
+_NEITHER: Final = "it is neither an InLongMsg nor protobuf of InLong"
 _COMPRESSIONS: Final = {"NONE": 0, "INLONG_NO_COMPRESS": 0, "INLONG_GZ": 1, "INLONG_SNAPPY": 2}
 # A copy of snappy has at least 3 bytes for 64.
 _SNAPPY_FACTOR: Final = 22
@@ -264,7 +265,9 @@ def _objects(
     """Yield the records of `MessageObjs`."""
     code = _COMPRESSIONS.get(compression, int(compression) if re.fullmatch(r"[0-9]", compression) else -1)
     group, stream = properties.get(GROUP_ID), properties.get(STREAM_ID)
-    for one in _message(_unpacked(payload, code, compression), (), repeated=0x0A)[0x0A]:
+    for tag, one in _fields(_unpacked(payload, code, compression)):
+        if tag != 0x0A:
+            continue
         record = _message(one, (0x08, 0x12, 0x1A), repeated=0x22)
         attributes = {"sourceIp": _text(record[0x12]), **(params or {}), **_params(record[0x22])}
         time_ms = signed64(record[0x08])
@@ -273,20 +276,25 @@ def _objects(
 
 def _message(data: bytes, required: tuple[int, ...], repeated: int = 0) -> dict[int, Any]:
     """Return the fields of a protobuf message by tag, the last of several; and all of the repeated one."""
-    found: dict[int, Any] = {}
-    several = []
-    try:
-        for tag, value, stop in take_fields(data, 0, len(data)):
-            if tag == repeated:
-                several.append(data[value:stop])
-            else:
-                found[tag] = data[value:stop] if tag & 7 == 2 else value
-    except CorruptMessageError as error:
-        raise BadPayloadError(f"it is neither an InLongMsg nor protobuf of InLong: {error}") from None
+    found: dict[int, Any] = {repeated: []}
+    for tag, value in _fields(data):
+        if tag == repeated:
+            found[tag].append(value)
+        else:
+            found[tag] = value
     missing = [tag >> 3 for tag in required if tag not in found]
     if missing:
-        raise BadPayloadError(f"it is neither an InLongMsg nor protobuf of InLong: a message lacks field {missing[0]}")
-    return found | {repeated: several}
+        raise BadPayloadError(f"{_NEITHER}: a message lacks field {missing[0]}")
+    return found
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the tag of each field of a protobuf message, and its number or bytes."""
+    try:
+        for tag, value, stop in take_fields(data, 0, len(data)):
+            yield tag, data[value:stop] if tag & 7 == 2 else value
+    except CorruptMessageError as error:
+        raise BadPayloadError(f"{_NEITHER}: {error}") from None
 
 
 def _params(entries: list[bytes]) -> dict[str, str]:
@@ -304,7 +312,7 @@ def _unpacked(data: bytes, code: int, name: str = "") -> bytes:
     if code == 1:
         return _ungzipped(data)
     if code != 2:
-        raise BadPayloadError(f"the compression {name or code} is unknown")
+        raise BadPayloadError(f"the compression {name[:40] or code} is unknown")
     try:
         size, _ = take_varint(data, 0, len(data))
         if size > min(_SNAPPY_FACTOR * len(data), MAX_MESSAGE_BYTES):

@@ -129,10 +129,10 @@ def test_a_record_that_does_not_fit_makes_its_message_one_null(layout: StreamLay
 
 
 def test_rows_that_would_be_too_large_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "_PIECE_BYTES", 200)
+    monkeypatch.setattr(decode, "_PIECE_BYTES", 500)
     found = decoded(Encoding("inlong"), message(b"a"), message(b"b", b"c"), message(b"d"))
     assert (found.values.field("data").to_pylist(), found.payloads) == ([b"a", b"b", b"c"], 2)
-    monkeypatch.setattr(decode, "MAX_MESSAGE_BYTES", 300)
-    assert decoded(Encoding("inlong"), message(b"x" * 1, b"y", b"z", b"0")).reasons == {
+    monkeypatch.setattr(decode, "MAX_MESSAGE_BYTES", 1000)
+    assert decoded(Encoding("inlong"), message(b"x", b"y", b"z", b"0")).reasons == {
         0: "record 4: the rows of the message need more than 0 MiB"
     }
