@@ -67,7 +67,7 @@ def check(
     case = json.dumps(schema), json.dumps(reader), wanted
     try:
         read = oracle.reader_of(schema, reader, wanted)
-    except oracle.MisfitError:
+    except oracle.MismatchError:
         read = None
     try:
         decoder = avro_decoder(case[0], wanted, None if reader is schema else case[1])

@@ -66,7 +66,7 @@ def expect_as_the_oracle(schema, reader, wanted, payloads, offsets=(0,)):
     """Decode once for each offset, and a thousand rows; return whether the oracle takes the schemas and the type."""
     try:
         read = oracle.reader_of(schema, reader, wanted)
-    except oracle.MisfitError:
+    except oracle.MismatchError:
         with pytest.raises(OptionError):
             avro_decoder(json.dumps(schema), wanted, json.dumps(reader))
         return False

@@ -60,7 +60,7 @@ PLAIN = {
 WIDER = [(pa.int32(), pa.int64()), (pa.int32(), pa.float64()), (pa.float32(), pa.float64())]
 
 
-class MisfitError(Exception):
+class MismatchError(Exception):
     """No value can be read with these schemas and this type."""
 
 
@@ -220,10 +220,10 @@ def reader_of(writer: Schema, reader: Schema, wanted: pa.DataType) -> Read:
     """Return what reads a cell.
 
     Raises:
-        MisfitError: no value can be read so.
+        MismatchError: no value can be read so.
     """
     if not fits(reader, wanted):
-        raise MisfitError
+        raise MismatchError
     return _read(writer, reader, wanted)
 
 
@@ -256,15 +256,15 @@ def _read(writer: Schema, reader: Schema, wanted: pa.DataType) -> Read:
         for branch in writer:
             try:
                 branches.append(_read(branch, reader, wanted))
-            except MisfitError:
+            except MismatchError:
                 branches.append(_refuse)
         if all(read is _refuse for read in branches):
-            raise MisfitError
+            raise MismatchError
         return lambda payload: _one_of(branches, payload)
     if own == "union":
         return _read_as_branch(writer, reader, wanted)
     if kind != own and own not in PROMOTIONS.get(kind, ()):
-        raise MisfitError
+        raise MismatchError
     if kind == "record":
         return _read_record(writer, reader, wanted)
     if kind == "array":
@@ -306,7 +306,7 @@ def _branch_for(writer: Schema, union: Schema) -> Schema:
         aliased = [branch for branch in alike if name in branch.get("aliases", ())]
         named = aliased or [branch for branch in alike if branch["name"] == name]
         if len(aliased) > 1:
-            raise MisfitError
+            raise MismatchError
         if named:
             return named[0]
         able = [branch for branch in alike if _can_read(writer, branch)]
@@ -316,13 +316,13 @@ def _branch_for(writer: Schema, union: Schema) -> Schema:
     for branch in union:
         if kind_of(branch) in PROMOTIONS.get(kind, ()):
             return branch
-    raise MisfitError
+    raise MismatchError
 
 
 def _can_read(writer: Schema, reader: Schema) -> bool:
     try:
         _read(writer, reader, spark_type(reader))
-    except MisfitError:
+    except MismatchError:
         return False
     return True
 
@@ -347,7 +347,7 @@ def _read_record(writer: Schema, reader: Schema, wanted: pa.StructType) -> Read:
         if not found:
             missing.append((slot, _read_default(field, column.type)))
         elif len(found) > 1 or (found != [column.name] and renamed.count(found[0]) > 1):
-            raise MisfitError
+            raise MismatchError
         else:
             kind = writer["fields"][written.index(found[0])]["type"]
             reads[found[0]] = slot, _read(kind, field["type"], column.type)
@@ -366,7 +366,7 @@ def _read_record(writer: Schema, reader: Schema, wanted: pa.StructType) -> Read:
 
 def _read_default(field: Schema, wanted: pa.DataType) -> Read:
     if "default" not in field:
-        raise MisfitError
+        raise MismatchError
     data = encoded_default(field["type"], field["default"])
     read = _read(field["type"], field["type"], wanted)
     return lambda _: read(Payload(data, -(2**62)))
@@ -399,7 +399,7 @@ def _read_leaf(writer: Schema, reader: Schema, wanted: pa.DataType) -> Read:  # 
             bits = float_bits if pa.types.is_float32(wanted) else double_bits
             return lambda payload: bits(_checked(payload.number(), most))
         if logical and as_logical and _family(logical) != _family(as_logical):
-            raise MisfitError
+            raise MismatchError
         if pa.types.is_timestamp(wanted):
             factor = 1000 if (logical or as_logical).endswith("-millis") else 1
         else:
@@ -410,10 +410,10 @@ def _read_leaf(writer: Schema, reader: Schema, wanted: pa.DataType) -> Read:  # 
             return lambda payload: int.from_bytes(payload.take(4), "little")
         return lambda payload: double_bits(struct.unpack("<f", payload.take(4))[0])
     if kind == "fixed" and writer["size"] != reader["size"]:
-        raise MisfitError
+        raise MismatchError
     if as_logical == "decimal":
         if logical == "decimal" and writer.get("scale", 0) != reader.get("scale", 0):
-            raise MisfitError
+            raise MismatchError
         most, factor = 10 ** reader["precision"], 10 ** (wanted.scale - reader.get("scale", 0))
         take: Read = _sized if kind != "fixed" else lambda payload: payload.take(writer["size"])
         return lambda payload: _decimal(take(payload), most) * factor

@@ -17,11 +17,11 @@ def load_json_object(text: str) -> dict[str, object]:
         >>> load_json_object('{"a": 1, "a": 2}')
         Traceback (most recent call last):
         ...
-        spark_mq_source.core.json_text.JsonMistake: duplicate key "a"
+        spark_mq_source.core.json_text.JsonTextError: duplicate key "a"
     """
     try:
         document = json.loads(text, object_pairs_hook=_unique)
-    except JsonMistake:
+    except JsonTextError:
         raise
     except RecursionError:
         raise ValueError("JSON is nested too deeply") from None
@@ -34,7 +34,7 @@ def load_json_object(text: str) -> dict[str, object]:
     return document
 
 
-class JsonMistake(ValueError):  # noqa: N818 - users see it only as part of a sentence
+class JsonTextError(ValueError):
     """An error found while decoding; its text is for the user."""
 
 
@@ -43,5 +43,5 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(named) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise JsonMistake(f'duplicate key "{twice}"')
+        raise JsonTextError(f'duplicate key "{twice}"')
     return named

@@ -108,7 +108,7 @@ def primitive_decoder(kind: str, wanted: pa.DataType | None = None) -> ValueDeco
     given = primitive_type_of(kind)
     if wanted is None:
         wanted = given
-    if not _becomes(kind, given, wanted):
+    if not _converts_to(kind, given, wanted):
         raise OptionError(
             f"values of the primitive {kind} are {given} and do not become {wanted} without loss; "
             f"read them as {given} and convert the column"
@@ -119,7 +119,7 @@ def primitive_decoder(kind: str, wanted: pa.DataType | None = None) -> ValueDeco
 _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
-def _becomes(kind: str, given: pa.DataType, wanted: pa.DataType) -> bool:
+def _converts_to(kind: str, given: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_timestamp(given):
         return bool(pa.types.is_timestamp(wanted) and wanted.unit == "us" and bool(wanted.tz) == bool(given.tz))
     if pa.types.is_integer(given) and pa.types.is_decimal(wanted):

@@ -100,7 +100,7 @@ def decoded_names(columns: ColumnTable, typed: TypedRead, names: Sequence[str]) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _PartDecoder:
     """The decoding of keys or values of one schema version.
 
     Attributes:
@@ -114,7 +114,7 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    sides: Mapping[str, _Side]
+    sides: Mapping[str, _PartDecoder]
     is_inline: bool
 
 
@@ -178,14 +178,14 @@ class TypedRows:
         self._flat = [
             name for name in schema.names if typed.flatten and name in decoded_names(columns, typed, [name]) - {KEY}
         ]
-        self._wanted = self._wanted_types()
+        self._wanted = self._requested_types()
         self.undecodable = 0
         self.first_reason = ""
         # Created here, so that an error is raised on the driver, before the tasks.
         self._versions[_NO_VERSION] = self._planned_version()
         self.raw_schema = self._raw_schema(columns, raw_errors)
 
-    def _wanted_types(self) -> dict[str, pa.DataType]:
+    def _requested_types(self) -> dict[str, pa.DataType]:
         schema, names = self._schema, self._schema.names
         wanted = {name: schema.field(name).type for name in self._typed.encodings if name in names}
         if self._typed.flatten:
@@ -206,7 +206,7 @@ class TypedRows:
         for name, type_ in self._wanted.items():
             encoding = self._typed.encodings[name]
             try:
-                sides[name] = _Side(_decoder(encoding, type_, encoding))
+                sides[name] = _PartDecoder(_decoder(encoding, type_, encoding))
             except ValueError as error:
                 raise OptionError(f"column {name}: {error}" if name not in self._flat else str(error)) from error
         return _Version(sides, self._typed.is_inline)
@@ -256,7 +256,7 @@ class TypedRows:
         raw = raw if group.parents is None else raw.slice(0, group.messages)
         rows = self._taken = raw.num_rows
         if self._dead_letters is not None:
-            group.reasons |= _reasons_found(raw)
+            group.reasons |= _corrupt_reasons(raw)
             if group.reasons:
                 self._dead_letters.send(raw, group.reasons)
         arrays = dict(zip(raw.schema.names, raw.columns, strict=True)) | group.arrays
@@ -385,10 +385,10 @@ class TypedRows:
     def _version(self, version: bytes) -> _Version:
         found = self._versions.get(version)
         if found is None:
-            found = self._versions[version] = self._made_version(version)
+            found = self._versions[version] = self._build_version(version)
         return found
 
-    def _made_version(self, version: bytes) -> _Version:
+    def _build_version(self, version: bytes) -> _Version:
         lookup = self._lookup
         name = f"schema version {version_name(version)}"
         try:
@@ -407,13 +407,13 @@ class TypedRows:
         for side, type_ in self._wanted.items():
             planned = self._typed.encodings[side]
             try:
-                sides[side] = _Side(_decoder(encodings.get(side, planned), type_, planned))
+                sides[side] = _PartDecoder(_decoder(encodings.get(side, planned), type_, planned))
             except ValueError as error:
-                sides[side] = _Side(problem=f"{side}: {name} does not fit: {error}")
+                sides[side] = _PartDecoder(problem=f"{side}: {name} does not fit: {error}")
         return _Version(sides, is_inline)
 
     def _unusable(self, problem: str) -> _Version:
-        return _Version({side: _Side(problem=f"{side}: {problem}") for side in self._wanted}, is_inline=False)
+        return _Version({side: _PartDecoder(problem=f"{side}: {problem}") for side in self._wanted}, is_inline=False)
 
 
 def typed_batches(
@@ -468,17 +468,17 @@ def _only_value(versions: pa.Array) -> bytes | None:
     alike = end - begin == len(first) * rows and bytes(data[begin:end]) == first * rows
     # Versions of different lengths could have the same bytes when concatenated.
     return (
-        first if alike and bytes(at[versions.offset :][: rows + 1]) == _even_offsets(begin, len(first), rows) else None
+        first if alike and bytes(at[versions.offset :][: rows + 1]) == _fixed_offsets(begin, len(first), rows) else None
     )
 
 
 @lru_cache(maxsize=8)
-def _even_offsets(begin: int, size: int, rows: int) -> bytes:
+def _fixed_offsets(begin: int, size: int, rows: int) -> bytes:
     """Return the offsets of cells of one size; cached: it takes as long as decoding, and batches are similar."""
     return array("i", [begin + n * size for n in range(rows + 1)]).tobytes()
 
 
-def _reasons_found(raw: pa.RecordBatch) -> dict[int, str]:
+def _corrupt_reasons(raw: pa.RecordBatch) -> dict[int, str]:
     """Return by row the reasons why messages are corrupt as a whole."""
     if ERROR not in raw.schema.names or raw.column(ERROR).null_count == raw.num_rows:
         return {}

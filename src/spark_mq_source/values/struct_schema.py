@@ -127,7 +127,7 @@ def check_struct(struct: pa.StructType, definition: str, column: str = "value") 
 string, and int in the schema
     """
     derived = json.loads(derive_definition(struct, "json", column))
-    problems = list(_misfits(derived, json.loads(definition), column, {}))
+    problems = list(_mismatches(derived, json.loads(definition), column, {}))
     if problems:
         raise OptionError(f"the struct in column {column} does not fit the given schema: {'; '.join(problems)}")
 
@@ -141,7 +141,7 @@ _READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def _misfits(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401 - JSON
+def _mismatches(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401 - JSON
     """Yield the problems of a reader with the schema `theirs` for a value of the schema `ours`, one sentence each."""
     ours = ours[1] if isinstance(ours, list) else ours
     branches = _resolved(theirs, named)
@@ -156,21 +156,21 @@ def _misfits(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterat
         elif unit == "decimal" and not _holds(branch, ours):
             yield f"{path} is {_decimal_of(ours)}, and {_decimal_of(branch)} in the schema: cast it to that"
         elif kind == "record":
-            yield from _misfits_of_fields(ours, branch, path, named)
+            yield from _field_mismatches(ours, branch, path, named)
         elif kind in ("array", "map"):
             part = "items" if kind == "array" else "values"
-            yield from _misfits(ours[part], branch.get(part), path, named)
+            yield from _mismatches(ours[part], branch.get(part), path, named)
         return
     wanted = " or ".join(str(_type_of(branch)) for branch in branches if branch != "null")
     yield f"{path} is {kind}, and {wanted} in the schema"
 
 
-def _misfits_of_fields(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401
+def _field_mismatches(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401
     known = {field["name"]: field for field in theirs.get("fields", ())}
     written = {field["name"]: field for field in ours["fields"]}
     for name, field in written.items():
         if name in known:
-            yield from _misfits(field["type"], known[name].get("type"), f"{path}.{name}", named)
+            yield from _mismatches(field["type"], known[name].get("type"), f"{path}.{name}", named)
         else:
             yield f"{path}.{name} is not in the schema (it has {', '.join(known)})"
     for name, field in known.items():

@@ -42,7 +42,7 @@ class Admin(Connections):
         Raises:
             MQSourceError: no answer in time, a refusal, or the subscription does not exist.
         """
-        url, answer = self._ask_admin(topic_partition, "stats")
+        url, answer = self._http_get(topic_partition, "stats")
         try:
             return int(answer["subscriptions"][subscription]["msgBacklog"])  # type: ignore[index]
         except (KeyError, TypeError, ValueError) as error:
@@ -54,7 +54,7 @@ class Admin(Connections):
         Raises:
             MQSourceError: no answer in time, a refusal, or an answer that is not the admin API's.
         """
-        url, answer = self._ask_admin(topic_partition, "internalStats")
+        url, answer = self._http_get(topic_partition, "internalStats")
         try:
             ledgers = [Ledger(int(x["ledgerId"]), int(x["entries"]), int(x["size"])) for x in answer["ledgers"]]  # type: ignore[index]
             current = int(answer["currentLedgerEntries"]), int(answer["currentLedgerSize"])  # type: ignore[index]
@@ -72,7 +72,7 @@ class Admin(Connections):
         if self._options.admin_url is None:
             return 0
         try:
-            url, answer = self._ask_admin(TopicPartition(topic, -1), "partitions?checkAllowAutoCreation=false")
+            url, answer = self._http_get(TopicPartition(topic, -1), "partitions?checkAllowAutoCreation=false")
         except TopicNotFoundError:
             return 0
         try:
@@ -89,12 +89,12 @@ class Admin(Connections):
             MQSourceError: no answer in time, or a refusal.
         """
         try:
-            self._ask_admin(TopicPartition(topic, -1), "partitions", put=partitions)
+            self._http_get(TopicPartition(topic, -1), "partitions", put=partitions)
         except BrokerError as error:
             if error.code != _CONFLICT:
                 raise
 
-    def _ask_admin(self, topic_partition: TopicPartition, what: str, *, put: object = None) -> tuple[str, object]:
+    def _http_get(self, topic_partition: TopicPartition, what: str, *, put: object = None) -> tuple[str, object]:
         domain, _, rest = str(topic_partition).partition("://")
         path = "/".join(quote(part, safe="") for part in (domain, *rest.split("/", 2)))
         url = f"{self._options.admin_url}/admin/v2/{path}/{what}"

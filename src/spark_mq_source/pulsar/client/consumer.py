@@ -228,7 +228,7 @@ class Consumer(BaseConsumer):
 
         The answer arrives after the messages in transit, so until then the queue may exceed its bound by the permits.
         """
-        return self._unbounded_until(self._ask_bounds())
+        return self._unbounded_until(self._send_bounds())
 
     def bounds_after_gap(self, ledger: int, entry: int) -> Future[Bounds]:
         """Return the bounds after the broker sent this entry, which does not follow the last one taken.
@@ -241,7 +241,7 @@ class Consumer(BaseConsumer):
         # The answer arrives after the messages in transit, see `request_bounds`.
         return asked if asked.done() else self._unbounded_until(asked)
 
-    def _ask_bounds(self) -> Future[Bounds]:
+    def _send_bounds(self) -> Future[Bounds]:
         return self.session.request(
             lambda request_id: commands.GetLastMessageId(self._consumer_id, request_id), _bounds_of
         )
@@ -297,7 +297,7 @@ class Consumer(BaseConsumer):
         self._arrived_at = (last.ledger_id, last.entry_id)
         # Entries of a ledger are numbered without gaps, so the ends of a run show whether it has one.
         if (last.ledger_id, last.entry_id - len(messages)) != before:
-            self._after_gaps.append((self._arrived_at, self._ask_bounds()))
+            self._after_gaps.append((self._arrived_at, self._send_bounds()))
         super().deliver(messages)
 
     def fail(self, error: MQSourceError) -> None:

@@ -151,7 +151,7 @@ class Session:
         return found is not None and int(found[0]) >= _PLACES_CURSORS
 
     @property
-    def asks_without_creating(self) -> bool:
+    def can_avoid_creation(self) -> bool:
         """True if PARTITIONED_METADATA has a field that keeps it from creating a missing topic.
 
         Older brokers ignore the field and create the topic (PIP-344; seen on 2.10.1).

@@ -293,7 +293,7 @@ class Subscriptions(Topics):
         waiting: dict[TopicPartition, int] = {}
         for kind in (commands.SubType.Shared, commands.SubType.Failover):
             missing = [tp for tp in topic_partitions if tp not in waiting]
-            waiting |= self._ask_beside(missing, self.subscription(name, kind=kind, priority_level=INT32_MAX))
+            waiting |= self._fetch_shared(missing, self.subscription(name, kind=kind, priority_level=INT32_MAX))
         unknown = [str(tp) for tp in topic_partitions if tp not in waiting]
         if unknown:
             raise ResourceBusyError(
@@ -302,7 +302,7 @@ class Subscriptions(Topics):
             )
         return waiting
 
-    def _ask_beside(
+    def _fetch_shared(
         self, topic_partitions: Sequence[TopicPartition], durable: Subscription
     ) -> dict[TopicPartition, int]:
         """Return the backlog of a subscription in those topic-partitions in which a consumer of this type may join."""

@@ -93,7 +93,7 @@ class Topics(Admin):
 
         def ask(names: Sequence[str]) -> Mapping[str, Future[commands.PartitionedMetadataResponse]]:
             session = self._service()
-            if not (create or session.asks_without_creating):
+            if not (create or session.can_avoid_creation):
                 self._check_existing(session, names)
             return {
                 name: session.request(

@@ -331,13 +331,13 @@ class PulsarConnection(SansIOConnection[Command, Event]):
                     consumer.record_received(command)
                     events.append(command)
                 else:
-                    self._take_stray(command)
+                    self._discard(command)
             else:
                 self._take(command)
         self._missing = missing_bytes(data, offset)
         return offset
 
-    def _take_stray(self, message: Message) -> None:
+    def _discard(self, message: Message) -> None:
         if self.state is not ConnectionState.CONNECTED:
             raise RemoteProtocolError("a MESSAGE before CONNECTED")
         # Messages in transit still arrive after their consumer is closed.
@@ -362,7 +362,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             case Response():
                 self._take_response(command)
             case Notice():
-                self._take_notice(command)
+                self._handle_notice(command)
             case _:
                 raise RemoteProtocolError(f"the broker sent {type(command).__name__}, which only clients send")
 
@@ -391,7 +391,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             self._limit = min(self._max_frame_bytes, connected.max_message_size + FRAME_OVERHEAD_BYTES)
         self._events.append(connected)
 
-    def _take_notice(self, notice: Notice) -> None:
+    def _handle_notice(self, notice: Notice) -> None:
         if isinstance(notice, commands.CloseConsumer) and self._consumers.pop(notice.consumer_id, None) is not None:
             self._closed_by_broker.add(notice.consumer_id)
         if isinstance(notice, commands.CloseProducer) and self._producers.pop(notice.producer_id, None) is not None:

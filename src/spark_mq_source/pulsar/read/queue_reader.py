@@ -86,7 +86,7 @@ FAILOVER_SECONDS: Final = 2.5
 """Time for the first message of a Failover subscription: its broker waits after it has chosen a consumer, for
 `activeConsumerFailoverDelayTimeMillis`, 1 s by default."""
 
-STAND_BY_SECONDS: Final = 10.0
+STANDBY_SECONDS: Final = 10.0
 """Time for which an inactive consumer waits: the active one may belong to another attempt at the same task."""
 
 _KINDS: Final = {
@@ -408,7 +408,7 @@ class _Inflow:
             self._resume(error)
             # The consumer was not read meanwhile, so that was no silence.
             return True
-        if not messages and self._stands_by():
+        if not messages and self._is_standby():
             return True
         if not self._received:
             self._since = time.monotonic()
@@ -419,9 +419,9 @@ class _Inflow:
             self._read_again()
         return bool(messages)
 
-    def _stands_by(self) -> bool:
+    def _is_standby(self) -> bool:
         """Return whether silence proves nothing yet, because the broker has chosen another consumer."""
-        return not self._consumer.is_active and time.monotonic() < self._stands_by_until
+        return not self._consumer.is_active and time.monotonic() < self._standby_until
 
     def _read_again(self) -> None:
         """Request the corrupt entries once more: if they are corrupt again, so are the broker's."""
@@ -499,7 +499,7 @@ class _Inflow:
             self._consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
 
     def _open(self) -> QueueConsumer:
-        self._stands_by_until = time.monotonic() + STAND_BY_SECONDS
+        self._standby_until = time.monotonic() + STANDBY_SECONDS
         with waiting(self._counters):
             return self._client.open_queue_consumer(self._task.topic_partition, self._subscription)
 

@@ -206,7 +206,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
                 permits.count((yield from self._decoded(consumer, burst)), entries=len(burst), nbytes=nbytes)
                 patience = Deadline.after_ms(options.operation_timeout_ms // 2)
             else:
-                self._finished = self._nothing_left(consumer, Position(*self._received), patience)
+                self._finished = self._is_at_end(consumer, Position(*self._received), patience)
 
     def _decoded(self, consumer: Consumer, burst: Sequence[Message]) -> Generator[pa.RecordBatch, None, int]:
         """Yield the batches that become full; return how many messages came, wanted or not."""
@@ -266,7 +266,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         if whole:
             self._done = Position(*key)
 
-    def _nothing_left(self, consumer: Consumer, received: Position, patience: Deadline) -> bool:
+    def _is_at_end(self, consumer: Consumer, received: Position, patience: Deadline) -> bool:
         """Return whether the broker has nothing after `received`: then the end is an entry that it does not deliver."""
         bounds = self._client.wait(consumer.request_bounds(), f"the last message of {consumer.topic_partition}")
         self._check_cursor(consumer, received, bounds.first)

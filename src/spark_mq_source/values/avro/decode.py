@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.implementation import require_compiled
-from spark_mq_source.values.avro.resolution import MisfitError, resolve
+from spark_mq_source.values.avro.resolution import MismatchError, resolve
 from spark_mq_source.values.avro.schema import AvroType, check_finite, parse_avro
 from spark_mq_source.values.avro.types import arrow_type
 from spark_mq_source.values.decoder import ValueDecoder
@@ -72,9 +72,9 @@ def avro_decoder(writer: str, wanted: pa.DataType, reader: str | None = None) ->
     read = written if reader is None else _parsed(reader, "the reader's schema")
     try:
         step = resolve(written, read, wanted)
-    except MisfitError as misfit:
+    except MismatchError as error:
         raise OptionError(
-            f"values of the writer's Avro schema {written!r} cannot be read with the reader's schema {read!r}: {misfit}"
+            f"values of the writer's Avro schema {written!r} cannot be read with the reader's schema {read!r}: {error}"
         ) from None
     loop = require_compiled(
         "spark_mq_source.values.avro._decode_native",

@@ -35,7 +35,7 @@ from spark_mq_source.values.avro.types import (
 from spark_mq_source.values.decoder import reason_of
 
 
-class MisfitError(Exception):
+class MismatchError(Exception):
     """The writer's schema cannot be read by the reader's; contains the reason."""
 
     def __init__(self, why: str, path: str = "") -> None:
@@ -47,7 +47,7 @@ def resolve(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
     """Return the step that reads a value.
 
     Raises:
-        MisfitError: no value written with one schema can be read with the other.
+        MismatchError: no value written with one schema can be read with the other.
         OptionError: see `check_conversion`.
     """
     check_conversion(reader, wanted)
@@ -62,7 +62,7 @@ def _read(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
     if reader.kind == "union":
         return _read_branch(writer, reader, wanted)
     if writer.kind != reader.kind and reader.kind not in _PROMOTIONS.get(writer.kind, ()):
-        raise MisfitError(f"{writer!r} cannot be read as {reader!r}")
+        raise MismatchError(f"{writer!r} cannot be read as {reader!r}")
     if writer.kind == "record":
         return _read_record(writer, reader, wanted)
     if writer.kind == "array":
@@ -88,11 +88,11 @@ def _read_union(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step
     for branch in writer.branches:
         try:
             steps.append(_read(branch, reader, wanted))
-        except MisfitError as misfit:
-            steps.append(Step(Code.FAIL, text=str(misfit)))
+        except MismatchError as mismatch:
+            steps.append(Step(Code.FAIL, text=str(mismatch)))
     faults = [step.text for step in steps if step.code == Code.FAIL]
     if len(faults) == len(steps):
-        raise MisfitError(faults[0] if faults else "a union has no branches")
+        raise MismatchError(faults[0] if faults else "a union has no branches")
     return Step(Code.UNION, steps=tuple(steps))
 
 
@@ -118,7 +118,7 @@ def _branch_for(writer: AvroType, union: AvroType, wanted: pa.DataType) -> AvroT
     alike = [branch for branch in union.branches if branch.kind == writer.kind]
     aliased = [branch for branch in alike if writer.name in branch.aliases]
     if len(aliased) > 1:
-        raise MisfitError(f"several branches of the reader's union have the alias {writer.name}")
+        raise MismatchError(f"several branches of the reader's union have the alias {writer.name}")
     for branch in (*aliased, *alike):
         if not writer.name or writer.name == branch.name or branch in aliased:
             return branch
@@ -129,7 +129,7 @@ def _branch_for(writer: AvroType, union: AvroType, wanted: pa.DataType) -> AvroT
     for branch in union.branches:
         if branch.kind in _PROMOTIONS.get(writer.kind, ()):
             return branch
-    raise MisfitError(f"{writer!r} is not a branch of the reader's union")
+    raise MismatchError(f"{writer!r} is not a branch of the reader's union")
 
 
 # Without the cache, unions within unions would double the time at each level.
@@ -137,7 +137,7 @@ def _branch_for(writer: AvroType, union: AvroType, wanted: pa.DataType) -> AvroT
 def _is_readable(writer: AvroType, reader: AvroType) -> bool:
     try:
         _read(writer, reader, arrow_type(reader))
-    except (MisfitError, OptionError):
+    except (MismatchError, OptionError):
         return False
     return True
 
@@ -170,8 +170,8 @@ def _read_record(writer: AvroType, reader: AvroType, wanted: pa.StructType) -> S
         field, slot, column = found[at]
         try:
             step = _read(one.type, field.type, column.type)
-        except MisfitError as misfit:
-            raise MisfitError(misfit.why, f".{one.name}{misfit.path}") from None
+        except MismatchError as mismatch:
+            raise MismatchError(mismatch.why, f".{one.name}{mismatch.path}") from None
         steps.append(replace(step, name=f".{one.name}", slot=slot))
     return Step(Code.RECORD, steps=(*_merged(steps), *missing))
 
@@ -195,17 +195,17 @@ def _sources(writer: AvroType, reader: AvroType) -> list[list[int]]:
 
 def _only(found: Sequence[int], fault: str, record: AvroType) -> int:
     if len(found) > 1:
-        raise MisfitError(f"{fault}: {', '.join(record.fields[at].name for at in found)}")
+        raise MismatchError(f"{fault}: {', '.join(record.fields[at].name for at in found)}")
     return found[0]
 
 
 def _default(field: AvroField, wanted: pa.DataType) -> Step:
     if not field.has_default:
-        raise MisfitError(f"{field.name} was not written and has no default")
+        raise MismatchError(f"{field.name} was not written and has no default")
     try:
         data = encode_default(field.type, field.default)
     except ValueError:
-        raise MisfitError(f"{field.name} was not written and its default is not a value of {field.type!r}") from None
+        raise MismatchError(f"{field.name} was not written and its default is not a value of {field.type!r}") from None
     return Step(Code.DEFAULT, name=f".{field.name}", steps=(_read(field.type, field.type, wanted),), data=data)
 
 
@@ -216,10 +216,10 @@ def _read_leaf(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
     if writer.kind == "float":
         return Step(Code.FLOAT if pa.types.is_float32(wanted) else Code.FLOAT_TO_DOUBLE)
     if writer.kind == "fixed" and writer.size != reader.size:
-        raise MisfitError(f"a fixed of {writer.size} bytes cannot be read as one of {reader.size}")
+        raise MismatchError(f"a fixed of {writer.size} bytes cannot be read as one of {reader.size}")
     if reader.logical == "decimal":
         if writer.logical == "decimal" and writer.scale != reader.scale:
-            raise MisfitError(f"a decimal of scale {writer.scale} cannot be read as one of scale {reader.scale}")
+            raise MismatchError(f"a decimal of scale {writer.scale} cannot be read as one of scale {reader.scale}")
         size = writer.size if writer.kind == "fixed" else -1
         shift = wanted.scale - reader.scale
         return Step(Code.DECIMAL, size=size, precision=reader.precision, shift=shift)
@@ -255,7 +255,7 @@ def _is_scaled(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> bool:
     """Return whether milliseconds are read as microseconds."""
     families = _family(writer.logical), _family(reader.logical)
     if "" not in families and families[0] != families[1]:
-        raise MisfitError(f"{writer.logical} cannot be read as {reader.logical}")
+        raise MismatchError(f"{writer.logical} cannot be read as {reader.logical}")
     if pa.types.is_timestamp(wanted):
         return (writer.logical or reader.logical).endswith("-millis")
     # A time of day stays the number that was written.

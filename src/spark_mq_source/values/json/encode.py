@@ -131,7 +131,7 @@ def _quoted(texts: pa.Array) -> pa.Array:
     return _joined('"', texts, '"')
 
 
-def _null_where(values: pa.Array, texts: pa.Array) -> pa.Array:
+def _keep_nulls(values: pa.Array, texts: pa.Array) -> pa.Array:
     return texts if not values.null_count else pc.if_else(pc.is_valid(values), texts, pa.nulls(1, pa.string())[0])
 
 
@@ -143,9 +143,9 @@ def _objects(values: pa.Array, text_times: bool) -> pa.Array:
         for field, column in zip(values.type, values.flatten(), strict=True)
     ]
     if not fields:
-        return _null_where(values, ConstantColumn("{}", pa.string()).take(len(values)))
+        return _keep_nulls(values, ConstantColumn("{}", pa.string()).take(len(values)))
     whole = pc.replace_substring(_joined("{", *fields, "}"), "{,", "{", max_replacements=1)
-    return _null_where(values, whole)
+    return _keep_nulls(values, whole)
 
 
 def _name(text: str) -> str:
@@ -156,7 +156,7 @@ def _lists(values: pa.Array, text_times: bool) -> pa.Array:
     values = _without_hidden(values)
     offsets, first, count = _offsets(values)
     texts = pc.fill_null(json_texts(values.values.slice(first, count), text_times=text_times), _scalar("null"))
-    return _null_where(values, _in_brackets("[", offsets, texts, "]"))
+    return _keep_nulls(values, _in_brackets("[", offsets, texts, "]"))
 
 
 def _maps(values: pa.Array, text_times: bool) -> pa.Array:
@@ -164,7 +164,7 @@ def _maps(values: pa.Array, text_times: bool) -> pa.Array:
     offsets, first, count = _offsets(values)
     names = _texts(values.keys.slice(first, count))
     texts = pc.fill_null(json_texts(values.items.slice(first, count), text_times=text_times), _scalar("null"))
-    return _null_where(values, _in_brackets("{", offsets, _joined(names, ":", texts), "}"))
+    return _keep_nulls(values, _in_brackets("{", offsets, _joined(names, ":", texts), "}"))
 
 
 def _without_hidden(values: pa.Array) -> pa.Array:

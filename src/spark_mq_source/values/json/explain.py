@@ -166,7 +166,7 @@ def _shown(value: Any) -> str:  # noqa: ANN401
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _misfit(step: Step, value: Any) -> BadPayloadError:  # noqa: ANN401
+def _mismatch(step: Step, value: Any) -> BadPayloadError:  # noqa: ANN401
     return BadPayloadError(f"{_shown(value)} is not a valid {step.title}")
 
 
@@ -196,7 +196,7 @@ def _nothing(_step: Step, _value: Any) -> None:  # noqa: ANN401
 
 def _boolean(step: Step, value: Any) -> bool:  # noqa: ANN401
     if not isinstance(value, bool):
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     return value
 
 
@@ -204,7 +204,7 @@ def _int(step: Step, value: Any) -> int:  # noqa: ANN401
     if step.unit_ns and isinstance(value, list):
         number = _ns_of_day(step, value, _parts(step, value, (2, 3, 4))) // step.unit_ns
         if number >= 1 << step.type.bit_width - 1:
-            raise _misfit(step, value)
+            raise _mismatch(step, value)
         return number
     return _int_within(step, value, step.type.bit_width)
 
@@ -214,7 +214,7 @@ def _int_within(step: Step, value: Any, bits: int, factor: int = 1) -> int:  # n
         number = int(value) * factor
         if -(1 << bits - 1) <= number < 1 << bits - 1:
             return number
-    raise _misfit(step, value)
+    raise _mismatch(step, value)
 
 
 def _double(step: Step, value: Any) -> float:  # noqa: ANN401
@@ -224,7 +224,7 @@ def _double(step: Step, value: Any) -> float:  # noqa: ANN401
             return number
     elif isinstance(value, str) and value in _NAMED_FLOATS:
         return _NAMED_FLOATS[value]
-    raise _misfit(step, value)
+    raise _mismatch(step, value)
 
 
 def _float(step: Step, value: Any) -> float:  # noqa: ANN401
@@ -232,7 +232,7 @@ def _float(step: Step, value: Any) -> float:  # noqa: ANN401
     try:
         struct.pack("<f", number)
     except OverflowError:
-        raise _misfit(step, value) from None
+        raise _mismatch(step, value) from None
     return number
 
 
@@ -273,7 +273,7 @@ def _decimal(step: Step, value: Any) -> Decimal:  # noqa: ANN401
         if unscaled is not None:
             digits = tuple(map(int, str(abs(unscaled))))
             return Decimal((unscaled < 0, digits, -step.type.scale))
-    raise _misfit(step, value)
+    raise _mismatch(step, value)
 
 
 def _text(step: Step, value: Any) -> str:  # noqa: ANN401
@@ -284,31 +284,31 @@ def _text(step: Step, value: Any) -> str:  # noqa: ANN401
             raise _RawTextNeeded
         return value.text[slice(*value.span)]
     if not _is_text(value):
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     return str(value)
 
 
 def _binary(step: Step, value: Any) -> bytes:  # noqa: ANN401
     if type(value) is not str or len(value) % 4 or not _BASE64.fullmatch(value):
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     return binascii.a2b_base64(value)
 
 
 def _parts(step: Step, value: list[Any], counts: tuple[int, ...]) -> list[int]:
     """Return the integers of an array whose length is one of `counts`."""
     if isinstance(value, _Object) or len(value) not in counts:
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     try:
         return [_int_within(step, part, 64) for part in value]
     except BadPayloadError:
-        raise _misfit(step, value) from None
+        raise _mismatch(step, value) from None
 
 
 def _ns_of_day(step: Step, value: Any, parts: Sequence[int]) -> int:  # noqa: ANN401
     """Return the nanoseconds of hour, minute, and optional second and nanosecond."""
     hour, minute, second, ns = (*parts, 0, 0)[:4]
     if not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60 and 0 <= ns < 10**9):
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     return ((hour * 60 + minute) * 60 + second) * 10**9 + ns
 
 
@@ -317,7 +317,7 @@ def _day(step: Step, value: Any, parts: Sequence[int | str]) -> int:  # noqa: AN
     try:
         return datetime.date(year, month, day).toordinal() - _EPOCH_DAY
     except (ValueError, OverflowError):
-        raise _misfit(step, value) from None
+        raise _mismatch(step, value) from None
 
 
 def _date(step: Step, value: Any) -> int:  # noqa: ANN401
@@ -327,7 +327,7 @@ def _date(step: Step, value: Any) -> int:  # noqa: ANN401
         return _day(step, value, _parts(step, value, (3,)))
     found = _DATE.fullmatch(value) if type(value) is str else None
     if found is None:
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     return _day(step, value, found.groups())
 
 
@@ -342,17 +342,17 @@ def _timestamp(step: Step, value: Any) -> int:  # noqa: ANN401
         return _day(step, value, parts[:3]) * _DAY_US + _ns_of_day(step, value, parts[3:]) // 1000
     found = _TIMESTAMP.fullmatch(value) if type(value) is str else None
     if found is None:
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     fraction, zone = found.groups()[6:]
     offset = 0
     if zone and zone[0] in "+-":
         minutes = int(zone[-2:]) if len(zone) > len("+00") else 0
         offset = int(zone[1:3]) * 60 + minutes
         if minutes > 59 or offset > _MAX_OFFSET:
-            raise _misfit(step, value)
+            raise _mismatch(step, value)
         offset = -offset if zone[0] == "-" else offset
     if zone and not step.type.tz:
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     time_ns = _ns_of_day(step, value, [int(part or 0) for part in found.groups()[3:6]])
     day = _day(step, value, found.groups()[:3])
     if step.type.tz and not zone:
@@ -371,13 +371,13 @@ def _seconds(step: Step, value: _Number, sign: str, seconds: str, fraction: str)
     # Between -1 and 0 seconds, the digits count from 0 towards the past.
     us = whole * 1_000_000 + us if not sign else us - whole * 1_000_000 if whole else -us
     if whole > _MAX_SECONDS or us >= 1 << 63:
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     return us
 
 
 def _struct(step: Step, value: Any) -> dict[str, Any]:  # noqa: ANN401
     if not isinstance(value, _Object):
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     slots = {key: slot for slot, key in enumerate(step.keys)}
     made: dict[str, Any] = {}
     for key, member in value:
@@ -393,13 +393,13 @@ def _struct(step: Step, value: Any) -> dict[str, Any]:  # noqa: ANN401
 
 def _list(step: Step, value: Any) -> list[Any]:  # noqa: ANN401
     if not isinstance(value, list) or isinstance(value, _Object):
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     return [_convert_within(step.steps[0], item, at) for at, item in enumerate(value)]
 
 
 def _map(step: Step, value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
     if not isinstance(value, _Object):
-        raise _misfit(step, value)
+        raise _mismatch(step, value)
     made: dict[str, Any] = {}
     for key, member in value:
         if not _is_text(key):

@@ -133,7 +133,7 @@ def steps_of(wanted: pa.DataType, definition: AvroType | None) -> Step:
 
 
 def _step(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step:
-    if definition is not None and not _becomes(definition, wanted):
+    if definition is not None and not _converts_to(definition, wanted):
         raise OptionError(
             f"{_field(path)}the schema of the JSON values says {_named(definition)}, which does not become {wanted}"
         )
@@ -240,7 +240,7 @@ _JAVA_PAIR: Final = "org.apache.avro.reflect.Pair"
 """The name that Java's library gives to the records of an array that represents a map."""
 
 
-def _becomes(definition: AvroType, wanted: pa.DataType) -> bool:
+def _converts_to(definition: AvroType, wanted: pa.DataType) -> bool:
     """Return whether some values of a type can be of another type; each other value is an error."""
     if pa.types.is_string(wanted) or pa.types.is_null(wanted) or definition.kind == "null":
         return True

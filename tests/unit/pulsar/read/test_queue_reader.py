@@ -32,7 +32,7 @@ from spark_mq_source.pulsar.read.queue_reader import (
     FAILOVER_SECONDS,
     PATIENCE_SECONDS,
     SPARE_PERMITS,
-    STAND_BY_SECONDS,
+    STANDBY_SECONDS,
     PulsarQueueRange,
     QueueSource,
     read_queue,
@@ -297,11 +297,11 @@ def test_a_consumer_that_stands_by_is_patient(clock: Clock) -> None:
     flow = inflow(consumer, subscriptionType="failover")
     consumer.is_active = False
     found = []
-    for seconds in (0, STAND_BY_SECONDS - 1, 1):
+    for seconds in (0, STANDBY_SECONDS - 1, 1):
         clock.now += seconds
         found.append(flow.receive(0.1))
     assert found == [True, True, False]
-    clock.now -= STAND_BY_SECONDS
+    clock.now -= STANDBY_SECONDS
     consumer.is_active = True
     assert not flow.receive(0.1)
 

@@ -261,10 +261,10 @@ def test_whether_anything_is_left_when_nothing_comes(received, left):
     topic = Topic(LEDGERS)
     made = reader(topic, EARLIEST, Position(9, 2))
     consumer = Consumer(topic, EARLIEST, 2)
-    assert made._nothing_left(consumer, received, Deadline.after_ms(60_000)) != left
+    assert made._is_at_end(consumer, received, Deadline.after_ms(60_000)) != left
     if left:
         with pytest.raises(RequestTimeoutError, match="no message for 100 ms after 9:1, though the last one is 9:2"):
-            made._nothing_left(consumer, received, Deadline.after_ms(0))
+            made._is_at_end(consumer, received, Deadline.after_ms(0))
 
 
 def returned(generator):
