@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import int_array
+from spark_mq_source.core.columns import int_array, map_array_of, text_array
 from spark_mq_source.core.sql_types import arrow_type_of_ddl, ddl_of, matches
 from spark_mq_source.values._loops_python import BadPayloadError
 from spark_mq_source.values.decoder import Decoded
@@ -28,7 +28,6 @@ _ROW_BYTES: Final = 256
 """The bytes of a row besides its cells, of which an attacker could make millions."""
 
 _NAMES: Final = [field.name for field in _HEAD]
-_NOTHING: Final = (None, None, None, None)
 
 
 def inlong_type(encoding: Encoding) -> pa.DataType:
@@ -116,7 +115,7 @@ class InlongDecoder:
                 parents.append(row)
                 data.append(cell)
             messages += 1
-        cells: pa.Array = pa.array(data, pa.binary())
+        cells = text_array(dict(enumerate(data)), len(data), pa.binary())
         if self._json is not None:
             decoded = self._json.decode(cells)
             cells = decoded.values
@@ -150,13 +149,37 @@ class InlongDecoder:
         if not self.type.num_fields:
             return pa.nulls(len(head_of_row), self.type)
         at = int_array(head_of_row, pa.int32())
-        cells = dict(zip(_NAMES, zip(*(head or _NOTHING for head in heads), strict=True), strict=True))
-        cells["attributes"] = [None if one is None else [*one.items()] for one in cells["attributes"]]
-        arrays = [
-            data if field.name == DATA else pa.array(cells[field.name], field.type).take(at) for field in self.type
+        children = [data if field.name == DATA else _column(heads, field).take(at) for field in self.type]
+        validity = _bits(heads[head] is not None for head in head_of_row)
+        return pa.Array.from_buffers(self.type, len(at), [validity], children=children)
+
+
+# From buffers: pa.array imports pandas if it is installed, which takes a worker seconds.
+
+
+def _column(heads: Sequence[Head | None], field: pa.Field) -> pa.Array:
+    """Return a column of the heads; NULL or empty without a head."""
+    cells: list[Any] = [None if head is None else head[_NAMES.index(field.name)] for head in heads]
+    if pa.types.is_map(field.type):
+        return map_array_of(
+            [{key.encode(): text.encode() for key, text in (one or {}).items()} for one in cells], field.type
+        )
+    if pa.types.is_timestamp(field.type):
+        buffers = [
+            _bits(cell is not None for cell in cells),
+            int_array([cell or 0 for cell in cells], pa.int64()).buffers()[1],
         ]
-        is_null = pa.array([heads[head] is None for head in head_of_row], pa.bool_())
-        return pa.StructArray.from_arrays(arrays, fields=[*self.type], mask=is_null)
+        return pa.Array.from_buffers(field.type, len(cells), buffers)
+    return text_array(dict(enumerate(cells)), len(cells), field.type)
+
+
+def _bits(flags: Iterable[bool]) -> pa.Buffer:
+    bits = bytearray()
+    for row, flag in enumerate(flags):
+        if not row & 7:
+            bits.append(0)
+        bits[-1] |= flag << (row & 7)
+    return pa.py_buffer(bits)
 
 
 def _check_size(size: int) -> None:

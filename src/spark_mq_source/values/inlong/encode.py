@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from spark_mq_source.core.columns import map_array_of, text_array
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.core.sql_types import ddl_of, matches
 from spark_mq_source.values.inlong.decode import DATA, inlong_type
@@ -71,7 +72,10 @@ class InlongEncoder:
         Raises:
             UnwritableRowError: a struct cannot be a message; names the field.
         """
-        cells = _cells(values)
+        columns = _columns(values)
+        cells: dict[str, Sequence[Any]] = {name: column.to_pylist() for name, column in columns.items() if name != "dt"}
+        if "dt" in columns:
+            cells["dt"] = columns["dt"].cast(pa.timestamp("us", "UTC")).view(pa.int64()).to_pylist()
         cells[DATA] = self._records(values.field(DATA))
         rows = zip(*cells.values(), strict=True)
         try:
@@ -81,7 +85,7 @@ class InlongEncoder:
             ]
         except ValueError as error:
             raise UnwritableRowError(str(error)) from None
-        return pa.array(messages, pa.binary())
+        return text_array(dict(enumerate(messages)), len(messages), pa.binary())
 
     def _records(self, data: pa.Array) -> Sequence[bytes | None]:
         if not pa.types.is_struct(data.type):
@@ -125,25 +129,25 @@ def message_columns(values: pa.StructArray, table: ColumnTable) -> dict[str, pa.
         values: the structs that are encoded.
         table: the columns of the format.
     """
-    cells = _cells(values)
-    marks = [("version", INLONG_MSG), ("msgEnType", INLONG_MSG)]
+    columns = _columns(values)
+    marks = {b"version": INLONG_MSG.encode(), b"msgEnType": INLONG_MSG.encode()}
+    names = zip(columns["groupId"].to_pylist(), columns["streamId"].to_pylist(), strict=True)
     properties = [
-        [*marks, (GROUP_ID, group), (STREAM_ID, stream)]
-        for group, stream in zip(cells["groupId"], cells["streamId"], strict=True)
+        {**marks, GROUP_ID.encode(): (group or "").encode(), STREAM_ID.encode(): (stream or "").encode()}
+        for group, stream in names
     ]
-    found = {table.properties: pa.array(properties, pa.map_(pa.string(), pa.string()))}
+    found = {table.properties: map_array_of(properties, pa.map_(pa.string(), pa.string()))}
     if "message_type" in table.writable:
-        found["message_type"] = pa.array(cells["streamId"], pa.string())
-        if "dt" in cells:
-            found["message_time"] = pa.array(cells["dt"], pa.int64()).cast(pa.timestamp("us", "UTC"))
+        found["message_type"] = columns["streamId"]
+        if "dt" in columns:
+            found["message_time"] = columns["dt"]
     return found
 
 
-def _cells(values: pa.StructArray) -> dict[str, Sequence[Any]]:
-    """Return the cells of the structs' fields, without the data; times in microseconds."""
-    columns = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
-    times = {"dt": columns["dt"].cast(pa.timestamp("us", "UTC")).view(pa.int64())} if "dt" in columns else {}
-    return {name: column.to_pylist() for name, column in (columns | times).items() if name != DATA}
+def _columns(values: pa.StructArray) -> dict[str, pa.Array]:
+    """Return the fields of structs, without the data."""
+    fields = zip((field.name for field in values.type), values.flatten(), strict=True)
+    return {name: column for name, column in fields if name != DATA}
 
 
 def _texts(column: pa.Array) -> Sequence[str | None]:
