@@ -111,7 +111,7 @@ def test_rows_that_cannot_be_written(changes: dict[str, Any], layout: StreamLayo
     ("ddl", "definition", "why"),
     [
         ("struct<groupId:string>", "", "it lacks streamId; it lacks data"),
-        ("struct<groupId:int,streamId:string,data:int>", "", "groupId is int32, expected string; data is int32, expec"),
+        ("struct<groupId:int,streamId:string,data:int>", "", "groupId is int32, expected string; data is int32, exp"),
         ("struct<groupId:string,streamId:string,data:binary,x:int>", "", "x is no part of a record of InLong"),
         ("struct<groupId:string,streamId:string,data:binary>", "a int", "data is binary, expected a struct"),
         ("struct<groupId:string,streamId:string,data:struct<b:int>>", "a int", "data has other fields than inlong"),
