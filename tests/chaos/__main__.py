@@ -59,7 +59,7 @@ def run(name: str, folder: Path, seed: int, seconds: float, inspect: Callable[[A
         for load in scene.loads:
             load.finish()
             load.join()
-        problems = [*chaos.problems, *(f"{load.name}: {text}" for load in scene.loads for text in load.problems)]
+        problems = [f"{load.name}: {text}" for load in scene.loads for text in load.problems]
         problems += scene.check()
         if inspect is not None:
             inspect(scene)

@@ -43,7 +43,7 @@ class Publisher(Load):
     """The official client, which publishes numbers; the namespace deduplicates what it sends again.
 
     Attributes:
-        acknowledged: the values that the brokers have acknowledged.
+        acknowledged: the values that the brokers have acknowledged, and the message ids that they gave.
     """
 
     def __init__(self, seed: int, service_url: str) -> None:
@@ -52,7 +52,7 @@ class Publisher(Load):
         self._producer = self._client.create_producer(
             SOURCE, producer_name="publisher", send_timeout_millis=0, block_if_queue_full=True, batching_enabled=True
         )
-        self.acknowledged: list[bytes] = []
+        self.acknowledged: dict[bytes, str] = {}
         self._number = 0
 
     def step(self) -> bool:
@@ -63,13 +63,13 @@ class Publisher(Load):
         for _ in range(RATE // 10):
             value = b"%d" % self._number
             self._number += 1
-            self._producer.send_async(value, lambda result, _, value=value: self._answered(result, value))
+            self._producer.send_async(value, lambda result, at, value=value: self._answered(result, at, value))
         self._finishing.wait(0.1)
         return True
 
-    def _answered(self, result: Any, value: bytes) -> None:
+    def _answered(self, result: Any, at: Any, value: bytes) -> None:
         if result == official.Result.Ok:
-            self.acknowledged.append(value)
+            self.acknowledged[value] = str(at)
         else:
             self.failures[str(result)] += 1
 
@@ -223,8 +223,13 @@ class Scene:
     # -- the end
 
     def heal(self) -> None:
-        """Run all servers."""
-        for server in self.cluster.servers.values():
+        """Run all servers, with brokers that are started anew.
+
+        A broker that was frozen while it gave a bundle away may do so forever (4.0.8), until an operator restarts it.
+        """
+        for name, server in self.cluster.servers.items():
+            if name.startswith("broker"):
+                server.kill()
             server.start()
         for number in range(self.cluster.brokers):
             self.cluster.wait_for_broker(number)
@@ -238,8 +243,11 @@ class Scene:
         finally:
             client.close()
         values = [message[-1] for message in source]
-        for problem in differences(self.publisher.acknowledged, values):
+        acknowledged = self.publisher.acknowledged
+        for problem in differences(list(acknowledged), values):
             yield f"source: {problem} (the cluster's fault, or the publisher's)"
+        if lost := sorted(acknowledged.keys() - set(values), key=int):
+            yield f"source: such as {[(value, acknowledged[value]) for value in lost[:: max(1, len(lost) // 12)]]}"
         for load in (self.stream, self.queue, *self.copies.values()):
             found = [message_of(row) for row in load.rows]
             for problem in differences(source, found):

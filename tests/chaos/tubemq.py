@@ -104,12 +104,13 @@ class Scene:
         return next(server for server in self.cluster.servers if server.name == name)
 
     def heal(self) -> None:
-        """Run all servers."""
+        """Run all servers: a broker starts only while a master is active."""
         for server in self.cluster.servers:
+            if server in self.cluster.brokers:
+                self.cluster.wait_for_leader()
             if not server.alive or server.gave_up:
                 server.kill()
                 self.cluster.start_server(server)
-        self.cluster.wait_for_leader()
         self.cluster.wait_for_topics([TOPIC.name])
 
     def check(self) -> Iterator[str]:
