@@ -21,7 +21,8 @@ from tests.fix_net import FaultProxy
 from tests.formats.pulsar import MESSAGE_ID
 
 NAMESPACE = "public/chaos"
-SOURCE = f"persistent://{NAMESPACE}/source"
+SOURCE_NAMESPACE = "public/source"
+SOURCE = f"persistent://{SOURCE_NAMESPACE}/source"
 PARTITIONS, MAX_PARTITIONS = 3, 6
 GUARANTEES = ("at-least-once", "exactly-once", "transaction")
 ROW = f"value binary, partition int, {MESSAGE_ID}"
@@ -40,7 +41,10 @@ def message_of(row: dict[str, Any]) -> Message:
 
 
 class Publisher(Load):
-    """The official client, which publishes numbers; the namespace deduplicates what it sends again.
+    """The official client, which publishes numbers; what it sends again is there again.
+
+    On a topic that deduplicates it loses messages: after faults of brokers some hundreds were acknowledged as
+    duplicates and stored nowhere (pulsar-client 3.13, broker 4.0.8).
 
     Attributes:
         acknowledged: the values that the brokers have acknowledged, and the message ids that they gave.
@@ -107,6 +111,7 @@ class Scene:
         """Start the cluster and prepare topics and loads."""
         cluster = self._stack.enter_context(self.cluster)
         with contextlib.closing(cluster.admin) as admin:
+            admin.create_namespace(SOURCE_NAMESPACE)
             admin.create_namespace(NAMESPACE)
             admin.set_deduplication(NAMESPACE, enabled=True)
             admin.create_topic(SOURCE, PARTITIONS)
@@ -173,8 +178,8 @@ class Scene:
             Kind("freeze", "bookies", bookies, (1, 30), freeze),
             Kind("freeze", "zookeeper", ["zookeeper"], (1, 6), freeze),
             Kind("unload", "topics", topics, (0, 0), self._unloaded, 2),
-            Kind("unload namespace", "topics", [NAMESPACE], (0, 0), self._unloaded_namespace),
-            Kind("split bundle", "topics", [NAMESPACE], (0, 0), self._split, 0.5),
+            Kind("unload namespace", "topics", [NAMESPACE, SOURCE_NAMESPACE], (0, 0), self._unloaded_namespace),
+            Kind("split bundle", "topics", [NAMESPACE, SOURCE_NAMESPACE], (0, 0), self._split, 0.5),
             Kind("add partition", "topics", [SOURCE], (0, 0), self._grown, 0.5),
             Kind("link", "links", brokers, (0, 20), link_faults(self._links), 3),
         ]  # fmt: skip
@@ -244,10 +249,9 @@ class Scene:
             client.close()
         values = [message[-1] for message in source]
         acknowledged = self.publisher.acknowledged
-        for problem in differences(list(acknowledged), values):
-            yield f"source: {problem} (the cluster's fault, or the publisher's)"
         if lost := sorted(acknowledged.keys() - set(values), key=int):
-            yield f"source: such as {[(value, acknowledged[value]) for value in lost[:: max(1, len(lost) // 12)]]}"
+            some = [(value, acknowledged[value]) for value in lost[:: 1 + len(lost) // 12]]
+            yield f"source: {len(lost)} missing by the cluster's fault, or the publisher's, such as {some}"
         for load in (self.stream, self.queue, *self.copies.values()):
             found = [message_of(row) for row in load.rows]
             for problem in differences(source, found):
