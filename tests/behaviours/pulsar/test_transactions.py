@@ -142,7 +142,7 @@ def test_nothing_is_sent_any_more_when_the_time_is_nearly_up(broker: PulsarUnder
     with PulsarWriter(options(broker, topic), TASK) as writer:
         writer.write(rows(*range(20)))
         assert writer._transaction is not None
-        writer._transaction.quiet_from = time.monotonic()
+        writer._transaction.idle_from = time.monotonic()
         with pytest.raises(RequestTimeoutError, match=r"ends soon.*raise transactionTimeout \(120000 ms\)") as caught:
             writer.write(rows(*range(20, 40)))
         writer.__exit__(caught.type, caught.value, None)

@@ -87,8 +87,8 @@ class _Waiting:
 
     @property
     def first(self) -> Position:
-        """The position at or after which the first entry is; see `_first_wanted`."""
-        return _first_wanted(self.start)
+        """The position at or after which the first entry is; see `_first_position`."""
+        return _first_position(self.start)
 
     @property
     def inside(self) -> list[_Sample]:
@@ -438,7 +438,7 @@ class ProgressGuard:
         suspects = behind if stalled else [tp for tp in behind if starts[tp] < cuts[tp] and self._is_due(tp)]
         if not suspects:
             return dict(cuts)
-        found = self._client.fetch_first_entries({tp: _first_wanted(starts[tp]) for tp in suspects})
+        found = self._client.fetch_first_entries({tp: _first_position(starts[tp]) for tp in suspects})
         if stalled and not found:
             tp, waited_ms = suspects[0], self._options.operation_timeout_ms
             raise RequestTimeoutError(
@@ -497,6 +497,6 @@ def _rows_of(w: _Waiting) -> float:
     return max(found)
 
 
-def _first_wanted(start: Position) -> Position:
+def _first_position(start: Position) -> Position:
     """Return the position at or after which the first entry after `start` is; that of a start within a batch itself."""
     return start if start.batch >= 0 or start == EARLIEST else start.next_entry

@@ -144,7 +144,7 @@ class PulsarStream:
         for tp, start in starts.items():
             first, last = bounds[tp].first, bounds[tp].last
             if EARLIEST < start < first:
-                self._report_gone(f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone")
+                self._report_deleted(f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone")
             # In an empty topic-partition all later messages are wanted. The current ledger is no start: while it is
             # empty, an unload replaces it, which would look like loss (seen on 4.0.8).
             initial[tp] = min(max(start, first), last) if last > first else EARLIEST
@@ -358,13 +358,13 @@ class PulsarStream:
 
         def place() -> None:
             self._open_pins(starts)
-            cursors = self._ask_pins(targets)
+            cursors = self._request_pins(targets)
             elsewhere = [tp for tp, at in targets.items() if (cursors[tp] > at if tp in firsts else cursors[tp] != at)]
             # The broker closes a consumer at SEEK; its subscription stays.
             seeks = {tp: self._pins.pop(tp).request_seek(targets[tp].next_entry) for tp in elsewhere}
             self._pinning.wait_for(seeks, "SEEK")
             self._open_pins(elsewhere)
-            for tp, cursor in self._ask_pins(elsewhere).items():
+            for tp, cursor in self._request_pins(elsewhere).items():
                 target = targets[tp]
                 # A cursor before a ledger's first entry is reported after the previous ledger's last (seen on 4.0.8).
                 is_there = cursor == target or (target.entry < 0 and cursor < target)
@@ -382,13 +382,13 @@ class PulsarStream:
 
         def move() -> None:
             self._open_pins(positions)
-            behind = [tp for tp, cursor in self._ask_pins(targets).items() if cursor < targets[tp]]
+            behind = [tp for tp, cursor in self._request_pins(targets).items() if cursor < targets[tp]]
             acks = {tp: self._pins[tp].request_ack(targets[tp]) for tp in behind}
             # An acknowledgement to a consumer that was just unloaded has no answer, but this request has: if it is
             # answered after the acknowledgement, the consumer was open for both.
-            self._ask_pins(behind)
+            self._request_pins(behind)
             self._pinning.wait_for(acks, "ACK")
-            for tp, cursor in self._ask_pins(targets).items():
+            for tp, cursor in self._request_pins(targets).items():
                 self._check_place(tp, cursor, targets[tp], is_there=cursor >= targets[tp])
 
         self._with_pins(move)
@@ -397,7 +397,7 @@ class PulsarStream:
         if not is_there:
             logger.warning("%s: subscription %s stays at %s, not %s", tp, self._options.subscription, cursor, target)
 
-    def _ask_pins(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+    def _request_pins(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         asked = {tp: self._pins[tp].request_bounds() for tp in partitions}
         return {tp: bounds.first for tp, bounds in self._pinning.wait_for(asked, "the cursor").items()}
 
@@ -472,7 +472,7 @@ class PulsarStream:
         """Return `start` without vanished topic-partitions, after reporting losses."""
         vanished = sorted(str(tp) for tp in start if tp not in bounds)
         if vanished:
-            self._report_vanished(vanished)
+            self._report_missing(vanished)
         for tp, position in start.items():
             if tp not in bounds or position == EARLIEST or (tp, position) in self._successors:
                 continue
@@ -499,7 +499,7 @@ class PulsarStream:
         present = set(self._present()[0])
         vanished = {tp for tp in positions if tp not in present}
         if vanished:
-            self._report_vanished(sorted(map(str, vanished)))
+            self._report_missing(sorted(map(str, vanished)))
         stored = self._client.fetch_stored({tp: at for tp, at in positions.items() if tp in present})
         short = {tp for tp, last in stored.items() if last < positions[tp]}
         for tp in sorted(short):
@@ -518,7 +518,7 @@ class PulsarStream:
         found = {} if self._options.subscription is None else self._pinned_starts({tp: finish[tp] for tp in moving})
         unknown = [str(tp) for tp in moving if tp not in found]
         if unknown:
-            self._report_gone(
+            self._report_deleted(
                 f"{', '.join(unknown)}: the query was interrupted in its first batch, and where that began, at the "
                 f"latest message then, was not written down and is not kept by a subscription: delete the checkpoint "
                 f"to start anew"
@@ -531,7 +531,7 @@ class PulsarStream:
         def ask() -> dict[TopicPartition, Position]:
             # A new one has no information: it is created at the end, which is detected below.
             self._open_pins(finish, new_at_end=True)
-            return self._ask_pins(finish)
+            return self._request_pins(finish)
 
         cursors = self._with_pins(ask)
         held = self._client.fetch_bounds(list(finish))
@@ -553,16 +553,16 @@ class PulsarStream:
         # and is not past the position, only messages that were read have been deleted.
         watched = self._watch(list(self._watchers))[tp].first
         if watched > position and (following is None or first >= following):
-            self._report_gone(
+            self._report_deleted(
                 f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones"
             )
         # Whether it was reported as loss or is none: the range begins here, and no later trigger reports it again.
         self._successors[tp, position] = first
 
-    def _report_vanished(self, vanished: Sequence[str]) -> None:
-        self._report_gone(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
+    def _report_missing(self, vanished: Sequence[str]) -> None:
+        self._report_deleted(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
 
-    def _report_gone(self, what: str) -> None:
+    def _report_deleted(self, what: str) -> None:
         self._report(
             f"{what}; retention, TTL, a backlog quota or somebody deleted it; set subscription=NAME to keep data until "
             f"it is read, or failOnDataLoss=false to go on with what is left"

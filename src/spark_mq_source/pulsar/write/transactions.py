@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-MAX_QUIET_SECONDS: Final = 30.0
+MAX_IDLE_SECONDS: Final = 30.0
 """Time before a transaction's timeout at which no entry may be pending; a quarter of the timeout if that is shorter."""
 
 MAX_NAMED_TRANSACTIONS: Final = 20
@@ -84,7 +84,7 @@ class TaskTransaction:
 
     Attributes:
         id: its most and its least significant half; None before `join`.
-        quiet_from: monotonic seconds from which on no entry may be pending with its id.
+        idle_from: monotonic seconds from which on no entry may be pending with its id.
 
     Example:
         ::
@@ -98,7 +98,7 @@ class TaskTransaction:
     def __init__(self, options: PulsarOptions, client: PulsarClient) -> None:
         self._options = options
         self._client = client
-        self.quiet_from = math.inf
+        self.idle_from = math.inf
         self.id: tuple[int, int] | None = None
 
     def join(self, topic_partition: TopicPartition) -> tuple[int, int]:
@@ -135,7 +135,7 @@ class TaskTransaction:
         def begin() -> commands.NewTxnResponse:
             # Counted from before the request, so that the broker's timeout starts later.
             timeout_seconds = self._options.transaction_timeout_ms / 1000
-            self.quiet_from = time.monotonic() + timeout_seconds - min(MAX_QUIET_SECONDS, timeout_seconds / 4)
+            self.idle_from = time.monotonic() + timeout_seconds - min(MAX_IDLE_SECONDS, timeout_seconds / 4)
             session = self._client.open_coordinator(number)
             begun = session.request(
                 lambda request_id: commands.NewTxn(request_id, self._options.transaction_timeout_ms, number),
@@ -155,7 +155,7 @@ class TaskTransaction:
         Raises:
             RequestTimeoutError: the transaction's timeout is near.
         """
-        if self.id is not None and time.monotonic() >= self.quiet_from:
+        if self.id is not None and time.monotonic() >= self.idle_from:
             raise RequestTimeoutError(
                 f"pulsar-native: transaction ({self.id[0]},{self.id[1]}) ends soon, and the task is not done: raise "
                 f"transactionTimeout ({self._options.transaction_timeout_ms} ms) above the duration of the whole job"

@@ -166,7 +166,7 @@ class _Producer:
         numbers: sequence ids of its entries, with `exactly-once`.
         is_proven: whether the broker is known to deduplicate, if that is required.
         is_deduplicated: whether the broker deduplicated at the last open.
-        may_lack_refused: whether, at the last open, the broker had stored an entry after one that it may have refused.
+        may_lose_refused: whether, at the last open, the broker had stored an entry after one that it may have refused.
         sends_once: whether an entry that may be stored must not be sent again without deduplication.
         is_stored: whether the topic stores what the broker acknowledges.
         dropped: number of entries that the broker has reported as dropped.
@@ -188,7 +188,7 @@ class _Producer:
         self.numbers = numbers
         self.is_proven = numbers is None
         self.is_deduplicated = False
-        self.may_lack_refused = False
+        self.may_lose_refused = False
         self.sends_once = sends_once
         self.is_stored = is_persistent(topic_partition.topic)
         self.dropped = 0
@@ -408,7 +408,7 @@ class PulsarWriter:
             for partition, indices in groups:
                 chosen = self._ordered_by_key(columns, indices) if self._options.batching_by_key else indices
                 if partition == NO_PARTITION:
-                    self._append_anywhere(topic, source, chosen)
+                    self._append_in_turn(topic, source, chosen)
                 else:
                     self._append(topic.producers[partition], source, chosen)
         self._publish_in_time(began)
@@ -609,7 +609,7 @@ class PulsarWriter:
             groups.setdefault(key, array("i")).append(row)
         return array("i", itertools.chain.from_iterable(groups.values()))
 
-    def _append_anywhere(self, topic: _Topic, source: RowSource, order: memoryview | array[int]) -> None:
+    def _append_in_turn(self, topic: _Topic, source: RowSource, order: memoryview | array[int]) -> None:
         at, end = 0, len(order)
         while at < end:
             producer = topic.next_producer
@@ -657,7 +657,7 @@ class PulsarWriter:
                 producer.pending_bytes += size
             self._send_entry(producer, entry)
         if sends and not producer.is_proven:
-            self._prove(producer, sends[-1])
+            self._check_deduplication(producer, sends[-1])
         return bool(sends)
 
     def _admit(self, producer: _Producer, send: commands.Send) -> bool:
@@ -670,7 +670,7 @@ class PulsarWriter:
             return False
         return self._check(producer, lambda numbers: numbers.admit(send.sequence_id, _last_id(send)))
 
-    def _prove(self, producer: _Producer, send: commands.Send) -> None:
+    def _check_deduplication(self, producer: _Producer, send: commands.Send) -> None:
         """Check that the broker deduplicates: when the producer is reopened, it must return the last sequence id.
 
         Raises:
@@ -724,9 +724,9 @@ class PulsarWriter:
                     failed = next((p for p in self._open if p.error is not None and p.pending), None)
                     if failed is not None or is_reached():
                         break
-                    until = min(self._patient_until(p) for p in self._open if p.pending)
+                    until = min(self._reopen_time(p) for p in self._open if p.pending)
                     if self._transaction is not None:
-                        until = min(until, self._transaction.quiet_from)
+                        until = min(until, self._transaction.idle_from)
                     left = until - time.monotonic()
                     if left <= 0:
                         break
@@ -740,11 +740,11 @@ class PulsarWriter:
                 # Pending entries must not reach the broker after the transaction has ended.
                 self._transaction.check_time()
             if failed is None:
-                self._lose_patience()
+                self._reopen_or_fail()
             else:
                 self._reopen(failed)
 
-    def _lose_patience(self) -> None:
+    def _reopen_or_fail(self) -> None:
         """Reopen the producer that waits longest for a receipt once, on a new connection; then fail.
 
         Raises:
@@ -752,7 +752,7 @@ class PulsarWriter:
         """
         waiting = [producer for producer in self._open if producer.pending]
         producer = min(waiting, key=lambda one: one.last_progress, default=None)
-        if producer is None or producer.session is None or time.monotonic() < self._patient_until(producer):
+        if producer is None or producer.session is None or time.monotonic() < self._reopen_time(producer):
             return
         if not producer.distrusts_connection:
             producer.distrusts_connection = True
@@ -763,7 +763,7 @@ class PulsarWriter:
             f"id {producer.pending[0].send.sequence_id} within sendTimeout ({self._options.send_timeout_ms} ms)"
         )
 
-    def _patient_until(self, producer: _Producer) -> float:
+    def _reopen_time(self, producer: _Producer) -> float:
         # Half of the time for the current connection, half for a new one.
         return producer.last_progress + self._options.send_timeout_ms / 2000
 
@@ -782,7 +782,7 @@ class PulsarWriter:
         try:
             with waiting(self._counters):
                 self._open_in_time(producer)
-                if producer.may_lack_refused and not producer.sends_once:
+                if producer.may_lose_refused and not producer.sends_once:
                     # Under a new name, no entry is a duplicate.
                     producer.name = self._unique_name()
                     self._open_in_time(producer)
@@ -790,17 +790,17 @@ class PulsarWriter:
             raise self._in_context(producer, error) from error
         with self._arrived:
             unsent = list(producer.pending)
-        why = self._why_not_again(producer, unsent) if reason is not None and producer.sends_once else None
+        why = self._resend_obstacle(producer, unsent) if reason is not None and producer.sends_once else None
         if reason is not None and why is not None:
             raise self._in_context(producer, reason.within(why)) from reason
         for entry in unsent:
             self._send_entry(producer, entry)
 
     @staticmethod
-    def _why_not_again(producer: _Producer, unsent: Sequence[_Pending]) -> str | None:
+    def _resend_obstacle(producer: _Producer, unsent: Sequence[_Pending]) -> str | None:
         """Return why a transaction must not resend the pending entries; None if it may."""
         end = "this attempt is aborted, and Spark may run the task again"
-        if producer.may_lack_refused:
+        if producer.may_lose_refused:
             return (
                 "the broker may have refused an entry, and would take it for a duplicate, because it has stored later "
                 f"ones; {end}"
@@ -826,7 +826,7 @@ class PulsarWriter:
             # The broker answers only after the receipts of the entries it has stored.
             self._client.close_producer(producer.session, producer.producer_id)
         # On a live connection, refusals arrive before that answer, or before the broker closes the producer.
-        is_unheard = producer.session is not None and producer.session.closed
+        was_disconnected = producer.session is not None and producer.session.closed
         session, opened = self._client.open_producer(
             producer.topic_partition,
             producer.producer_id,
@@ -845,8 +845,8 @@ class PulsarWriter:
             producer.last_progress = time.monotonic()
             # Without deduplication, a broker always returns -1 as the last sequence id (seen on 4.0.8).
             producer.is_deduplicated = opened.last_sequence_id >= 0
-            producer.may_lack_refused = producer.numbers is None and _may_lack_refused(
-                producer.pending, opened.last_sequence_id, is_unheard=is_unheard
+            producer.may_lose_refused = producer.numbers is None and _may_lose_refused(
+                producer.pending, opened.last_sequence_id, was_disconnected=was_disconnected
             )
         if producer.numbers is not None:
             producer.is_proven = producer.is_proven or producer.is_deduplicated
@@ -922,17 +922,17 @@ def _is_first_part_of_stored(producer: _Producer, sends: Sequence[commands.Send]
     return next(last for last in following if last > send.sequence_id) <= numbers.stored
 
 
-def _may_lack_refused(pending: Sequence[_Pending], last_sequence_id: int, *, is_unheard: bool) -> bool:
+def _may_lose_refused(pending: Sequence[_Pending], last_sequence_id: int, *, was_disconnected: bool) -> bool:
     """Return whether a deduplicating broker may lack a pending entry that it would take for a duplicate.
 
     Args:
         pending: entries without receipt, in order.
         last_sequence_id: the highest id that the broker has stored; lower ids may be missing.
-        is_unheard: whether the broker may have refused them on a lost connection.
+        was_disconnected: whether the broker may have refused them on a lost connection.
     """
     # Entries with a higher id can be resent: nothing after them is stored, so refusals no longer matter.
     for entry in pending:
-        entry.may_be_refused = _last_id(entry.send) <= last_sequence_id and (is_unheard or entry.may_be_refused)
+        entry.may_be_refused = _last_id(entry.send) <= last_sequence_id and (was_disconnected or entry.may_be_refused)
     taken = [entry for entry in pending if _last_id(entry.send) <= last_sequence_id]
     # If the last of them has exactly this id, it is stored, unless an acknowledged entry followed it.
     return any(

@@ -142,7 +142,7 @@ def test_a_watcher_right_at_the_position_read_last_may_mean_that_its_ledger_is_g
 def test_batch_0_done_over_begins_where_the_subscription_has_been_placed(cursor, begin, last):
     stream = FakeStream(last, subscription="s")
     stream._open_pins = lambda *_, **__: None
-    stream._ask_pins = lambda asked: dict.fromkeys(asked, cursor)
+    stream._request_pins = lambda asked: dict.fromkeys(asked, cursor)
     stream._client.fetch_bounds = lambda asked: dict.fromkeys(asked, Bounds(FIRST, last))
     stream._client.fetch_first_entries = lambda asked: {
         at: c.Message(0, first.ledger, first.entry, 0, (), memoryview(b"")) for at, first in asked.items()
@@ -413,7 +413,7 @@ class Pinned(OnTopic):
         )
         self._pinning = SimpleNamespace(wait_for=lambda asked, _: asked, close=lambda: None)
         self._open_pins = lambda partitions, **_: self._pins.update(dict.fromkeys(partitions, pin))
-        self._ask_pins = lambda asked: dict.fromkeys(asked, self.cursor)
+        self._request_pins = lambda asked: dict.fromkeys(asked, self.cursor)
 
     def _moved(self, how, at):
         self.moves.append((how, at))

@@ -512,8 +512,8 @@ def test_a_transaction_sends_nothing_after_the_time_from_which_it_is_quiet(broke
     made.write(rows(b"a"))
     made.flush()
     # A quarter of the timeout, and 30 s at most, before it.
-    assert began + 75 <= made._transaction.quiet_from <= time.monotonic() + 75
-    made._transaction.quiet_from = time.monotonic()
+    assert began + 75 <= made._transaction.idle_from <= time.monotonic() + 75
+    made._transaction.idle_from = time.monotonic()
     with pytest.raises(RequestTimeoutError, match="ends soon"):
         write_and_finish(made, rows(b"b"))
     assert sent(at) == [0]
