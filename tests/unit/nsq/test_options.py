@@ -133,6 +133,12 @@ def test_what_does_not_fit_together(scope: Scope, changed: dict[str, str], words
         parse(scope, **changed)
 
 
+def test_a_read_whose_number_of_messages_is_unknown_is_not_split() -> None:
+    given = {name: value for name, value in READING.items() if name != "maxRows"} | {"idleTimeout": "1s"}
+    with pytest.raises(OptionError, match="maxRecordsPerPartition needs maxRows"):
+        NsqOptions.from_spark({**given, "maxRecordsPerPartition": "9"}, READ)
+
+
 def test_everything_that_is_missing_is_said_at_once() -> None:
     with pytest.raises(OptionError) as caught:
         NsqOptions.from_spark({}, READ)
