@@ -8,6 +8,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 PULSAR_SPARK_CHECKPOINT = FOLDER / "pulsar" / "pulsar-spark-checkpoint"
+OFFLOADED_LEDGER = FOLDER / "pulsar" / "offloaded" / "b61e6f2f-3d15-49a7-8ba3-ec32066fc268-ledger-3"
 
 
 @dataclass(frozen=True)
