@@ -80,6 +80,16 @@ def distribution(version: str = VERSION) -> Path:
     )
 
 
+def offloaders(version: str = VERSION) -> Path:
+    """The folder of the offloaders of Pulsar, for its setting `offloadersDirectory`; downloaded on first use."""
+    home = unpacked_artifact(
+        f"org.apache.pulsar:pulsar-offloader-distribution:{version}:tar.gz:bin",
+        top_folder=f"apache-pulsar-offloaders-{version}",
+        say=f"Fetching the offloaders of Pulsar {version} (about 60 MB, once) ...",
+    )
+    return home / "offloaders"
+
+
 def program_environment(log_folder: Path, jvm: Mapping[str, str] = SMALL_JVM) -> dict[str, str]:
     """The environment for Pulsar's shell scripts, which then write only into the folder."""
     return {

@@ -226,6 +226,23 @@ class PulsarAdmin:
         if state["status"] != "SUCCESS":
             raise AdminError(f"compaction of {topic}: {state}")
 
+    def offload(self, topic: str, timeout_s: float = 120.0) -> None:
+        """Offloads all closed ledgers of the topic (or one partition) and waits until the broker reports success.
+
+        Raises:
+            AdminError: the offload failed or timed out.
+        """
+        path = f"{self._topic(topic)}/offload"
+        ledger, entry = map(int, self.internal_stats(topic)["lastConfirmedEntry"].split(":"))
+        self.request("PUT", path, {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1})
+        deadline = time.monotonic() + timeout_s
+        while (state := self.request("GET", path))["status"] == "RUNNING":
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)  # the broker offers no event for it
+        if state["status"] != "SUCCESS":
+            raise AdminError(f"offload of {topic}: {state}")
+
     @staticmethod
     def _topic(topic: str) -> str:
         """The REST path of a topic.

@@ -73,6 +73,14 @@ class Store(Protocol):
             FileNotFoundError: the file does not exist.
         """
 
+    def read_part(self, path: str, offset: int, size: int) -> bytes:
+        """Return a part of a file that has at least so many bytes.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+            StorageError: the file is shorter.
+        """
+
     def exists(self, path: str) -> bool:
         """Return whether a file exists."""
 
@@ -139,6 +147,12 @@ class LocalStore:
         """See `Store`."""
         with _failing(self.where(path), "read"):
             return (self._root / path).read_bytes()
+
+    def read_part(self, path: str, offset: int, size: int) -> bytes:
+        """See `Store`."""
+        with _failing(self.where(path), "read"), (self._root / path).open("rb") as file:
+            file.seek(offset)
+            return _whole(file.read(size), size, self.where(path))
 
     def exists(self, path: str) -> bool:
         """See `Store`."""
@@ -255,6 +269,12 @@ class ObjectStore:
         with _failing(self.where(path), "read", self._errors):
             return bytes(self._obstore.get(self._store, path).bytes())
 
+    def read_part(self, path: str, offset: int, size: int) -> bytes:
+        """See `Store`."""
+        with _failing(self.where(path), "read", self._errors):
+            part = bytes(self._obstore.get_range(self._store, path, start=offset, length=size))
+        return _whole(part, size, self.where(path))
+
     def exists(self, path: str) -> bool:
         """See `Store`."""
         try:
@@ -292,6 +312,12 @@ def _failing(where: str, what: str, errors: tuple[type[Exception], ...] = (OSErr
         raise StorageError(
             f"{where} cannot be {what} ({reason}); free space, or restore access to it on the driver and every executor"
         ) from error
+
+
+def _whole(part: bytes, size: int, where: str) -> bytes:
+    if len(part) < size:
+        raise StorageError(f"{where} is shorter than expected: {size - len(part)} bytes are missing; restore the file")
+    return part
 
 
 def _first_line(error: Exception) -> str:

@@ -22,6 +22,7 @@ from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, jav
 from spark_mq_source.pulsar.payload.spark_columns import PUBLISH_TIME, TOPIC, SparkRows, SparkWrite, default_columns
 from spark_mq_source.pulsar.pulsar_spark import from_pulsar_spark
 from spark_mq_source.pulsar.read.letters import COPIED
+from spark_mq_source.pulsar.read.offloaded import read_offloaded
 from spark_mq_source.pulsar.read.planner import check_dead_letter_topic, plan_batch, topics_of
 from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange, read_queue
 from spark_mq_source.pulsar.read.queue_stream import PulsarQueueStream, plan_queue
@@ -264,13 +265,13 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         *,
         tries: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """See `read_range` and `read_queue`; every attempt at a range reads the same rows.
+        """See `read_range`, `read_offloaded` and `read_queue`; every attempt at a range reads the same rows.
 
         Raises:
             DataLossError: an earlier attempt may have acknowledged messages whose rows are lost.
         """
         if isinstance(task, PulsarRange):
-            return read_range(options, task, schema, counters)
+            return (read_offloaded if task.ledgers else read_range)(options, task, schema, counters)
         _check_attempt(options, task, tries)
         open_writer = partial(self._letter_writer, options)
         return read_queue(options, task, schema, counters, open_writer=open_writer, tries=tries)

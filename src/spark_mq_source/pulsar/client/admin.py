@@ -6,6 +6,7 @@ import base64
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
+from uuid import UUID
 
 from spark_mq_source.core.errors import (
     BrokerError,
@@ -26,11 +27,16 @@ _CONFLICT = 409
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """A ledger of a topic-partition, as the admin API lists it."""
+    """A ledger of a topic-partition, as the admin API lists it.
+
+    Attributes:
+        uuid: the beginning of the names of its objects, if it is completely offloaded; else empty.
+    """
 
     ledger_id: int
     entries: int
     stored_bytes: int
+    uuid: str = ""
 
 
 class Admin(Connections):
@@ -48,17 +54,33 @@ class Admin(Connections):
         except (KeyError, TypeError, ValueError) as error:
             raise BrokerError(f"{url}: {topic_partition} has no subscription {subscription}") from error
 
-    def fetch_ledgers(self, topic_partition: TopicPartition) -> list[Ledger]:
+    def fetch_ledgers(self, topic_partition: TopicPartition, *, with_objects: bool = False) -> list[Ledger]:
         """Return the ledgers of a topic-partition, oldest first.
+
+        Args:
+            topic_partition: the topic-partition.
+            with_objects: whether to ask for `Ledger.uuid`, which takes another request.
 
         Raises:
             MQSourceError: no answer in time, a refusal, or an answer that is not the admin API's.
         """
         url, answer = self._http_get(topic_partition, "internalStats")
+        uuids: dict[int, str] = {}
         try:
-            ledgers = [Ledger(int(x["ledgerId"]), int(x["entries"]), int(x["size"])) for x in answer["ledgers"]]  # type: ignore[index]
+            if with_objects:
+                # `internal-info` names the objects also while they are being written (seen on 4.0.8); the statistics
+                # tell whether they are complete.
+                complete = {int(x["ledgerId"]) for x in answer["ledgers"] if x.get("offloaded")}  # type: ignore[index]
+                url, info = self._http_get(topic_partition, "internal-info")
+                named = {int(x["ledgerId"]): x.get("offloadedContextUuid") for x in info["ledgers"]}  # type: ignore[index]
+                uuids = {ledger: str(UUID(text)) for ledger, text in named.items() if text and ledger in complete}
+            ledgers = [
+                Ledger(ledger, int(x["entries"]), int(x["size"]), uuids.get(ledger, ""))
+                for x in answer["ledgers"]  # type: ignore[index]
+                for ledger in [int(x["ledgerId"])]
+            ]
             current = int(answer["currentLedgerEntries"]), int(answer["currentLedgerSize"])  # type: ignore[index]
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RemoteProtocolError(
                 f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
             ) from error

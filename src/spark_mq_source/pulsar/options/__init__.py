@@ -24,6 +24,7 @@ from spark_mq_source.pulsar.options.queue import (
     parse_properties,
 )
 from spark_mq_source.pulsar.options.reading import (
+    NEVER,
     RangeOptions,
     ReadOptions,
     TopicOptions,
@@ -182,6 +183,11 @@ class PulsarOptions(
             if scope == READ:
                 yield from self.drain_problems(given, "a queue")
             return
+        if self.read_offloaded != NEVER:
+            if self.max_records_per_partition is not None:
+                yield "readOffloaded and maxRecordsPerPartition contradict each other: ledgers are split by their size"
+            if self.read_compacted:
+                yield "readOffloaded and readCompacted contradict each other: brokers alone have the compacted topic"
         if kind in SHARED_TYPES:
             yield (
                 f"subscriptionType={kind.value} has no positions from which a query could continue: set walDir, which "

@@ -26,7 +26,7 @@ from spark_mq_source.core.options import (
     parse_text,
     size_option,
 )
-from spark_mq_source.core.shared_options import EVERYWHERE
+from spark_mq_source.core.shared_options import EVERYWHERE, parse_one_of
 from spark_mq_source.pulsar.offsets import (
     EARLIEST,
     LATEST,
@@ -38,6 +38,10 @@ from spark_mq_source.pulsar.offsets import (
     parse_topic,
     split_partition,
 )
+
+NEVER: Final = "never"
+AUTO: Final = "auto"
+ALWAYS: Final = "always"
 
 # Longer than any topic name, and short enough to compile quickly.
 _MAX_PATTERN: Final = 1000
@@ -239,6 +243,22 @@ class RangeOptions(Options):
         default=True,
         section=Section.FAIL,
     )
+    read_offloaded: str = option(
+        "Whether a batch reads offloaded ledgers from `offloadStorage` instead of brokers: `never`; `auto`: brokers "
+        "send what is not there, what cannot be read there, and what follows a transaction's message in its range; "
+        "`always`: those are errors.",
+        default=NEVER,
+        scope=READ,
+        parse=parse_one_of(NEVER, AUTO, ALWAYS),
+        section=Section.CHOOSE,
+    )
+    offload_storage: str | None = option(
+        "The bucket in which the brokers' offloaders put ledgers: `s3://bucket`, `gs://bucket`, `abfss://...` "
+        "(`pip install 'spark-mq-source[s3]'`; credentials come from the environment), or an absolute path. The driver "
+        "`filesystem` writes other files, which only brokers read.",
+        default=None,
+        scope=READ,
+    )
     pushdown: bool = option(
         "Accept filters on topic, partition and publish_time from Spark. Needs Spark 4.1 or newer and "
         "`spark.sql.python.filterPushdown.enabled=true`. **Use one filter per `load()`**: Spark plans a loaded "
@@ -292,6 +312,12 @@ class RangeOptions(Options):
         yield from self.set_one("ending_offsets", "ending_timestamp", given)
         if scope in (READ, STREAM):
             yield from self._range_problems(scope)
+        if scope == READ:
+            if self.read_offloaded == NEVER:
+                if "offload_storage" in given:
+                    yield "offloadStorage has no meaning unless readOffloaded is auto or always"
+            elif not {"offload_storage", "admin_url"} <= given:
+                yield "readOffloaded needs offloadStorage, and adminUrl, whose answers name the objects"
 
     def _range_problems(self, scope: Scope) -> Iterator[str]:
         if scope == STREAM and self.ending_offsets is not None and LATEST in _values(self.ending_offsets):

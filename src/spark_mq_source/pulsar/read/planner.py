@@ -18,7 +18,9 @@ from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.options.reading import NEVER
 from spark_mq_source.pulsar.read.limits import Limiter
+from spark_mq_source.pulsar.read.offloaded import RANGE_BYTES, open_objects, split_by_storage
 from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
 from spark_mq_source.pulsar.read.stops import stored_ends
 
@@ -98,8 +100,30 @@ class _Planner:
             for tp in partitions
         ]
         ranges = [r for r in ranges if r.start < r.end]
+        if options.read_offloaded != NEVER:
+            return numbered(self._with_storage(ranges))
         with closing(Limiter(self._client, options)) as limiter:
             return numbered(split_ranges(self._client, options, limiter.split(ranges)))
+
+    def _with_storage(self, ranges: Sequence[PulsarRange]) -> list[PulsarRange]:
+        """Split ranges into those of the object store and those of brokers, together `minPartitions` if possible."""
+        options = self._options
+        open_objects(options)  # whose options are wrong for all tasks
+        ledgers = {r.topic_partition: self._client.fetch_ledgers(r.topic_partition, with_objects=True) for r in ranges}
+        wanted = options.min_partitions or 1
+        stored = sum(
+            x.stored_bytes
+            for r in ranges
+            for x in ledgers[r.topic_partition]
+            if x.uuid and r.start.ledger <= x.ledger_id <= r.end.ledger
+        )
+        size = min(RANGE_BYTES, max(1, stored // wanted))
+        pieces = [piece for r in ranges for piece in split_by_storage(options, r, ledgers[r.topic_partition], size)]
+        of_store = [piece for piece in pieces if piece.ledgers]
+        rest = [piece for piece in pieces if not piece.ledgers]
+        split = split_ranges(self._client, replace(options, min_partitions=max(1, wanted - len(of_store))), rest)
+        logger.info("%d ranges of offloadStorage and %d of brokers", len(of_store), len(split))
+        return sorted([*of_store, *split], key=lambda r: (r.topic_partition, r.start))
 
     def _may_match(self, tp: TopicPartition) -> bool:
         values = {"topic": tp.topic, "partition": tp.partition}

@@ -35,6 +35,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.resume import ReopenError, ResumingReader
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Consumer
 from spark_mq_source.pulsar.client.crypto_keys import decryptor_of
@@ -61,6 +62,7 @@ class PulsarRange:
 
     Attributes:
         number: number of the task in its batch, which is part of its consumer's name.
+        ledgers: the ledgers of a range that is read from the object store; none for a range of brokers.
 
     Example:
         >>> from spark_mq_source.pulsar.offsets import Position
@@ -72,9 +74,10 @@ class PulsarRange:
     start: Position
     end: Position
     number: int = field(default=0, compare=False)
+    ledgers: tuple[Ledger, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.topic_partition} ({self.start}, {self.end}]"
+        return f"{self.topic_partition} ({self.start}, {self.end}]{' of offloadStorage' if self.ledgers else ''}"
 
 
 def past_the_end(topic_partition: TopicPartition, position: Position, stored: Position) -> str:

@@ -1,0 +1,352 @@
+"""Reads offloaded ledgers from the object store, as the broker would have sent them.
+
+A message is sent as it is stored, except that the broker leaves out messages of aborted transactions: the objects do
+not tell which these are, so from the first message of a transaction on, a range is read from brokers. A chunked message
+whose beginning is before the range is read from them too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import (
+    CorruptMessageError,
+    EncryptedMessageError,
+    MQSourceError,
+    StorageError,
+    UnsupportedFeatureError,
+)
+from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.net.storage import Store, open_store
+from spark_mq_source.pulsar.client.admin import Ledger
+from spark_mq_source.pulsar.client.crypto_keys import decryptor_of
+from spark_mq_source.pulsar.offsets import Position
+from spark_mq_source.pulsar.options.reading import ALWAYS
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
+from spark_mq_source.pulsar.protocol.metadata import is_transactional
+from spark_mq_source.pulsar.protocol.offloaded import EntryParser, LedgerIndex, parse_index
+from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_mq_source.pulsar.options import PulsarOptions
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+RANGE_BYTES: Final = 128 << 20
+"""The size at which a range of objects ends, as of files in Spark (`spark.sql.files.maxPartitionBytes`)."""
+
+PART_BYTES: Final = 8 << 20
+"""The largest size of one request."""
+
+PARTS_AHEAD: Final = 3
+"""The number of requests under way or answered and not decoded."""
+
+
+def split_by_storage(
+    options: PulsarOptions, r: PulsarRange, ledgers: Sequence[Ledger], range_bytes: int
+) -> list[PulsarRange]:
+    """Split a range into ranges of the object store, of about `range_bytes`, and ranges of brokers.
+
+    Ledgers larger than that are split where blocks begin, which their index objects tell.
+
+    Args:
+        options: the query's options.
+        r: the range.
+        ledgers: all ledgers of the topic-partition, oldest first.
+        range_bytes: the size at which a range of the store ends.
+
+    Raises:
+        UnsupportedFeatureError: `readOffloaded=always`, and a ledger of the range is not offloaded.
+        StorageError: `readOffloaded=always`, and an index cannot be read.
+    """
+    inside = [ledger for ledger in ledgers if r.start.ledger <= ledger.ledger_id <= r.end.ledger and ledger.entries]
+    parts: list[_Part] = []
+    # If the first ledgers were deleted since the range was planned, or the end is unknown, brokers have to report it.
+    if ledgers and ledgers[0].ledger_id <= r.start.ledger:
+        for ledger in inside:
+            end = min(Position(ledger.ledger_id, ledger.entries - 1), r.end)
+            if r.start < end and end.entry >= 0:
+                parts += _parts_of(options, r, ledger, end, range_bytes)
+    if not parts or parts[-1].end < r.end:
+        parts.append(_Part(r.end, None, 0))
+    kept = next((part.end.ledger for part in parts if part.ledger is None), None)
+    if options.read_offloaded == ALWAYS and kept is not None:
+        raise UnsupportedFeatureError(
+            f"{r}: ledger {kept} is not in offloadStorage: end the range before it (endingOffsets), offload it "
+            "(pulsar-admin topics offload), or set readOffloaded=auto, which reads it from brokers"
+        )
+    pieces: list[PulsarRange] = []
+    size = 0
+    for part in parts:
+        last = pieces[-1] if pieces else None
+        of_store = part.ledger is not None
+        size += part.nbytes
+        if last is None or bool(last.ledgers) != of_store or (of_store and size > range_bytes):
+            last, size = replace(r, start=last.end if last else r.start), part.nbytes
+            pieces.append(last)
+        more = () if part.ledger is None or part.ledger in last.ledgers else (part.ledger,)
+        pieces[-1] = replace(last, end=part.end, ledgers=(*last.ledgers, *more))
+    return pieces
+
+
+class _Part(NamedTuple):
+    """What cannot be divided between ranges: entries up to `end`; the ledger is None if they are the brokers'."""
+
+    end: Position
+    ledger: Ledger | None
+    nbytes: int
+
+
+def _parts_of(
+    options: PulsarOptions, r: PulsarRange, ledger: Ledger, end: Position, range_bytes: int
+) -> Sequence[_Part]:
+    if not ledger.uuid:
+        return [_Part(end, None, 0)]
+    if ledger.stored_bytes <= range_bytes:
+        return [_Part(end, ledger, ledger.stored_bytes)]
+    try:
+        index = _StoredLedger(open_objects(options), ledger).index
+    except StorageError as error:
+        if options.read_offloaded == ALWAYS:
+            raise
+        logger.warning("%s: read from brokers: %s", r, error)
+        return [_Part(end, None, 0)]
+    sizes = [b.offset - a.offset for a, b in itertools.pairwise(index.blocks)]
+    cuts = [Position(ledger.ledger_id, block.first_entry - 1) for block in index.blocks[1:]]
+    inside = [_Part(cut, ledger, size) for cut, size in zip(cuts, sizes, strict=True) if r.start < cut < end]
+    return [*inside, _Part(end, ledger, index.data_bytes - index.blocks[-1].offset)]
+
+
+def read_offloaded(
+    options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read one range of the object store; with `readOffloaded=auto`, from brokers what cannot be read there.
+
+    Args:
+        options: the query's options.
+        task: the range, with its ledgers.
+        schema: the columns wanted, in order.
+        counters: updated with read entries and messages.
+
+    Yields:
+        Batches of `schema`, of at most about `maxBatchRows` rows and `maxBatchBytes` bytes.
+
+    Raises:
+        StorageError: `readOffloaded=always`, and an object is gone, damaged or unreachable.
+        UnsupportedFeatureError: `readOffloaded=always`, and a ledger has messages of transactions.
+        MQSourceError: as for `read_range`.
+    """
+    counters = counters or Counters()
+    reader = _StoreReader(options, task, schema, counters)
+    try:
+        yield from reader.batches()
+    except MQSourceError as error:
+        if options.read_offloaded == ALWAYS or not isinstance(error, _BROKERS_MAY_READ):
+            raise error.within(f"pulsar-native: reading {task}") from error
+        logger.warning("%s: read from brokers after %s: %s", task, reader.done, error)
+    else:
+        return
+    yield from reader.rest()
+    yield from read_range(options, replace(task, start=reader.done, ledgers=()), schema, counters)
+
+
+class _TransactionError(UnsupportedFeatureError):
+    """An entry of a transaction: only the broker knows whether it was aborted."""
+
+
+_BROKERS_MAY_READ: Final = (StorageError, _TransactionError)
+
+
+class _StoredLedger:
+    """The two objects of a ledger.
+
+    Raises:
+        StorageError: the index is gone, damaged or unreachable.
+    """
+
+    def __init__(self, store: Store, ledger: Ledger) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._path = f"{ledger.uuid}-ledger-{ledger.ledger_id}"
+        self.index: LedgerIndex = self._guarded(f"{self._path}-index", self._read_index)
+
+    def entries(
+        self, first: int, last: int, *, part_bytes: int, max_entry_bytes: int, counters: Counters
+    ) -> Iterator[list[tuple[int, memoryview]]]:
+        """Yield the entries from `first` to `last`, in lists.
+
+        Raises:
+            StorageError: the data object is gone, damaged or unreachable.
+        """
+        block, end = self.index.extent(first, last)
+        parser = EntryParser(self.index, block, max_entry_bytes=max_entry_bytes)
+        found = first - 1
+        with closing(self._parts(block.offset, end, part_bytes, counters)) as parts:
+            for part in parts:
+                got = self._guarded(self._path, partial(parser.feed, part))
+                if got and got[-1][0] >= first:
+                    found = got[-1][0]
+                    yield [one for one in got if first <= one[0] <= last]
+        if found < last:
+            raise self._damaged(self._path, f"it ends after entry {found}, before {last}")
+
+    def _parts(self, offset: int, end: int, size: int, counters: Counters) -> Generator[bytes, None, None]:
+        """Yield an object's bytes in parts, read ahead by `PARTS_AHEAD` requests."""
+        ahead: deque[Future[bytes]] = deque()
+        offsets = iter(range(offset, end, size))
+        with ThreadPoolExecutor(PARTS_AHEAD, thread_name_prefix="offloaded ledger") as pool:
+            try:
+                while True:
+                    for at in itertools.islice(offsets, PARTS_AHEAD - len(ahead)):
+                        ahead.append(pool.submit(self._store.read_part, self._path, at, min(size, end - at)))
+                    if not ahead:
+                        return
+                    with waiting(counters):
+                        part = self._guarded(self._path, ahead.popleft().result)
+                    yield part
+            finally:
+                for future in ahead:
+                    future.cancel()
+
+    def _read_index(self) -> LedgerIndex:
+        index = parse_index(self._store.read(f"{self._path}-index"))
+        if index.entries != self._ledger.entries:
+            raise CorruptMessageError(f"it has {index.entries} entries instead of {self._ledger.entries}")
+        return index
+
+    def _guarded(self, path: str, take: Callable[[], _T]) -> _T:
+        try:
+            return take()
+        except FileNotFoundError:
+            raise StorageError(
+                f"{self._store.where(path)} does not exist, so ledger {self._ledger.ledger_id} was deleted since the "
+                "query was planned, or offloadStorage is not where the broker's offloader puts ledgers; plan again, or "
+                "set readOffloaded=auto, which then asks brokers"
+            ) from None
+        except CorruptMessageError as error:
+            raise self._damaged(path, str(error)) from error
+
+    def _damaged(self, path: str, reason: str) -> StorageError:
+        return StorageError(
+            f"{self._store.where(path)} is not ledger {self._ledger.ledger_id} as Pulsar's offloaders write it: "
+            f"{reason}; restore the object, or set readOffloaded=auto, which then asks brokers"
+        )
+
+
+def open_objects(options: PulsarOptions) -> Store:
+    """Return the store of `offloadStorage`.
+
+    Raises:
+        OptionError: the URL cannot be used.
+        UnsupportedFeatureError: its scheme is unknown, or obstore is not installed.
+    """
+    return open_store(options.offload_storage or "", name="offloadStorage ")
+
+
+class _StoreReader:
+    def __init__(self, options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters) -> None:
+        self._options = options
+        self._task = task
+        self._schema = schema
+        self._counters = counters
+        self._decoder = EntryDecoder(
+            schema,
+            topic=task.topic_partition.topic,
+            partition=task.topic_partition.partition,
+            on_encrypted=options.on_encrypted,
+            decryptor=decryptor_of(options),
+            # What is corrupt here may not be on the brokers.
+            on_corrupt=options.on_corrupt if options.read_offloaded == ALWAYS else "fail",
+            max_message_bytes=options.max_message_bytes,
+            max_pending_chunk_bytes=options.max_pending_chunk_bytes,
+            max_batch_rows=options.max_batch_rows,
+        )
+        self.done = task.start
+        """The position up to which messages are decoded or left out."""
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are decoded."""
+        if self._decoder.rows:
+            yield self._decoder.take_batch()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the range."""
+        start, end, options = self._task.start, self._task.end, self._options
+        store = open_objects(options)
+        for ledger in self._task.ledgers:
+            stored = _StoredLedger(store, ledger)
+            # A start within an entry is that entry.
+            first = start.entry + (start.batch < 0) if ledger.ledger_id == start.ledger else 0
+            last = end.entry if ledger.ledger_id == end.ledger else ledger.entries - 1
+            for entries in stored.entries(
+                max(first, 0),
+                min(last, ledger.entries - 1),
+                part_bytes=min(PART_BYTES, options.receive_queue_bytes // (PARTS_AHEAD + 1)),
+                max_entry_bytes=options.max_message_bytes,
+                counters=self._counters,
+            ):
+                self._counters.entries += len(entries)
+                yield from self._decoded(ledger.ledger_id, entries)
+        yield from self.rest()
+
+    def _decoded(self, ledger: int, entries: Sequence[tuple[int, memoryview]]) -> Iterator[pa.RecordBatch]:
+        decoder, options, start, end = self._decoder, self._options, self._task.start, self._task.end
+        entry = -1
+        nbytes = 0
+        try:
+            for number, body in entries:
+                if is_transactional(body):
+                    raise _TransactionError(
+                        f"message {ledger}:{number} belongs to a transaction, and only the broker tells whether it "
+                        "was committed: set readOffloaded=auto, which reads the rest of the range from brokers"
+                    )
+                at = ledger, number
+                is_end = at == (end.ledger, end.entry) and end.batch >= 0
+                decoder.decode(
+                    ledger,
+                    number,
+                    body,
+                    (),
+                    start.batch + 1 if at == (start.ledger, start.entry) else 0,
+                    end.batch if is_end else WHOLE_ENTRY,
+                )
+                while decoder.unfinished:
+                    yield decoder.take_batch()
+                    decoder.decode_rest()
+                orphan, decoder.orphan = decoder.orphan, None
+                if orphan is not None and orphan.chunk_id == orphan.num_chunks - 1:
+                    yield from self.rest()
+                    yield from self._from_brokers(Position(ledger, number))
+                entry = number
+                nbytes += len(body)
+                if decoder.rows >= options.max_batch_rows or decoder.nbytes >= options.max_batch_bytes:
+                    yield decoder.take_batch()
+        except EncryptedMessageError:
+            raise
+        except CorruptMessageError as error:
+            raise StorageError(
+                f"ledger {ledger} in offloadStorage: {error}; restore the object, set readOffloaded=auto, which then "
+                "asks brokers, or set onCorrupt"
+            ) from error
+        finally:
+            self._counters.entry_bytes += nbytes
+            if entry >= 0:
+                self.done = Position(ledger, entry)
+
+    def _from_brokers(self, at: Position) -> Iterator[pa.RecordBatch]:
+        """Yield the chunked message that ends at a position and begins before the range."""
+        task = replace(self._task, start=Position(at.ledger, at.entry - 1), end=at, ledgers=())
+        yield from read_range(self._options, task, self._schema, self._counters)

@@ -1,0 +1,130 @@
+"""`readOffloaded`: what Pulsar's own offloader put into an S3 server gives the rows that the broker sends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar as official
+import pyarrow as pa
+import pytest
+
+from brokers.pulsar import PulsarStandalone, offloaders
+from spark_mq_source.core.errors import StorageError, UnsupportedFeatureError
+from spark_mq_source.core.options import WRITE
+from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.net.storage import open_store
+from spark_mq_source.pulsar.format import PulsarFormat
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.write.transactions import abort_transactions, commit_transactions
+from spark_mq_source.pulsar.write.writer import write_rows
+from tests.fix_brokers import PulsarUnderTest
+from tests.fix_s3 import BUCKET, S3Server
+
+SPARK_MQ = PulsarFormat()
+ENTRIES_PER_LEDGER = 20
+
+
+@pytest.fixture
+def broker(
+    s3: S3Server, tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PulsarUnderTest]:
+    """A broker that offloads to the S3 server, and itself reads from its bookies."""
+    version = pytestconfig.getoption("--pulsar-version")
+    # The names of the driver `S3`; `aws-s3` asks Amazon where the bucket is.
+    monkeypatch.setenv("ACCESS_KEY_ID", s3.environment["AWS_ACCESS_KEY_ID"])
+    monkeypatch.setenv("ACCESS_KEY_SECRET", s3.environment["AWS_SECRET_ACCESS_KEY"])
+    settings = {
+        "offloadersDirectory": str(offloaders(version)),
+        "narExtractionDirectory": str(tmp_path / "nar"),
+        "managedLedgerOffloadDriver": "S3",
+        "managedLedgerOffloadBucket": BUCKET,
+        "managedLedgerOffloadServiceEndpoint": s3.environment["AWS_ENDPOINT_URL"],
+        # Pulsar writes a damaged object if an entry does not fit into a block (seen on 4.0.8 with 5 MiB).
+        "managedLedgerOffloadMaxBlockSizeInBytes": str(8 << 20),
+        "managedLedgerDataReadPriority": "bookkeeper-first",
+        "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
+        "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+        "transactionCoordinatorEnabled": "true",
+    }
+    process = PulsarStandalone(tmp_path / "pulsar", overrides=settings, version=version)
+    try:
+        process.start()
+    except RuntimeError as error:
+        pytest.skip(f"no Pulsar: {error}")
+    under_test = PulsarUnderTest(process.service_url, process.admin_url, process.admin, broker=process)
+    yield under_test
+    under_test.close_clients()
+    process.remove()
+
+
+def rows_of(broker: PulsarUnderTest, topic: str, **more: str) -> tuple[list[dict[str, Any]], list[Any]]:
+    """The rows, in order, and the ranges that they are from."""
+    given = {"serviceurl": broker.service_url, "topic": topic} | {name.lower(): text for name, text in more.items()}
+    schema, _ = SPARK_MQ.columns_by_default(given)
+    options = SPARK_MQ.fit_read(SPARK_MQ.parse_options(given), schema)
+    plan = SPARK_MQ.plan(options, ())
+    return [row for r in plan for batch in SPARK_MQ.read(options, r, schema) for row in batch.to_pylist()], list(plan)
+
+
+def send(broker: PulsarUnderTest, topic: str, values: list[bytes], **how: Any) -> None:
+    producer = broker.client().create_producer(topic, **{"batching_enabled": False, **how})
+    for value in values:
+        producer.send_async(value, None, partition_key="k", properties={"p": value[:5].decode("latin-1")})
+    producer.flush()
+    producer.close()
+
+
+def send_in_transaction(broker: PulsarUnderTest, topic: str, end: Any) -> None:
+    given = {"serviceurl": broker.service_url, "topic": topic, "deliveryguarantee": "transaction"}
+    options = PulsarOptions.from_spark(given, WRITE)
+    batch = pa.record_batch({"value": [b"in a transaction %d" % n for n in range(30)]})
+    end(options, [write_rows(options, iter([batch]), TaskAttempt("query")).transaction])
+
+
+def test_rows_are_those_of_the_broker(broker: PulsarUnderTest, s3: S3Server) -> None:
+    topic = broker.topic()
+    send(broker, topic, [b"single %d" % n for n in range(30)])
+    batching = {"batching_enabled": True, "batching_max_messages": 7, "batching_max_publish_delay_ms": 10_000}
+    send(
+        broker,
+        topic,
+        [b"batched %d" % n for n in range(90)],
+        compression_type=official.CompressionType.ZSTD,
+        **batching,
+    )
+    for n in range(9):
+        # Their chunks cross blocks and ledgers.
+        send(broker, topic, [os.urandom(11 << 20), b"between %d" % n], chunking_enabled=True)
+    plain, _ = rows_of(broker, topic)
+    assert len(plain) == 30 + 90 + 18
+    broker.admin.offload(topic)
+    stored = {"adminUrl": broker.admin_url, "readOffloaded": "auto", "offloadStorage": s3.url}
+    for pieces in ("1", "9"):
+        rows, plan = rows_of(broker, topic, minPartitions=pieces, **stored)
+        assert rows == plain
+        assert sum(bool(r.ledgers) for r in plan) > (pieces == "9")
+        # The open ledger is the broker's.
+        assert plan[0].ledgers
+        assert not plan[-1].ledgers
+    with pytest.raises(UnsupportedFeatureError, match="is not in offloadStorage: end the range before it"):
+        rows_of(broker, topic, **stored | {"readOffloaded": "always"})
+
+    send_in_transaction(broker, topic, commit_transactions)
+    send_in_transaction(broker, topic, abort_transactions)
+    send(broker, topic, [b"last %d" % n for n in range(2 * ENTRIES_PER_LEDGER)])
+    plain, _ = rows_of(broker, topic)
+    assert sum(row["value"].startswith(b"in a transaction") for row in plain) == 30
+    broker.admin.offload(topic)
+    assert rows_of(broker, topic, **stored)[0] == plain
+
+    # A ledger that is deleted between the plan and the read.
+    objects = open_store(s3.url)
+    first = rows_of(broker, topic, **stored)[1][0].ledgers[0]
+    objects.remove(f"{first.uuid}-ledger-{first.ledger_id}")
+    assert rows_of(broker, topic, **stored)[0] == plain
+    end = f'{{"{topic}": {{"ledger": {first.ledger_id}, "entry": {first.entries - 1}}}}}'
+    with pytest.raises(StorageError, match=f"does not exist, so ledger {first.ledger_id} was deleted"):
+        rows_of(broker, topic, **stored | {"readOffloaded": "always", "endingOffsets": end})

@@ -1,0 +1,154 @@
+"""Ranges of the object store: which there are, what they give, and what happens to objects that are not whole."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import OptionError, StorageError, UnsupportedFeatureError
+from spark_mq_source.core.options import READ
+from spark_mq_source.pulsar.client.admin import Ledger
+from spark_mq_source.pulsar.offsets import Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.read import offloaded
+from spark_mq_source.pulsar.read.offloaded import read_offloaded, split_by_storage
+from spark_mq_source.pulsar.read.reader import PulsarRange
+from tests.unit.pulsar.protocol.test_offloaded import objects
+from tests.vectors import OFFLOADED_LEDGER
+
+TP = TopicPartition("persistent://public/default/t", -1)
+UUID, _, _ID = OFFLOADED_LEDGER.name.rpartition("-ledger-")
+RECORDED = Ledger(int(_ID), 50, 2190, UUID)
+VALUES = pa.schema([("value", pa.binary())])
+
+
+def options_of(folder: Path, how: str = "always", **more: str) -> PulsarOptions:
+    given = {"serviceurl": "pulsar://x", "topic": "t", "adminurl": "http://x", "offloadstorage": str(folder)}
+    return PulsarOptions.from_spark({**given, "readoffloaded": how, **more}, READ)
+
+
+def range_of(start: tuple[int, ...], end: tuple[int, ...], *ledgers: Ledger) -> PulsarRange:
+    return PulsarRange(TP, Position(*start), Position(*end), ledgers=ledgers)
+
+
+def split(start: tuple[int, ...], end: tuple[int, ...], *ledgers: Ledger, how: str = "auto", size: int = 100) -> Any:
+    pieces = split_by_storage(options_of(Path("/none"), how), range_of(start, end), ledgers, size)
+    return [(str(p.start), str(p.end), [x.ledger_id for x in p.ledgers]) for p in pieces]
+
+
+A, B, C, OPEN = Ledger(3, 10, 40, "a"), Ledger(5, 10, 50, "b"), Ledger(6, 10, 60, "c"), Ledger(8, 4, 9)
+
+
+def test_ledgers_of_the_store_are_joined_to_ranges_and_brokers_get_the_rest() -> None:
+    assert split((3, -1), (8, 3), A, B, C, OPEN) == [
+        ("3:-1", "5:9", [3, 5]),
+        ("5:9", "6:9", [6]),
+        ("6:9", "8:3", []),
+    ]
+    assert split((3, 4), (5, 2, 1), A, B, OPEN) == [("3:4", "5:2:1", [3, 5])]
+    assert split((3, 9), (5, 2), A, B) == [("3:9", "5:2", [5])]
+    assert split((3, -1), (6, 9), A, Ledger(5, 10, 50), C) == [
+        ("3:-1", "3:9", [3]),
+        ("3:9", "5:9", []),
+        ("5:9", "6:9", [6]),
+    ]
+
+
+def test_brokers_report_what_is_deleted_before_a_range_or_not_there_at_its_end() -> None:
+    assert split((2, 7), (6, 9), A, B, C) == [("2:7", "6:9", [])]
+    assert split((3, -1), (5, 12), A, B) == [("3:-1", "5:9", [3, 5]), ("5:9", "5:12", [])]
+
+
+def test_always_names_the_ledger_that_is_not_offloaded() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="ledger 8 is not in offloadStorage"):
+        split((3, -1), (8, 3), A, OPEN, how="always")
+
+
+def test_a_large_ledger_is_split_where_blocks_begin(tmp_path: Path) -> None:
+    data, index = objects([[b"x" * 40] * 3] * 4, padding=8)
+    (tmp_path / "u-ledger-3").write_bytes(data)
+    (tmp_path / "u-ledger-3-index").write_bytes(index)
+    ledger = Ledger(3, 12, len(data), "u")
+    pieces = split_by_storage(options_of(tmp_path), range_of((3, 0), (3, 11)), [ledger], len(data) // 2 + 9)
+    assert [(str(p.start), str(p.end)) for p in pieces] == [("3:0", "3:5"), ("3:5", "3:11")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for end in ("", "-index"):
+        shutil.copy(OFFLOADED_LEDGER.with_name(OFFLOADED_LEDGER.name + end), tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("start", "end"), [((3, -1), (3, 49)), ((3, 6), (3, 7)), ((2, 9), (3, 0))])
+def test_a_range_gives_the_rows_after_its_start_up_to_its_end(folder: Path, start: Any, end: Any) -> None:
+    counters = Counters()
+    batches = read_offloaded(options_of(folder), range_of(start, end, RECORDED), VALUES, counters)
+    first = start[1] + 1 if start[0] == 3 else 0
+    wanted = [b"single %d" % n for n in range(first, end[1] + 1)]
+    assert pa.Table.from_batches(batches).column("value").to_pylist() == wanted
+    assert counters.entries == len(wanted)
+
+
+def damage(data: Path, index: Path, how: str) -> None:
+    content = data.read_bytes()
+    if how == "gone":
+        data.unlink()
+    elif how == "cut":
+        data.write_bytes(content[:1000])
+    elif how == "other version":
+        index.write_bytes(b"\x26\xa6\x6d\x32" + index.read_bytes()[4:])
+    elif how == "other ledger":
+        other_data, other_index = objects([[b"x"]])
+        data.write_bytes(other_data)
+        index.write_bytes(other_index)
+    else:
+        data.write_bytes(content.replace(b"single 7", b"single 8"))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("gone", "does not exist, so ledger 3 was deleted"),
+        ("cut", "shorter than expected"),
+        ("other version", "is not ledger 3 as Pulsar's offloaders write it: the index begins with"),
+        ("other ledger", "1 entries instead of 50"),
+        ("flipped", "ledger 3 in offloadStorage: message 3:7: the checksum does not match"),
+    ],
+)
+def test_a_damaged_object_is_an_error_or_read_from_brokers(
+    folder: Path, how: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(folder / OFFLOADED_LEDGER.name, folder / f"{OFFLOADED_LEDGER.name}-index", how)
+    task = range_of((3, -1), (3, 49), RECORDED)
+    with pytest.raises(StorageError, match=words):
+        list(read_offloaded(options_of(folder), task, VALUES))
+
+    asked = []
+    monkeypatch.setattr(offloaded, "read_range", lambda _, task, *__: asked.append(task) or iter(()))
+    rows = [row for batch in read_offloaded(options_of(folder, "auto"), task, VALUES) for row in batch.to_pylist()]
+    # Each row once: those before the damage from the store, the others from brokers.
+    (rest,) = asked
+    assert (rest.end, rest.ledgers) == (task.end, ())
+    assert len(rows) == rest.start.entry + 1 == (7 if how == "flipped" else 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"readOffloaded": "auto"}, "readOffloaded needs offloadStorage, and adminUrl"),
+        ({"offloadStorage": "/x"}, "offloadStorage has no meaning unless readOffloaded"),
+        ({"readOffloaded": "auto", "readCompacted": "true"}, "readOffloaded and readCompacted contradict"),
+        ({"readOffloaded": "auto", "maxRecordsPerPartition": "5"}, "readOffloaded and maxRecordsPerPartition"),
+    ],
+)
+def test_contradictions_are_option_errors(more: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        PulsarOptions.from_spark(
+            {"serviceurl": "pulsar://x", "topic": "t"} | {k.lower(): v for k, v in more.items()}, READ
+        )
