@@ -131,7 +131,9 @@ def count_messages(body: memoryview) -> int:
 
 
 def is_transactional(body: memoryview) -> bool:
-    """Return whether an entry belongs to a transaction, which may have been aborted.
+    """Return whether an entry is a message of a transaction, which may have been aborted.
+
+    A marker, which ends a transaction, is no message. An unreadable body is not either: its decoder reports it.
 
     Example:
         >>> metadata = bytes.fromhex("0a0170 1000 1801 b00107 b80100")  # producer "p", ..., the transaction (0, 7)
@@ -147,4 +149,8 @@ def is_transactional(body: memoryview) -> bool:
     # The tag is in the metadata of few other entries: only these are parsed.
     if _TXN_TAG not in bytes(body[at + 4 : at + 4 + size]):
         return False
-    return "txnid_least_bits" in decode_metadata(body)[0]
+    try:
+        metadata = decode_metadata(body)[0]
+    except CorruptMessageError:
+        return False
+    return "txnid_least_bits" in metadata and "marker_type" not in metadata
