@@ -72,6 +72,7 @@ def main(
     scenes: Annotated[list[str] | None, typer.Argument(help="pulsar, tubemq; all unless given")] = None,
     seconds: Annotated[float, typer.Option(help="for each")] = 600.0,
     seed: Annotated[int | None, typer.Option(help="random unless given")] = None,
+    errors: Annotated[bool, typer.Option(help="print the first error of each class, too")] = False,
 ) -> None:
     """Kill, freeze and cut off real servers under load; compare the lists of rows at the end."""
     seed = secrets.randbelow(1 << 32) if seed is None else seed
@@ -83,6 +84,8 @@ def main(
         for load in done.loads:
             errors = ", ".join(f"{kind} {count}" for kind, count in load.failures.items()) or "none"
             console.print(f"  {load.name}: {load.report()}; errors: {errors}", highlight=False)
+            if errors:
+                console.print("\n".join(load.errors.values()), highlight=False, markup=False)
         counts = ", ".join(f"{kind} {count}" for kind, count in sorted(done.chaos.counts.items()))
         console.print(f"  faults: {counts}", highlight=False)
         if done.problems:

@@ -35,6 +35,7 @@ class Load(ABC):
         name: in the report.
         problems: what went wrong that no fault explains.
         failures: errors that are expected while servers fail, by class.
+        errors: the first of each class, and where it was raised.
         steps: units of work that succeeded.
     """
 
@@ -42,6 +43,7 @@ class Load(ABC):
         self.name = name
         self.problems: list[str] = []
         self.failures: Counter[str] = Counter()
+        self.errors: dict[str, str] = {}
         self.steps = 0
         self.dice = random.Random(f"{seed} {name}")
         self._finishing = threading.Event()
@@ -95,6 +97,7 @@ class Load(ABC):
                     return
                 except (MQSourceError, OSError) as error:
                     self.failures[type(error).__name__] += 1
+                    self.errors.setdefault(type(error).__name__, traceback.format_exc())
                     worked = True
                     if deadline is not None and time.monotonic() > deadline:
                         self.problems.append(f"still fails: {error}")
