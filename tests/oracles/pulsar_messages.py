@@ -252,7 +252,7 @@ class Reader:
         if said.HasField("marker_type"):
             return []
         if said.encryption_keys:
-            if not emit:
+            if not emit or not (entry.is_batch or entry.is_chunk or has_first):
                 return []
             if not self.is_raw:
                 raise EncryptedError
