@@ -31,8 +31,8 @@ class TubeMQDataSource(MQDataSource):
                 .load()
             )
 
-    Writing: `value` (binary or string) is required; `topic`, `message_type`, `message_time` and `attributes` are
-    optional. A row's `topic` takes precedence over the option `topic`.
+    Writing: `value` (binary or string) is required; `topic`, `key`, `broker_id`, `partition`, `message_type`,
+    `message_time` and `attributes` are optional. A row's `topic` takes precedence over the option `topic`.
 
     Example:
         ::

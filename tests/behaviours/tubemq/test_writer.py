@@ -104,6 +104,25 @@ def test_rows_name_their_topics(tubemq: TubeUnderTest) -> None:
     assert sorted((len(values), name[:2]) for name, values in found.items()) == [(12, "1:")] * 2 + [(13, "1:")] * 2
 
 
+def test_rows_of_a_key_or_partition_are_in_it_in_their_order(tubemq: TubeUnderTest) -> None:
+    topic, count = tubemq.topic(2, brokers=(1, 2)), 3_000
+    rows = numbered(0, count)
+    keyed = rows.append_column("key", pa.array([f"carrier {n % 7}" for n in range(count)]))
+    write(tubemq, iter([keyed]), topic=topic)
+    found = stored(tubemq, topic, flushed=False)
+    by_key = {n % 7: [name for name in found if any(int(value) % 7 == n for value in found[name])] for n in range(7)}
+    assert all(len(names) == 1 for names in by_key.values())
+    assert len({name for names in by_key.values() for name in names}) > 1
+    assert sorted(int(value) for values in found.values() for value in values) == list(range(count))
+    assert all(values == sorted(values) for values in found.values())
+    places = {"broker_id": [2, 1, 2], "partition": [1, 1, 0]}
+    columns = {name: pa.array(cells, pa.int32()) for name, cells in places.items()}
+    write(tubemq, iter([pa.record_batch({"value": [b"2:1", b"1:1", b"2:0"]} | columns)]), topic=topic)
+    assert {name: values[-1] for name, values in stored(tubemq, topic, flushed=False).items() if name != "1:0"} == {
+        name: name.encode() for name in ("1:1", "2:0", "2:1")
+    }
+
+
 def test_the_largest_message_is_taken(tubemq: TubeUnderTest) -> None:
     topic = tubemq.topic()
     batch = pa.record_batch({"value": [bytes(1 << 20), b"x"]})

@@ -5,6 +5,9 @@ and many requests are pipelined on the single connection to a broker. A message 
 or never answers is sent again, to the same partition or another one. So nothing is lost, but a message whose answer was
 lost is stored twice, and messages keep the order of the rows only without resending.
 
+Rows with a key or a partition go to one partition, and keep their order: if one of them is not stored, those after it
+are sent again as well, stored or not, once the broker has answered all (`_Target.broken`).
+
 Answers arrive in other threads, which share `_Target` with the task's thread, under one lock.
 """
 
@@ -65,7 +68,7 @@ ROWS_AT_ONCE: Final = 256
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 1.0
 """Pause after a failure: the first and the longest; doubled until a message is acknowledged."""
 
-_TEXT_COLUMNS: Final = ("topic", "message_type", "attributes")
+_TEXT_COLUMNS: Final = ("topic", "key", "message_type", "attributes")
 _RESERVED: Final = ("$msgType$", "$msgTime$")
 _SEPARATORS: Final = str.maketrans(",=", ";:")
 _EPOCH: Final = datetime(1970, 1, 1)
@@ -211,6 +214,20 @@ def _empty() -> UnwritableRowError:
     )
 
 
+def _places(batch: pa.RecordBatch) -> Iterator[tuple[bytes | None, int | None, int | None]] | None:
+    """Return key, broker id and partition of each row; None if no column has them."""
+    if not {"key", "broker_id", "partition"} & set(batch.schema.names):
+        return None
+    nothing = pa.nulls(batch.num_rows)
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    keys = columns.get("key", nothing).cast(pa.binary()).to_pylist()
+    return zip(keys, *(columns.get(name, nothing).to_pylist() for name in ("broker_id", "partition")), strict=True)
+
+
+def _place_of(send: SendMessage) -> tuple[str, int]:
+    return send.topic_name, send.partition_id
+
+
 class _Target:
     """The messages pending at one broker. For the task's thread, under the lock.
 
@@ -221,6 +238,10 @@ class _Target:
         most_rows: maximum of `pending_rows`: `maxPendingMessages`, or fewer for a slow broker, because brokers drop
             messages that they reach too late (seen on broker 2.4.0).
         trusted: whether the broker acknowledges; if not, it is tried with one message at a time.
+        ordered: topics and partitions whose messages keep their order.
+        broken: those of them in which a message was not stored: later ones are sent again, even if stored.
+        again: messages of `ordered` to send again, in the order of the answers, when none is pending.
+        unsent: messages of `ordered` to send after these.
     """
 
     def __init__(self, broker: Broker, writer: TubeMQWriter) -> None:
@@ -231,6 +252,10 @@ class _Target:
         self.most_rows = writer.options.max_pending_messages
         self.trusted = True
         self.links: list[_Link] = []
+        self.ordered: set[tuple[str, int]] = set()
+        self.broken: set[tuple[str, int]] = set()
+        self.again: list[SendMessage] = []
+        self.unsent: list[SendMessage] = []
         self._writer = writer
 
     def has_room(self, rows: int, size: int) -> bool:
@@ -287,6 +312,7 @@ class _Topic:
         self.used: set[BrokerPartition] = set()
         self._meta: ClusterMeta | None = None
         self._partitions: list[BrokerPartition] = []
+        self._sorted: list[BrokerPartition] = []
 
     def partitions(self, meta: ClusterMeta) -> list[BrokerPartition]:
         """Return the writable partitions from the master's last answer, alternating between brokers."""
@@ -300,7 +326,29 @@ class _Topic:
             # A master that has just started may not know the brokers yet: keep the previous partitions.
             self._partitions = found or self._partitions
             self.used.update(found)
+            self._sorted = sorted(self.used)
         return self._partitions
+
+    def place(self, key: bytes | None, broker_id: int | None, partition_id: int | None) -> BrokerPartition | None:
+        """Return the partition for a row's columns; None if it may be any. A key's depends on all partitions.
+
+        Raises:
+            UnwritableRowError: there is no such partition, or there are several.
+        """
+        if partition_id is None and broker_id is None:
+            return None if key is None else self._sorted[zlib.crc32(key) % len(self._sorted)]
+        found = [
+            one for one in self._sorted if one.partition_id == partition_id and broker_id in {None, one[0].broker_id}
+        ]
+        if len(found) == 1:
+            return found[0]
+        where = f"a row is for partition {partition_id} of topic {self.name}"
+        if found:
+            brokers = ", ".join(str(one.broker.broker_id) for one in found)
+            raise UnwritableRowError(f"tubemq: {where}, which brokers {brokers} have: set the column broker_id as well")
+        where += "" if broker_id is None else f" on broker {broker_id}"
+        known = ", ".join(f"{one.broker.broker_id}:{one.partition_id}" for one in self._sorted)
+        raise UnwritableRowError(f"tubemq: {where}, but its partitions (broker_id:partition) are {known}")
 
 
 class TubeMQWriter:
@@ -383,7 +431,7 @@ class TubeMQWriter:
             MQSourceError: a broker refused a message permanently, or acknowledged none within `sendTimeout`; with
                 `waitForDisk`, acknowledged messages may be lost, or were not on disk within `sendTimeout`.
         """
-        self._wait_until(lambda: not self._again and not any(target.pending_rows for target in self._targets.values()))
+        self._wait_until(lambda: not any(target.pending_rows for target in self._targets.values()))
         if self.options.wait_for_disk:
             self._wait_for_disk()
 
@@ -394,6 +442,7 @@ class TubeMQWriter:
         auth_info = None
         client_id, sent_addr = "", 0
         largest = 0
+        places = _places(batch)
         for name, data, flag, message_type, message_time in self._encoder.encode(batch):
             known = chosen.get(name)
             if known is None:
@@ -408,8 +457,13 @@ class TubeMQWriter:
                     f"tubemq: a row for topic {name} has {len(data)} bytes with its attributes, but the master allows "
                     f"at most {largest}"
                 )
-            broker, _, partition_id = partitions[topic.turn % len(partitions)]
-            topic.turn += 1
+            place = topic.place(*next(places)) if places is not None else None
+            if place is None:
+                place = partitions[topic.turn % len(partitions)]
+                topic.turn += 1
+            else:
+                self._target(place.broker).ordered.add((name, place.partition_id))
+            broker, _, partition_id = place
             self._target(broker).outbox.append(
                 _new_tuple(
                     SendMessage,
@@ -473,7 +527,8 @@ class TubeMQWriter:
             self._wait_until(partial(self._can_send, target, len(some), size))
             if not target.trusted:
                 with self._arrived:
-                    self._again += sends[at:]
+                    for send in sends[at:]:
+                        (target.unsent if _place_of(send) in target.ordered else self._again).append(send)
                 return
             self._send_now(target, some, size)
             at += len(some)
@@ -531,8 +586,12 @@ class TubeMQWriter:
                     self._client.health.works(target.broker)
             if any(isinstance(answer, RequestTimeoutError) for _, answer in refused):
                 target.was_too_slow()
-            for send, answer in refused:
-                self._refuse(target, send, self._error_of(target, answer))
+            for send, answer in receipts if target.broken or (refused and target.ordered) else refused:
+                if type(answer) is commands.SendMessageResponse and answer.err_code == SUCCESS:
+                    if _place_of(send) in target.broken:
+                        target.again.append(send)
+                else:
+                    self._refuse(target, send, self._error_of(target, answer))
             # Answers arrive a few at a time, but the task waits for room for many: do not wake it for each.
             if refused or self._awaited is None or self._awaited():
                 self._arrived.notify_all()
@@ -564,12 +623,20 @@ class TubeMQWriter:
             where = f"tubemq: writing to topic {send.topic_name}, partition {send.partition_id}"
             self._fatal = error.within(where)
         self._reason = error
-        self._again.append(send)
+        if _place_of(send) in target.ordered:
+            target.broken.add(_place_of(send))
+            target.again.append(send)
+        else:
+            self._again.append(send)
+
+    def _owed(self) -> int:
+        """Return the number of messages to send again; call under the lock."""
+        return len(self._again) + sum(len(target.again) + len(target.unsent) for target in self._targets.values())
 
     def _wait_until(self, is_reached: Callable[[], bool]) -> None:
         while True:
             with self._arrived:
-                while self._fatal is None and not self._again and not is_reached():
+                while self._fatal is None and not self._owed() and not is_reached():
                     left = self._last_progress + self.options.send_timeout_ms / 1000 - time.monotonic()
                     if left <= 0:
                         self._raise_timeout()
@@ -579,12 +646,11 @@ class TubeMQWriter:
                     self._awaited = None
                 if self._fatal is not None:
                     raise self._fatal
-                if not self._again:
+                if not self._owed():
                     return
-                again, self._again = self._again, []
-            self._resend(again)
+            self._resend()
 
-    def _resend(self, sends: Sequence[SendMessage]) -> None:
+    def _resend(self) -> None:
         """Send messages again after a pause, to brokers that work then.
 
         Raises:
@@ -594,13 +660,14 @@ class TubeMQWriter:
             pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
             self._failures += 1
             if self._last_progress + self.options.send_timeout_ms / 1000 < time.monotonic() + pause:
-                self._raise_timeout(len(sends))
+                self._raise_timeout()
             until = time.monotonic() + pause
             on_trial = not all(target.trusted for target in self._targets.values())
             while (left := until - time.monotonic()) > 0 and self._fatal is None and (self._failures or not on_trial):
                 with waiting(self._counters):
                     self._arrived.wait(left)
             refused, self._renew_since = self._renew_since, None
+            sends, self._again = self._again, []
         if refused is not None:
             self._client.renew_authorization(refused)
         auth_info = self._client.authorization_for_brokers()
@@ -617,6 +684,19 @@ class TubeMQWriter:
             else:
                 with self._arrived:
                     self._again.append(send)
+        for target in self._targets.values():
+            self._send_in_order(target, auth_info)
+
+    def _send_in_order(self, target: _Target, auth_info: commands.AuthorizedInfo) -> None:
+        """Send the messages of a target again that keep their order, unless the broker has not answered yet."""
+        with self._arrived:
+            if target.pending_rows or not (target.again or target.unsent):
+                return
+            sends = [send._replace(auth_info=auth_info) for send in (*target.again, *target.unsent)]
+            some, size = self._within_limits(target, sends if target.trusted else sends[:1])
+            target.again, target.unsent = [], sends[len(some) :]
+            target.broken.clear()
+        self._send_now(target, some, size)
 
     # -- waiting for the disk
 
@@ -676,16 +756,13 @@ class TubeMQWriter:
                     "must write its rows again, which Spark does if it retries tasks"
                 )
 
-    def _raise_timeout(self, in_hand: int = 0) -> None:
+    def _raise_timeout(self) -> None:
         """Raise the timeout error; call under the lock.
-
-        Args:
-            in_hand: messages that are in no queue.
 
         Raises:
             RequestTimeoutError: always.
         """
-        waiting = in_hand + len(self._again) + sum(target.pending_rows for target in self._targets.values())
+        waiting = self._owed() + sum(target.pending_rows for target in self._targets.values())
         seconds = self.options.send_timeout_ms
         msg = f"tubemq: writing: none of {waiting} messages was acknowledged within sendTimeout ({seconds} ms)"
         if self._reason is not None:

@@ -159,8 +159,8 @@ def test_rows_that_a_reader_could_not_tell_apart_or_a_broker_refuses(batch: pa.R
 
 
 def test_columns_that_cannot_be_written() -> None:
-    with pytest.raises(OptionError, match=r"column key is unknown \(known: value, topic, message_time"):
-        encoded(rows(b"x", key=["k"]))
+    with pytest.raises(OptionError, match=r"column kee is unknown \(known: value, topic, broker_id"):
+        encoded(rows(b"x", kee=["k"]))
     with pytest.raises(OptionError, match="column value is int64"):
         encoded(pa.record_batch({"value": [1]}))
     with pytest.raises(OptionError, match="there is no column value"):
@@ -188,6 +188,44 @@ def test_every_row_is_sent_once_and_partitions_take_turns_over_all_brokers(serve
     assert send.auth_info == c.AuthorizedInfo(7)
     assert send.sent_addr == 0x7F000001
     assert {s.client_id for s in first + second} == {request.client_id for request in master.of(c.RegisterProducer)}
+
+
+def test_rows_name_their_partition_or_have_a_key_that_chooses_it(server: Servers, writer: Any) -> None:
+    other = server(broker_id=2)
+    master = server(brokers=(other.broker,), partitions=3)
+    one, numbers = writer(master), pa.array([None, None, 2], pa.int32())
+    one.write(rows(b"a", b"b", b"c", key=["b"] * 3, partition=numbers, broker_id=numbers))
+    one.flush()
+    # CRC-32 of b modulo 6 partitions is 5: the last of broker 2.
+    assert [(send.data, send.partition_id) for send in other.of(c.SendMessage)] == [(b"a", 2), (b"b", 2), (b"c", 2)]
+    for placed, words in (
+        ({"partition": [2]}, "partition 2 of topic t, which brokers 1, 2 have: set the column broker_id as well"),
+        (
+            {"partition": [3], "broker_id": [1]},
+            "3 of topic t on broker 1, but its partitions .* are 1:0, 1:1, 1:2, 2:0",
+        ),
+    ):
+        with pytest.raises(UnwritableRowError, match=words):
+            one.write(rows(b"x", **{name: pa.array(cells, pa.int32()) for name, cells in placed.items()}))
+
+
+def test_rows_of_a_partition_keep_their_order_when_some_are_sent_again(server: Servers, writer: Any) -> None:
+    """What was stored after a refused row is stored again after it, so every row's last copy is in its place."""
+    stored: list[int] = []
+    refusing = iter([n in {3, 4, 9, 21, 22, 60} for n in range(1000)])
+
+    def answer(_: Link, send: Any) -> object:
+        if next(refusing):
+            return refused(419 if len(stored) < 9 else 503)
+        stored.append(int(send.data))
+        return STORED
+
+    task = writer(server({c.SendMessage: answer}), maxPendingMessages="8")
+    task.write(rows(*(b"%d" % n for n in range(100)), key=["k"] * 100))
+    task.flush()
+    assert sorted(range(100), key=lambda n: len(stored) - stored[::-1].index(n)) == list(range(100))
+    assert set(stored) == set(range(100))
+    assert len(stored) > 100
 
 
 def test_a_task_says_how_many_rows_were_stored_and_ends_its_producer(server: Servers) -> None:
