@@ -43,12 +43,14 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         name: the name in `spark.read.format(name)`.
         columns: the columns, their types, and which of them can be read and written.
         options_type: the dataclass of its options.
+        has_namespaces: whether `topicsPattern` begins with a namespace.
         raw_errors: those of the columns `_corrupt` and `_error` that `read_raw` fills.
     """
 
     name: str
     columns: ColumnTable
     options_type: ClassVar[type[TypedOptions]]
+    has_namespaces: ClassVar[bool] = False
     raw_errors: ClassVar[Collection[str]] = ()
 
     def parse_options(self, options: Mapping[str, str]) -> OptionsT:

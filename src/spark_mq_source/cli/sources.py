@@ -93,7 +93,7 @@ class Source:
         if every or namespace is not None:
             options = _without_topics(options)
         if namespace is not None:
-            if "topicsPattern" not in format_.option_names():
+            if not format_.has_namespaces:
                 raise OptionError(f"format {self.name} has no namespaces: remove --namespace")
             options["topicspattern"] = f"{namespace}/.*"
         return format_.open_inspector(format_.parse_list_options(options))

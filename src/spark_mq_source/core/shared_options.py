@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -64,6 +65,39 @@ def parse_run_id(text: str) -> str:
     if not re.fullmatch(r"[-.\w]{1,200}", text, re.ASCII) or set(text) == {"."}:
         raise ValueError("expected letters, digits, '.', '_' or '-', at most 200")
     return text
+
+
+# Longer than any topic name, and short enough to compile quickly.
+_MAX_PATTERN: Final = 1000
+# Matches (..a+..)* and similar, but not the possessive (..a++..)*; a{3} inside is harmless, a{3,} is not.
+_REPEATED_REPETITION: Final = re.compile(
+    r"\([^()]*(?:(?<![\\+*?}])[+*](?!\+)|\{[0-9]*,[0-9]*\}(?!\+))[^()]*\)(?:[+*](?!\+)|\{[0-9]*,)"
+)
+
+
+def parse_regex(expression: str) -> re.Pattern[str]:
+    """Compile a regular expression for names of topics, unless Java reads it differently or it may never end.
+
+    Raises:
+        ValueError: not such an expression; the message gives the reason.
+
+    Example:
+        >>> parse_regex("flights-.*").fullmatch("flights-2013") is not None
+        True
+    """
+    if len(expression) > _MAX_PATTERN:
+        raise ValueError(f"longer than {_MAX_PATTERN} characters")
+    # Other expressions can backtrack for ever too, but this form is written by accident.
+    if _REPEATED_REPETITION.search(expression):
+        raise ValueError(
+            "a repeated group that contains a repetition can take for ever to match; remove the inner repetition"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # nested sets, which Java reads differently
+            return re.compile(expression)
+    except (re.error, FutureWarning, RecursionError, OverflowError) as error:
+        raise ValueError(f"not a regular expression: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

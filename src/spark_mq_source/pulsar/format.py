@@ -54,6 +54,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
     """Apache Pulsar."""
 
     name = "pulsar-native"
+    has_namespaces = True
     columns = COLUMNS
     options_type = PulsarOptions
     raw_errors = (CORRUPT, ERROR)

@@ -15,7 +15,7 @@ class TubeMQDataSource(MQDataSource):
 
     Name: `tubemq`
 
-    Options: see docs/reference/tubemq.md; `masters` and one of `topic` and `topics` are required.
+    Options: see docs/reference/tubemq.md; `masters` and one of `topic`, `topics`, `topicsPattern` are required.
 
     Columns: `value`, `topic`, `broker_id`, `partition`, `message_id`, `message_time`, `message_type`, `attributes`;
     `fetch_offset` too when named in `.schema()`, which is the projection: only these columns are built.

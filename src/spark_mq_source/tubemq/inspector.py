@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
-from spark_mq_source.core.errors import MQSourceError, OptionError, TransportError
+from spark_mq_source.core.errors import OptionError
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
@@ -17,8 +17,6 @@ from spark_mq_source.tubemq.protocol.commands import AuthorizedInfo
 from spark_mq_source.tubemq.read.reader import TubeMQRange
 
 _POLL_SECONDS: Final = 1.0
-_DEFAULT_WEB_PORT: Final = 8080
-"""A master's default `webPort` (TubeMQ 2.4.0)."""
 
 
 class TubeMQTail:
@@ -92,11 +90,11 @@ class TubeMQInspector:
         Raises:
             MQSourceError: no master can be reached in time, or it refuses; or a topic is on no broker.
         """
-        if not self._options.topic_names:
-            yield from self._all_topics()
+        if not self._options.topic_names and self._options.topics_pattern is None:
+            yield from self._client.list_topics()
             return
         partitions = self._partitions()
-        for name in self._options.topic_names:
+        for name in sorted({tp.topic for tp in partitions}):
             of_topic = [tp for tp in partitions if tp.topic == name]
             yield {"topic": name, "partitions": len(of_topic), "brokers": len({tp.broker_id for tp in of_topic})}
 
@@ -184,38 +182,8 @@ class TubeMQInspector:
         """
         return fetch_bounds(self._client, self._options, partitions)
 
-    def _all_topics(self) -> Iterator[Mapping[str, object]]:
-        """Yield all topics from a master's web API, because masters report only named topics to clients."""
-        from spark_mq_source.net.http import fetch_json  # noqa: PLC0415 - only lists of all topics need it
-
-        failures = []
-        for url in [self._options.admin_url] if self._options.admin_url else self._default_admin_urls():
-            try:
-                answer = fetch_json(
-                    f"{url}/webapi.htm?type=op_query&method=admin_query_topic_info",
-                    headers={},
-                    tls=None,
-                    timeout_seconds=self._options.request_timeout_ms / 1000,
-                    address="adminUrl, the address of a master's web API",
-                    retries=False,
-                )
-                rows = [_topic_row(one) for one in answer["data"]]  # type: ignore[index]
-            except MQSourceError as error:
-                failures.append(str(error))
-            except (KeyError, TypeError, ValueError):
-                failures.append(f"{url}: not the answer of a TubeMQ master's web API")
-            else:
-                yield from sorted(rows, key=lambda row: str(row["topic"]))
-                return
-        raise TransportError(f"tubemq: cannot list all topics: {'; '.join(failures)}; set adminUrl, or name a topic")
-
-    def _default_admin_urls(self) -> list[str]:
-        return [f"http://{host}:{_DEFAULT_WEB_PORT}" for host, _ in self._options.addresses]
-
     def _partitions(self) -> Partitions:
-        options = self._options
-        meta = self._client.fetch_topics(options.topic_names, group=options.group_name, filters=options.filters)
-        return partitions_of(meta.partitions())
+        return partitions_of(self._client.fetch_partitions())
 
     def _find_topics(self) -> str:
         return ", ".join(
@@ -225,9 +193,3 @@ class TubeMQInspector:
     def _find_bounds(self) -> str:
         bounds = self.fetch_bounds(self._partitions()).values()
         return f"{len(bounds)} partitions, {sum(b.first == b.last for b in bounds)} of them in empty stores"
-
-
-def _topic_row(answer: Mapping[str, Any]) -> Mapping[str, object]:
-    places = answer["topicInfo"]
-    partitions = sum(int(one["numPartitions"]) * int(one["numTopicStores"]) for one in places)
-    return {"topic": answer["topicName"], "partitions": partitions, "brokers": len(places)}

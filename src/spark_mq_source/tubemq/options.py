@@ -33,6 +33,7 @@ from spark_mq_source.core.shared_options import (
     PaceOptions,
     TlsOptions,
     parse_one_of,
+    parse_regex,
 )
 from spark_mq_source.core.user_functions import parse_function
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, OffsetOption, parse_offsets, parse_topic
@@ -162,11 +163,10 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         section=Section.CONNECT,
     )
     admin_url: str | None = option(
-        "Address of a master's web API, such as `http://master:8080`. Only `spark-mq topics` uses it, to list all "
-        "topics.",
+        "Address of a master's web API, such as `http://master:8080`, which lists topics for `topicsPattern` and "
+        "`spark-mq topics`: masters tell clients only of topics that they name.",
         default=None,
         default_text="port 8080 of `masters`",
-        scope=READ,
         parse=_parse_web_address,
     )
     tls: bool = option(
@@ -187,14 +187,21 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
 
     # -- topics and range
     topic: str | None = option(
-        "The topic. A read needs exactly one of `topic` and `topics`. Required for writing unless every row has a "
-        "`topic`.",
+        "The topic. A read needs exactly one of `topic`, `topics`, `topicsPattern`. Required for "
+        "writing unless every row has a `topic`.",
         default=None,
         scope=EVERYWHERE,
         parse=lambda text: parse_topic(parse_text(text)),
         section=Section.CHOOSE,
     )
     topics: tuple[str, ...] = option("Comma-separated list of topics.", default=(), parse=_parse_topics)
+    topics_pattern: re.Pattern[str] | None = option(
+        "All topics whose names match: a regular expression, as in `flights-.*`. `adminUrl` lists them. A stream needs "
+        "`assignment=client`, because the members of a group must have the same topics, and reads topics that match "
+        "later from their first message.",
+        default=None,
+        parse=lambda text: parse_regex(parse_text(text)),
+    )
     filters: tuple[str, ...] = option(
         "Comma-separated list of message types to read. The broker filters by hash, so messages are filtered again by "
         "type in the task.",
@@ -333,7 +340,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """`topic` or `topics`, sorted."""
+        """`topic` or `topics`, sorted; empty if `topics_pattern` is set."""
         return (self.topic,) if self.topic else tuple(sorted(self.topics))
 
     @property
@@ -346,7 +353,8 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         """
         if self.group is not None:
             return self.group
-        text = ",".join(self.topic_names) + "#" + ",".join(sorted(self.filters))
+        text = self.topics_pattern.pattern if self.topics_pattern is not None else ",".join(self.topic_names)
+        text += "#" + ",".join(sorted(self.filters))
         return f"spark-mq-source-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
@@ -369,8 +377,11 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Yield contradictions between options, one sentence each."""
         yield from super().problems(scope, given)
-        if scope != WRITE and len(given & {"topic", "topics"}) != 1:
-            yield "set exactly one of topic, topics" + (", not both" if "topic" in given else "")
+        topics = [name for name in ("topic", "topics", "topics_pattern") if name in given]
+        if scope != WRITE and len(topics) != 1:
+            yield "set exactly one of topic, topics, topicsPattern" + (
+                f", not {' and '.join(self.name_of(name) for name in topics)}" if topics else ""
+            )
         if scope & _READING:
             is_read = self.dead_letter_topic is not None and self.dead_letter_topic in self.topic_names
             yield from self.dead_letter_problems(given, is_read=is_read)
@@ -384,6 +395,8 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
                     "assignment=server shares the topics with the other members of a group: set group, or set "
                     "assignment=client to read all partitions"
                 )
+            if "topics_pattern" in given:
+                yield "topicsPattern needs assignment=client: the members of a group must have the same topics"
             if "wait_for_topic_ms" in given:
                 yield "waitForTopic needs assignment=client: with assignment=server a query waits for its partitions"
             if self.starting_offsets is not None and self.starting_offsets.everywhere is None:

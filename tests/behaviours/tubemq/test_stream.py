@@ -11,6 +11,7 @@ import pytest
 
 from spark_mq_source.core.errors import AuthorizationError, DataLossError, OptionError, RequestTimeoutError
 from spark_mq_source.core.options import READ
+from spark_mq_source.tubemq.read.planner import plan_batch
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.behaviours.tubemq.streams import Query, encoded, numbered
 from tests.fix_tubemq import TubeUnderTest
@@ -62,6 +63,28 @@ def test_starts_at_latest_unless_told_otherwise(tubemq: TubeUnderTest, query: Ma
     assert sorted(late.trigger()) == numbered(7, "new")
     assert late.trigger() == []
     assert sorted(early.trigger()) == sorted(numbered(5, "old") + numbered(7, "new"))
+
+
+def test_topics_that_match_a_pattern_join_the_stream(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+    """To make a topic takes half a minute: the second one is there, and hidden from the first trigger."""
+    first, second = tubemq.topic(2), tubemq.topic()
+    given = {"topicsPattern": f"{first}|{second}", "adminUrl": tubemq.admin.masters[0], "startingOffsets": "earliest"}
+    publish(first, numbered(5))
+    publish(second, numbered(3, "second "))
+    assert {r.topic_partition.topic for r in plan_batch(tubemq_options(tubemq.masters, None, READ, **given))} == {
+        first,
+        second,
+    }
+    q = query(**given)
+    list_all = q.stream._client.list_topics
+    q.stream._client.list_topics = lambda **how: [row for row in list_all(**how) if row["topic"] != second]
+    assert sorted(q.trigger()) == numbered(5)
+    q.stream._client.list_topics = list_all
+    publish(first, numbered(2, "more "))
+    assert sorted(q.trigger()) == sorted(numbered(2, "more ") + numbered(3, "second "))
+    nothing = {**given, "topicsPattern": "no-.*"}
+    assert plan_batch(tubemq_options(tubemq.masters, None, READ, **nothing)) == []
+    assert query(**nothing).trigger() == []
 
 
 @pytest.mark.parametrize("limit", [1, 4, 7])

@@ -85,8 +85,8 @@ def test_masters_that_are_none(text: str, sentence: str):
 
 def test_one_of_topic_and_topics():
     assert made(topics="b,a", topic=None).topic_names == ("a", "b")  # type: ignore[arg-type]
-    assert refusal(topics="a") == "set exactly one of topic, topics, not both"
-    with pytest.raises(OptionError, match=r"set exactly one of topic, topics$"):
+    assert refusal(topics="a") == "set exactly one of topic, topics, topicsPattern, not topic and topics"
+    with pytest.raises(OptionError, match=r"set exactly one of topic, topics, topicsPattern$"):
         TubeMQOptions.from_spark({"masters": "m"}, READ)
     assert "topic='1t': a topic's name begins with a letter" in refusal(topic="1t")
     with pytest.raises(OptionError, match="topics='a,a': duplicate topic a"):
@@ -128,6 +128,7 @@ def test_positions_of_a_group_are_not_a_querys_to_choose():
     assert "waitForTopic needs assignment=client" in refusal(STREAM, group="g", waitForTopic="5m")
     assert "endingOffsets needs assignment=client" in refusal(STREAM, group="g", endingOffsets='{"t": 28}')
     assert "latest is no end of a stream" in refusal(STREAM, assignment="client", endingOffsets="latest")
+    assert "topicsPattern needs assignment=client" in refusal(STREAM, group="g", topicsPattern="t.*")
     assert made(STREAM, assignment="client", startingOffsets=offsets).starting_offsets is not None
     wanted = made(STREAM, group="g", startingOffsets="earliest").starting_offsets
     assert wanted is not None

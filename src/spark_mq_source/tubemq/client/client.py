@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from spark_mq_source.core.errors import LocalProtocolError, TransportError
+from spark_mq_source.core.errors import LocalProtocolError, MQSourceError, TransportError
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.authentication import PluginAuthentication, UserAuthentication
 from spark_mq_source.tubemq.client.masters import Masters
@@ -22,6 +23,9 @@ T = TypeVar("T")
 
 IDLE_SECONDS: Final = 60.0
 """Idle time after which a connection is closed when another one is opened."""
+
+_DEFAULT_WEB_PORT: Final = 8080
+"""A master's default `webPort` (TubeMQ 2.4.0)."""
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
 """Time for which a failed broker is set aside: at first, and at most."""
@@ -139,6 +143,68 @@ class TubeMQClient:
 
         return retrying(ask, deadline=self._deadline())
 
+    def fetch_partitions(self) -> list[BrokerPartition]:
+        """Fetch the partitions of the options' topics, or of those that match `topicsPattern` now.
+
+        Raises:
+            TopicNotFoundError: a topic is on no broker.
+            MQSourceError: no answer in time, or a refusal.
+        """
+        options = self.matched()
+        if not options.topic_names:
+            return []
+        meta = self.fetch_topics(options.topic_names, group=options.group_name, filters=options.filters)
+        return meta.partitions()
+
+    def matched(self) -> TubeMQOptions:
+        """Return the options with the topics that match `topicsPattern` now; the same options without a pattern.
+
+        A group named after the topics has members with these topics only.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        pattern = self._options.topics_pattern
+        if pattern is None:
+            return self._options
+        self.fetch_brokers()  # detects the active master: only that one knows which topics brokers have
+        names = [str(row["topic"]) for row in self.list_topics(readable=True)]
+        topics = tuple(name for name in names if pattern.fullmatch(name))
+        return dataclasses.replace(self._options, topics=topics, topics_pattern=None)
+
+    def list_topics(self, *, readable: bool = False) -> list[Mapping[str, object]]:
+        """Return all topics by a master's web API, because masters report only named topics to clients.
+
+        Args:
+            readable: whether to leave out topics that no broker offers to readers now.
+
+        Raises:
+            TransportError: no master's web API answered.
+        """
+        from spark_mq_source.net.http import fetch_json  # noqa: PLC0415 - only lists of all topics need it
+
+        failures = []
+        options = self._options
+        default = [f"http://{host}:{_DEFAULT_WEB_PORT}" for host in self.masters.hosts()]
+        for url in [options.admin_url] if options.admin_url else default:
+            try:
+                answer = fetch_json(
+                    f"{url}/webapi.htm?type=op_query&method=admin_query_topic_info",
+                    headers={},
+                    tls=None,
+                    timeout_seconds=options.request_timeout_ms / 1000,
+                    address="adminUrl, the address of a master's web API",
+                    retries=False,
+                )
+                rows = [_topic_row(one) for one in answer["data"] if not readable or _is_readable(one)]  # type: ignore[index]
+            except MQSourceError as error:
+                failures.append(str(error))
+            except (KeyError, TypeError, ValueError):
+                failures.append(f"{url}: not the answer of a TubeMQ master's web API")
+            else:
+                return sorted(rows, key=lambda row: str(row["topic"]))
+        raise TransportError(f"tubemq: cannot list all topics: {'; '.join(failures)}; set adminUrl, or name a topic")
+
     def fetch_brokers(self) -> Mapping[int, Broker]:
         """Fetch every broker of the cluster, by id, as a producer without topics, which needs no authorized group.
 
@@ -246,3 +312,13 @@ class TubeMQClient:
             if key != kept and session.at_rest and now - session.last_used > IDLE_SECONDS:
                 del self._brokers[key]
                 session.close()
+
+
+def _topic_row(answer: Mapping[str, Any]) -> Mapping[str, object]:
+    places = answer["topicInfo"]
+    partitions = sum(int(one["numPartitions"]) * int(one["numTopicStores"]) for one in places)
+    return {"topic": answer["topicName"], "partitions": partitions, "brokers": len(places)}
+
+
+def _is_readable(answer: Mapping[str, Any]) -> bool:
+    return any(one["runInfo"]["acceptSubscribe"] is True for one in answer["topicInfo"])

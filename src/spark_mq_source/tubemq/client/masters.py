@@ -52,6 +52,10 @@ class Masters:
                 if link.session is not None:
                     link.session.close()
 
+    def hosts(self) -> list[str]:
+        """Return the masters' hosts, that of the last active one first."""
+        return [host for host, _ in self._addresses]
+
     def local_address(self) -> str:
         """Return this machine's IPv4 address as masters see it."""
         return local_address(*self._addresses[0])

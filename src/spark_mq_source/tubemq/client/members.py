@@ -337,6 +337,9 @@ class ClientBalancedMember(_Member):
         group: name of the group.
         topics: the same for all members.
         filters: the same for all members.
+
+    Attributes:
+        topics: as above.
     """
 
     def __init__(
@@ -348,7 +351,7 @@ class ClientBalancedMember(_Member):
     ) -> None:
         super().__init__(masters, group, HEARTBEAT_SECONDS)
         self._group = group
-        self._topics = tuple(topics)
+        self.topics = tuple(topics)
         self._conditions = _conditions(topics, filters)
 
     def __enter__(self) -> ClientBalancedMember:
@@ -362,7 +365,7 @@ class ClientBalancedMember(_Member):
         address = self._masters.local_address()
         self._masters.ask(
             commands.RegisterConsumerV2(
-                self.client_id, self._group, address, self._topics, topic_condition=self._conditions
+                self.client_id, self._group, address, self.topics, topic_condition=self._conditions
             )
         )
 
@@ -381,7 +384,7 @@ class ClientBalancedMember(_Member):
         request = commands.GetPartMeta(self.client_id, self._group)
         response = self._ask(request, commands.GetPartMetaResponse, f"topics of group {self._group}")
         meta = _meta_of(response.broker_config_list, parse_topic_metas(response.topic_meta_info_list))
-        missing = [topic for topic in self._topics if not meta.partitions(topic)]
+        missing = [topic for topic in self.topics if not meta.partitions(topic)]
         if missing:
             raise TopicNotFoundError(
                 f"topic {', '.join(missing)} is on no broker; an administrator adds topics to brokers"

@@ -55,8 +55,7 @@ def check_dead_letter_topic(options: TubeMQOptions) -> None:
 
 
 def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
-    meta = client.fetch_topics(options.topic_names, group=options.group_name, filters=options.filters)
-    partitions = partitions_of(meta.partitions())
+    partitions = partitions_of(client.fetch_partitions())
     starts = options.starting_offsets or OffsetOption(everywhere=EARLIEST)
     ends = options.ending_offsets or OffsetOption(everywhere=LATEST)
     check_named(options, partitions)

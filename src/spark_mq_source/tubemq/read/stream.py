@@ -338,22 +338,32 @@ class _AllPartitions(_Assigned):
         if options.wait_for_topic_ms is None or self._early is not None:
             return
         try:
-            self.partitions()
+            self._present()
         except TopicNotFoundError:
             self._early = {}
-            for topic in options.topic_names:
+            for topic in options.topic_names:  # none with topicsPattern
                 with suppress(TopicNotFoundError):
                     meta = self._client.fetch_topics([topic], group=options.group_name, filters=options.filters)
                     self._early |= fetch_bounds(self._client, options, partitions_of(meta.partitions()))
             # Masters list a topic before its brokers know it.
-            until_found(lambda: fetch_bounds(self._client, options, self.partitions()), options.wait_for_topic_ms)
+            until_found(lambda: fetch_bounds(self._client, options, self._present()), options.wait_for_topic_ms)
+
+    def _present(self) -> Partitions:
+        partitions = self.partitions()
+        if not partitions:
+            raise TopicNotFoundError(f"tubemq: no topic matches topicsPattern {self._options.topics_pattern}")
+        return partitions
 
     def partitions(self, known: Positions | None = None) -> Partitions:
         del known
-        if self._member is None or self._member.error is not None:
-            self._member = self._client.join_v2(
-                self._options.group_name, self._options.topic_names, filters=self._options.filters
-            )
+        options = self._client.matched()
+        if self._member is not None and (self._member.error is not None or self._member.topics != options.topic_names):
+            self._member.close()
+            self._member = None
+        if not options.topic_names:
+            return {}
+        if self._member is None:
+            self._member = self._client.join_v2(options.group_name, options.topic_names, filters=options.filters)
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         return partitions_of(retrying(self._member.fetch_topics, deadline=deadline).partitions())
 
