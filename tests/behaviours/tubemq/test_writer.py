@@ -5,13 +5,16 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from spark_mq_source.core.errors import MQSourceError, UnwritableRowError
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.members import unique_client_id
 from spark_mq_source.tubemq.format import TubeMQFormat
 from tests.behaviours.tubemq.conftest import options_for
 from tests.behaviours.tubemq.java_client import TubeJavaClient
+from tests.fix_brokers import wait_until
 from tests.fix_tubemq import TubeUnderTest
 from tests.protobuf import tubemq as pb
 
@@ -128,6 +131,23 @@ def test_the_largest_message_is_taken(tubemq: TubeUnderTest) -> None:
     batch = pa.record_batch({"value": [bytes(1 << 20), b"x"]})
     write(tubemq, iter([batch]), topic=topic)
     assert [len(value) for value in stored(tubemq, topic)["1:0"]] == [1 << 20, 1]
+
+
+def test_a_topic_may_have_a_limit_of_its_own(tubemq: TubeUnderTest) -> None:
+    topic = tubemq.topic()
+    tubemq.admin.modify("admin_update_topic_control_info", topicName=topic, maxMsgSizeInMB=2)
+    batch = pa.record_batch({"value": [bytes(2 << 20)]})
+
+    def is_taken() -> bool:
+        try:
+            return write(tubemq, iter([batch]), topic=topic) == 1
+        except MQSourceError:
+            return False  # the master tells the broker with its next heartbeat
+
+    wait_until(is_taken, "the broker has the topic's limit", 60)
+    assert [len(value) for value in stored(tubemq, topic)["1:0"]] == [2 << 20]
+    with pytest.raises(UnwritableRowError, match=f"allows at most {2 << 20}"):
+        write(tubemq, iter([pa.record_batch({"value": [bytes((2 << 20) + 1)]})]), topic=topic)
 
 
 def test_a_secure_cluster_takes_rows(tubemq_secure: TubeUnderTest) -> None:

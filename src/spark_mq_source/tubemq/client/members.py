@@ -404,15 +404,15 @@ class ProducerMember(_Member):
 
     Attributes:
         meta: the writable locations of topics in the answer to the last heartbeat.
-        max_message_bytes: the largest message that a topic accepts, attributes included; None if the master did not
-            report it.
     """
 
     def __init__(self, masters: Masters, topics: Sequence[str]) -> None:
         super().__init__(masters, "spark-mq-source-producer", HEARTBEAT_SECONDS)
         self._topics = tuple(topics)
         self.meta = ClusterMeta({}, ())
-        self.max_message_bytes: int | None = None
+        self._max_bytes: int | None = None
+        self._check_sum = -1
+        self._config_id = -2
 
     def start(self) -> None:
         """Register, and fetch the locations of the topics: only a heartbeat's answer has them (seen on master 2.4.0).
@@ -442,14 +442,26 @@ class ProducerMember(_Member):
 
     def register(self) -> None:
         """See `_Member`."""
-        request = commands.RegisterProducer(self.client_id, self._topics, self._masters.local_address(), jdk_version="")
+        request = commands.RegisterProducer(
+            self.client_id,
+            self._topics,
+            self._masters.local_address(),
+            self._check_sum,
+            jdk_version="",
+            appd_config=commands.ApprovedClientConfig(self._config_id),
+        )
         response = expect(self._masters.ask(request), commands.RegisterProducerResponse)
-        self._take_config(response.appd_config)
-        self.meta = _meta_of(response.broker_infos, self.meta.topics)
+        self._take(response, self.meta.topics)
 
     def send_heartbeat(self) -> None:
         """See `_Member`; take the current locations of topics from the answer."""
-        request = commands.ProducerHeartbeat(self.client_id, self._topics, self._masters.local_address())
+        request = commands.ProducerHeartbeat(
+            self.client_id,
+            self._topics,
+            self._masters.local_address(),
+            self._check_sum,
+            appd_config=commands.ApprovedClientConfig(self._config_id),
+        )
         try:
             response = self._ask(request, commands.ProducerHeartbeatResponse, "heartbeat of a producer")
         except BrokerError as error:
@@ -457,12 +469,26 @@ class ProducerMember(_Member):
                 # A master that has just taken over does not know the brokers yet: keep the previous locations.
                 return
             raise
-        self._take_config(response.appd_config)
-        self.meta = _meta_of(response.broker_infos, parse_topic_infos(response.topic_infos))
+        self._take(response, parse_topic_infos(response.topic_infos))
 
-    def _take_config(self, config: commands.ApprovedClientConfig | None) -> None:
-        if config is not None and config.max_msg_size is not None:
-            self.max_message_bytes = config.max_msg_size
+    def max_bytes(self, topic: str) -> int | None:
+        """Return the size of the largest message that a topic takes, attributes included; None if not reported."""
+        return next(
+            (one.max_bytes for one in self.meta.topics if one.topic == topic and one.max_bytes), self._max_bytes
+        )
+
+    def _take(
+        self,
+        response: commands.RegisterProducerResponse | commands.ProducerHeartbeatResponse,
+        topics: Sequence[TopicMeta],
+    ) -> None:
+        """Take what the answer has; it leaves out what the checksum and the id of the request show as known."""
+        self._check_sum, config = response.broker_check_sum, response.appd_config
+        if config is not None:
+            self._config_id = config.config_id
+            self._max_bytes = self._max_bytes if config.max_msg_size is None else config.max_msg_size
+        found = _meta_of(response.broker_infos, topics)
+        self.meta = found if found.brokers else ClusterMeta(self.meta.brokers, found.topics)
 
     def _close_request(self) -> MasterRequest:
         return commands.CloseProducer(self.client_id)

@@ -91,6 +91,7 @@ class TopicMeta(NamedTuple):
         stores: number of its stores; all partitions of one store share an index.
         partitions: number of partitions of each store.
         status: 1 if it can be read (seen on master 2.4.0); None if not reported.
+        max_bytes: the largest message that the topic takes; None if it has no limit of its own.
 
     Example:
         >>> TopicMeta("demo", 1, stores=2, partitions=3).partition_ids
@@ -102,6 +103,7 @@ class TopicMeta(NamedTuple):
     stores: int
     partitions: int
     status: int | None = None
+    max_bytes: int | None = None
 
     @property
     def partition_ids(self) -> tuple[int, ...]:
@@ -117,29 +119,29 @@ def parse_topic_metas(texts: tuple[str, ...]) -> list[TopicMeta]:
 
     Example:
         >>> parse_topic_metas(("demo#1:2:3:1,2:1:3:1",))[0]
-        TopicMeta(topic='demo', broker_id=1, stores=2, partitions=3, status=1)
+        TopicMeta(topic='demo', broker_id=1, stores=2, partitions=3, status=1, max_bytes=None)
     """
     return [
         TopicMeta(topic, broker_id, stores, partitions, status)
-        for topic, (broker_id, stores, partitions, status) in _parse_metas(texts, 4)
+        for topic, (broker_id, stores, partitions, status), _ in _parse_metas(texts, 4)
     ]
 
 
 def parse_topic_infos(texts: tuple[str, ...]) -> list[TopicMeta]:
     """Parse `topic_infos` of a producer's heartbeat: `topic#broker:partitions:stores,...#`, in a different order.
 
-    The text after the last `#` may be a size limit, which master 2.4.0 leaves out: `appd_config` has it.
+    The text after the last `#` is the topic's own size limit; without one, that of `appd_config` applies.
 
     Raises:
         RemoteProtocolError: a text is invalid.
 
     Example:
-        >>> parse_topic_infos(("demo#1:3:2#",))
-        [TopicMeta(topic='demo', broker_id=1, stores=2, partitions=3, status=None)]
+        >>> parse_topic_infos(("demo#1:3:2#2097152",))
+        [TopicMeta(topic='demo', broker_id=1, stores=2, partitions=3, status=None, max_bytes=2097152)]
     """
     return [
-        TopicMeta(topic, broker_id, stores, partitions)
-        for topic, (broker_id, partitions, stores) in _parse_metas(texts, 3)
+        TopicMeta(topic, broker_id, stores, partitions, max_bytes=int(size) if size.isdecimal() else None)
+        for topic, (broker_id, partitions, stores), size in _parse_metas(texts, 3)
     ]
 
 
@@ -147,16 +149,17 @@ MAX_STORES_AND_PARTITIONS: Final = 100_000
 """Maximum number of partitions on one broker; a larger number means a damaged answer."""
 
 
-def _parse_metas(texts: tuple[str, ...], numbers: int) -> list[tuple[str, list[int]]]:
+def _parse_metas(texts: tuple[str, ...], numbers: int) -> list[tuple[str, list[int], str]]:
     found = []
     for text in texts:
         topic, _, rest = text.partition("#")
         try:
-            for item in _not_empty(rest).partition("#")[0].split(","):
+            places, _, size = _not_empty(rest).partition("#")
+            for item in places.split(","):
                 values = [int(number) for number in item.split(":")]
                 if len(values) != numbers or not 0 <= values[1] * values[2] <= MAX_STORES_AND_PARTITIONS:
                     raise ValueError  # noqa: TRY301 - the same fault as a number that is none
-                found.append((_not_empty(topic), values))
+                found.append((_not_empty(topic), values, size.strip()))
         except ValueError:
             raise RemoteProtocolError(f"the master describes a topic by {text!r}, which cannot be read") from None
     return found

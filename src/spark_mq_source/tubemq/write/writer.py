@@ -438,20 +438,22 @@ class TubeMQWriter:
     # -- routing
 
     def _write_some(self, batch: pa.RecordBatch) -> None:
-        chosen: dict[str, tuple[_Topic, Sequence[BrokerPartition]]] = {}
+        chosen: dict[str, tuple[_Topic, Sequence[BrokerPartition], int]] = {}
         auth_info = None
         client_id, sent_addr = "", 0
-        largest = 0
         places = _places(batch)
         for name, data, flag, message_type, message_time in self._encoder.encode(batch):
             known = chosen.get(name)
             if known is None:
                 producer, topic = self._open(name)
-                known = chosen[name] = topic, self._working(topic.partitions(producer.meta))
+                known = chosen[name] = (
+                    topic,
+                    self._working(topic.partitions(producer.meta)),
+                    producer.max_bytes(name) or 0,
+                )
                 client_id, sent_addr = producer.client_id, self._sent_addr
-                largest = producer.max_message_bytes or 0
                 auth_info = self._client.authorization_for_brokers()
-            topic, partitions = known
+            topic, partitions, largest = known
             if largest and len(data) > largest:
                 raise UnwritableRowError(
                     f"tubemq: a row for topic {name} has {len(data)} bytes with its attributes, but the master allows "

@@ -281,3 +281,18 @@ def test_a_producer_keeps_what_it_knows_while_a_new_master_knows_nothing(server:
     assert len(one.of(c.RegisterProducer)) == 2
     assert producer.meta.partitions("t") == before.partitions("t")
     producer.close()
+
+
+def test_a_producer_tells_what_it_knows_and_keeps_what_the_master_leaves_out(server: Servers, client: Clients) -> None:
+    one = server()
+    same = c.ProducerHeartbeatResponse(True, 200, "OK!", 1, ("t#1:1:1#5000",), appd_config=c.ApprovedClientConfig(1))
+    one.answers[c.ProducerHeartbeat] = lambda _, __: same
+    producer = client(one).publish(["t"])
+    first, (beat,) = one.of(c.RegisterProducer)[0], one.of(c.ProducerHeartbeat)
+    assert [(sent.broker_check_sum, sent.appd_config) for sent in (first, beat)] == [
+        (-1, c.ApprovedClientConfig(-2)),
+        (1, c.ApprovedClientConfig(1)),
+    ]
+    assert producer.meta.brokers == {1: one.broker}
+    assert (producer.max_bytes("t"), producer.max_bytes("u")) == (5000, 1000)
+    producer.close()
