@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from spark_mq_source.core.connection import client_version, expect
-from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
+from spark_mq_source.core.errors import BrokerError, MQSourceError, RemoteProtocolError, TopicNotFoundError
 from spark_mq_source.tubemq.client.masters import Masters
 from spark_mq_source.tubemq.protocol import commands
 from spark_mq_source.tubemq.protocol.addresses import (
@@ -213,8 +213,8 @@ class GroupMember(_Member):
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
         self.assignment: frozenset[BrokerPartition] = frozenset()
-        self._gave_up = 0
-        """Number of given-up partitions not yet reported to the master."""
+        self._reports = 0
+        """Number of reasons to report the partitions held: some were given up, or the master asked."""
         self._todo: deque[commands.Event] = deque()
         self._done: deque[commands.Event] = deque()
         self._arrived = threading.Condition()
@@ -224,7 +224,7 @@ class GroupMember(_Member):
         """Report that another client has a partition, so that the master assigns it again."""
         with self._arrived:
             self.assignment -= {partition}
-            self._gave_up += 1
+            self._reports += 1
         self._wake.set()
 
     def start(self) -> None:
@@ -268,8 +268,8 @@ class GroupMember(_Member):
     def send_heartbeat(self) -> None:
         """See `_Member`; report the finished rebalance event, and fetch the next."""
         done = self._done[0] if self._done else None
-        gave_up = self._gave_up
-        is_changed = done is not None or gave_up > 0
+        reports = self._reports
+        is_changed = done is not None or reports > 0
         request = commands.ConsumerHeartbeat(
             self.client_id,
             self._group,
@@ -281,15 +281,19 @@ class GroupMember(_Member):
         )
         response = self._ask(request, commands.ConsumerHeartbeatResponse, f"heartbeat of group {self._group}")
         with self._arrived:
-            self._gave_up -= gave_up
+            self._reports -= reports
         if done is not None:
             self._done.popleft()
             self.assigned.set()
-        if response.event is not None and response.event.rebalance_id > 0:
+        event = response.event
+        if event is not None and event.rebalance_id > 0 and event.op_type != EventType.STOPREBALANCE:
             with self._arrived:
-                self._todo.append(response.event)
-                self._arrived.notify_all()
-        if self._done:
+                if event.op_type == EventType.REPORT:
+                    self._reports += 1
+                else:
+                    self._todo.append(event)
+                    self._arrived.notify_all()
+        if self._done or self._reports:
             self._wake.set()
 
     def _subscribed(self) -> tuple[str, ...]:
@@ -321,7 +325,7 @@ class GroupMember(_Member):
                 with self._arrived:
                     self.assignment -= changed
             else:
-                changed = frozenset()
+                raise RemoteProtocolError(f"the master asks for the unknown operation {event.op_type}")  # noqa: TRY301
             # The next report lists all partitions held: else the others would be unread until the group changes.
             status = EventStatus.DONE if changed.issuperset(partitions) else EventStatus.FAILED
         except Exception:  # any error: an event without an answer stops the whole group

@@ -195,6 +195,34 @@ def test_partitions_that_can_be_taken_are_though_others_cannot(
     member.close()
 
 
+def test_a_member_reports_when_asked_and_refuses_what_it_does_not_know(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    first = [c.Event(3, 10, None, subscribed(0))]
+
+    def answer(_: Link, request: Any) -> object:
+        if request.event is not None:
+            event = c.Event(4, c.EventType.REPORT) if request.event.rebalance_id == 3 else None
+        elif request.report_subscribe_info:
+            event = c.Event(6, 99)
+        else:
+            event = first.pop() if first else c.Event(5, c.EventType.STOPREBALANCE)
+        return c.ConsumerHeartbeatResponse(True, 200, "OK!", event)
+
+    one = server({c.ConsumerHeartbeat: answer})
+    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
+    one.wait_for(lambda: any(beat.event and beat.event.rebalance_id == 6 for beat in one.of(c.ConsumerHeartbeat)))
+    told = [beat for beat in one.of(c.ConsumerHeartbeat) if beat.report_subscribe_info][:3]
+    assert [beat.event and (beat.event.rebalance_id, beat.event.status) for beat in told] == [
+        (3, c.EventStatus.DONE),
+        None,
+        (6, c.EventStatus.FAILED),
+    ]
+    assert {len(beat.subscribe_info) for beat in told} == {1}
+    member.close()
+
+
 def test_an_answer_to_an_event_that_was_not_heard_is_given_again(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
