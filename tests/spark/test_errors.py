@@ -106,7 +106,7 @@ def test_a_task_that_cannot_write(spark: SparkSession, nsq: NsqBroker, options: 
 @pytest.mark.parametrize(
     ("more", "sentence", "error"),
     [
-        ({"endingOffsets": "latest"}, "endingOffsets: has no meaning when reading a stream", "OptionError"),
+        ({"endingOffsets": "latest"}, "endingOffsets: latest is no end of a stream", "OptionError"),
         ({}, "127.0.0.1:9: cannot connect", "TransportError"),
     ],
 )

@@ -381,7 +381,7 @@ def test_a_new_nsqd_is_found_at_the_next_trigger(nsq_private: Start, query: Call
 
 def test_a_topic_that_nobody_knows_is_an_error_when_a_query_starts(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic = nsq.unused_topic()
-    with pytest.raises(TopicNotFoundError, match=f"nsq topic {topic}: .*createChannel=true to wait for it"):
+    with pytest.raises(TopicNotFoundError, match=f"nsq topic {topic}: .*set waitForTopic to wait for it"):
         query(nsq, topic)
 
 
