@@ -275,6 +275,7 @@ class Query:
         planned: is told the number of each batch when it is logged.
         sink: is handed each batch's number and the rows of its tasks.
         aimed: called when a life with `available_now` knows where it ends.
+        newest: the last messages when the last trigger was planned, regardless of limits.
     """
 
     format: Any
@@ -287,6 +288,7 @@ class Query:
     planned: Callable[[int], None] | None = None
     sink: Callable[[int, list[list[dict[str, Any]]]], None] | None = None
     aimed: Callable[[], None] | None = None
+    newest: Any = None
 
     def run(self, *, until: Callable[[], bool], available_now: bool = False) -> None:
         """Run in a process of its own until `until()` or, with `available_now`, until there is nothing new.
@@ -317,6 +319,7 @@ class Query:
             while not until():
                 world.pause()
                 end = _copy(stream.latest(start, limited=self.limited))
+                self.newest = _copy(stream.newest)
                 if end == start:
                     if available_now:
                         return

@@ -692,6 +692,7 @@ class StreamTrimmed(StreamRead):
         }
 
     def _publish(self, world: World, cluster: Cluster, plan: Plan, dice: Random) -> None:
+        self._topic_ends: set[tuple[str, Position]] = set()
         self._publishes_until = world.now
         for name in cluster.names(TOPIC):
             for n in range(3 * plan.size):
@@ -700,16 +701,16 @@ class StreamTrimmed(StreamRead):
     def _trim(self, cluster: Cluster, query: Query) -> None:
         """Acknowledge what was read between two triggers, but not an end of the topic that no limit made.
 
-        A trigger without limits ends with the topic. If that end was removed once more had come, nobody would know that
-        nothing came between.
+        Without limits a trigger ends with the topic, or before an open transaction. If that end was removed once more
+        had come, nobody would know that nothing came between.
         """
-        if not query.limited:
+        if not query.limited or query.newest is None:
             return
+        self._topic_ends |= {(str(tp), end) for tp, end in offsets_from_json(query.newest).items()}
         dice = here().dice("trimmed")
         for name, end in _logged_ends(query).items():
-            read = end.ledger, end.entry
-            if end != EARLIEST and read < cluster.storage[name].last and dice.random() < 0.7:
-                cluster.acknowledge(name, "keeper", read)
+            if end != EARLIEST and (name, end) not in self._topic_ends and dice.random() < 0.7:
+                cluster.acknowledge(name, "keeper", (end.ledger, end.entry))
 
     def _live(self, world: World, plan: Plan, cluster: Cluster, query: Query, *, fails: bool) -> str:
         def has_all() -> bool:
