@@ -446,13 +446,26 @@ class ProgressGuard:
                 f"is {ends[tp]}, so the query makes no progress: check the broker's log and whether a transaction is "
                 f"left open, then restart the query, or raise operationTimeout"
             )
-        moved = dict(cuts)
-        for tp, message in found.items():
-            entry = Position(message.ledger_id, message.entry_id)
-            if entry > cuts[tp]:
-                moved[tp] = min(entry, ends[tp])
-                self._warn(tp, starts[tp], cuts[tp], entry)
-        return moved
+        entries = {tp: Position(message.ledger_id, message.entry_id) for tp, message in found.items()}
+        passed = {tp: entry for tp, entry in entries.items() if entry > cuts[tp]}
+        if not stalled:
+            passed = self._past_ledgers(passed, cuts)
+        for tp, entry in passed.items():
+            self._warn(tp, starts[tp], cuts[tp], entry)
+        return {**cuts, **{tp: min(entry, ends[tp]) for tp, entry in passed.items()}}
+
+    def _past_ledgers(
+        self, passed: Mapping[TopicPartition, Position], cuts: Mapping[TopicPartition, Position]
+    ) -> dict[TopicPartition, Position]:
+        """Return those of `passed`, next entries after cuts, whose cut may be past the end of its ledger.
+
+        The others end with entries that are not delivered, such as those of an aborted transaction, as they should:
+        moved to the next entry, a trigger would end with a ledger of which the limiter does not know what follows.
+        """
+        ends = {tp: Position(cuts[tp].ledger, END_OF_LEDGER) for tp in passed if passed[tp].ledger != cuts[tp].ledger}
+        stored = self._client.fetch_stored(ends)
+        # On 2.10.1 the cursor is wherever it was requested.
+        return {tp: passed[tp] for tp, end in ends.items() if not cuts[tp] <= stored[tp] < end}
 
     def _count(
         self,

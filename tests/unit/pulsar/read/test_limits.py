@@ -23,11 +23,18 @@ START, END = Position(5, 0), Position(9, 3)
 
 
 class Entries:
-    """A client of a broker that has these entries; `asked` is what was asked for, in order."""
+    """A client of a broker that delivers these entries; `asked` is what was asked for, in order.
 
-    def __init__(self, **entries):
+    Ledger 5 ends with entry 9, which the broker tells if `tells_ends`.
+    """
+
+    def __init__(self, *, tells_ends=True, **entries):
         self.entries = {A: entries.get("a", ()), B: entries.get("b", ())}
+        self.tells_ends = tells_ends
         self.asked = []
+
+    def fetch_stored(self, positions):
+        return {tp: min(at, Position(5, 9)) if self.tells_ends else at for tp, at in positions.items()}
 
     def fetch_first_entries(self, starts):
         self.asked.append(dict(starts))
@@ -70,8 +77,27 @@ def test_triggers_that_change_ledgers_or_are_in_the_last_one_are_not_checked(cut
     assert client.asked == []
 
 
-def test_a_trigger_past_the_end_of_a_closed_ledger_ends_at_the_next_entry(caplog):
-    client = Entries(a=[(5, n) for n in range(10)] + [(8, 0), (9, 3)])
+@pytest.mark.parametrize(
+    ("delivered", "cuts", "tells_ends", "moved"),
+    [
+        pytest.param([(5, 9), (8, 0)], [(5, 7), (5, 8)], False, (5, 8), id="more of the ledger comes"),
+        pytest.param([(8, 0)], [(5, 7), (5, 8)], True, (5, 8), id="before its end"),
+        pytest.param([(8, 0)], [(5, 8), (5, 9)], True, (5, 9), id="at its end"),
+        pytest.param([(8, 0)], [(5, 8), (5, 9)], False, (8, 0), id="an end that the broker does not tell"),
+    ],
+)
+def test_a_trigger_that_ends_with_entries_which_are_not_delivered_ends_there(
+    delivered, cuts, tells_ends, moved, caplog
+):
+    client = Entries(a=delivered, tells_ends=tells_ends)
+    first, last = (Position(*cut) for cut in cuts)
+    assert run(ProgressGuard(client, OPTIONS), first, last, start=Position(5, 6)) == [first, Position(*moved)]
+    assert len(caplog.records) == (moved == (8, 0))
+
+
+@pytest.mark.parametrize("tells_ends", [True, False])
+def test_a_trigger_past_the_end_of_a_closed_ledger_ends_at_the_next_entry(tells_ends, caplog):
+    client = Entries(a=[(5, n) for n in range(10)] + [(8, 0), (9, 3)], tells_ends=tells_ends)
     guard = ProgressGuard(client, OPTIONS)
     with caplog.at_level(logging.WARNING):
         ends = run(guard, Position(5, 16), Position(5, 23), start=Position(5, 9))
