@@ -89,7 +89,7 @@ class Cluster:
         self.coordinators = Coordinators(world, self._loaded_buffer, coordinators, self._stored_by)
         self.coordinators.on_ended.append(self._txn_ended)
         self.unmade: set[str] = set()
-        """Topic-partitions that are listed and not there yet."""
+        """Topic-partitions that are listed and not there yet, and partitioned topics that are not there yet."""
         self.created: set[str] = set()
         """Topics that a client has made."""
         self._dice = world.dice("cluster")
@@ -510,6 +510,8 @@ class Connection:
         count = cluster.partitions.get(topic)
         if count is None and topic in cluster.storage:
             count = 0
+        if topic in cluster.unmade:
+            count = None
         if count is None and command.metadata_auto_creation_enabled is not False:
             cluster.create(topic)
             cluster.created.add(topic)

@@ -492,9 +492,13 @@ class StreamRead:
         return outcome
 
     def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
-        """More options of the query."""
-        del cluster, names
-        return {}
+        """More options of the query: in some runs it waits for its topic, which is not there yet."""
+        dice = cluster.world.dice("waiting")
+        if dice.random() < 0.8:
+            return {}
+        cluster.unmade |= {TOPIC, *names}
+        cluster.world.after(dice.choice((0.01, 1.0, 5.0)), cluster.unmade.clear)
+        return {"waitForTopic": "10m"}
 
     @staticmethod
     def _subscribe_before(world: World, cluster: Cluster, names: Sequence[str]) -> None:
@@ -742,7 +746,7 @@ class Termination(StreamRead):
         return [*found, *cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)]
 
     def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
-        return {"endAtTermination": "true"}
+        return {**super()._options(cluster, names), "endAtTermination": "true"}
 
     def _publish(self, world: World, cluster: Cluster, plan: Plan, dice: Random) -> None:
         super()._publish(world, cluster, plan, dice)
@@ -829,6 +833,9 @@ class ToAnEnd(Termination):
 
 class AvailableNow(StreamRead):
     """A query started again and again with `Trigger.AvailableNow`, while messages come and partitions are added."""
+
+    def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
+        return {}  # a query that has waited for its topic is aimed again, which no oracle sees
 
     def _live(self, world: World, plan: Plan, cluster: Cluster, query: Query, *, fails: bool) -> str:
         query.limited = True
