@@ -89,6 +89,19 @@ class Admin(Connections):
             ledgers[-1] = Ledger(ledgers[-1].ledger_id, *current)
         return ledgers
 
+    def fetch_offload_driver(self, topic_partition: TopicPartition) -> str:
+        """Return the driver by which the brokers offload a topic; empty if there is none, or they do not tell.
+
+        Raises:
+            MQSourceError: no answer in time.
+        """
+        try:
+            # Of the topic, its namespace, or the brokers' configuration.
+            _, answer = self._http_get(TopicPartition(topic_partition.topic, -1), "offloadPolicies?applied=true")
+        except BrokerError:
+            return ""  # a right is missing, or the brokers have no policies of topics
+        return str((answer.get("managedLedgerOffloadDriver") if isinstance(answer, dict) else None) or "")
+
     def _fetch_partition_count(self, topic: str) -> int:
         """Return the number of partitions of a topic; 0 if it is unpartitioned or missing, or without `adminUrl`."""
         if self._options.admin_url is None:

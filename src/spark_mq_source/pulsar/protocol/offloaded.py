@@ -1,4 +1,4 @@
-"""The objects that Pulsar's offloaders make of a ledger, for all drivers but `filesystem` (seen on broker 4.0.8).
+"""The objects that Pulsar's offloaders make of a ledger, as those of object stores write them (seen on broker 4.0.8).
 
 All numbers are big-endian. The index, `UUID-ledger-ID-index`:
 
@@ -28,6 +28,9 @@ from typing import Final, NamedTuple
 
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf_fields import take_fields
+
+OBJECT_DRIVERS: Final = frozenset({"s3", "aws-s3", "google-cloud-storage", "azureblob", "aliyun-oss"})
+"""The drivers that write these objects, in small letters."""
 
 INDEX_MAGIC: Final = 0xDE47DE47
 BLOCK_MAGIC: Final = 0xFBDBABCB

@@ -11,14 +11,21 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
+from spark_mq_source.core.errors import (
+    DataLossError,
+    MQSourceError,
+    OptionError,
+    TopicNotFoundError,
+    UnsupportedFeatureError,
+)
 from spark_mq_source.core.ports import Predicate
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.options.reading import NEVER
+from spark_mq_source.pulsar.options.reading import ALWAYS, NEVER
+from spark_mq_source.pulsar.protocol.offloaded import OBJECT_DRIVERS
 from spark_mq_source.pulsar.read.limits import Limiter
 from spark_mq_source.pulsar.read.offloaded import RANGE_BYTES, open_objects, split_by_storage
 from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
@@ -109,7 +116,12 @@ class _Planner:
         """Split ranges into those of the object store and those of brokers, together `minPartitions` if possible."""
         options = self._options
         open_objects(options)  # whose options are wrong for all tasks
-        ledgers = {r.topic_partition: self._client.fetch_ledgers(r.topic_partition, with_objects=True) for r in ranges}
+        topics = {r.topic_partition.topic: r.topic_partition for r in ranges}
+        readable = {topic for topic, tp in topics.items() if self._has_readable_objects(tp)}
+        ledgers = {
+            tp: self._client.fetch_ledgers(tp, with_objects=tp.topic in readable)
+            for tp in [r.topic_partition for r in ranges]
+        }
         wanted = options.min_partitions or 1
         stored = sum(
             x.stored_bytes
@@ -124,6 +136,21 @@ class _Planner:
         split = split_ranges(self._client, replace(options, min_partitions=max(1, wanted - len(of_store))), rest)
         logger.info("%d ranges of offloadStorage and %d of brokers", len(of_store), len(split))
         return sorted([*of_store, *split], key=lambda r: (r.topic_partition, r.start))
+
+    def _has_readable_objects(self, tp: TopicPartition) -> bool:
+        """Return whether the driver by which brokers offload a topic writes objects that can be read.
+
+        Raises:
+            UnsupportedFeatureError: `readOffloaded=always`, and it does not.
+        """
+        driver = self._client.fetch_offload_driver(tp)
+        if not driver or driver.lower() in OBJECT_DRIVERS:
+            return True
+        message = f"{tp.topic}: only brokers read the files of managedLedgerOffloadDriver={driver}"
+        if self._options.read_offloaded == ALWAYS:
+            raise UnsupportedFeatureError(f"{message}: set readOffloaded=auto or never")
+        logger.warning("%s, so its ranges are read from them", message)
+        return False
 
     def _may_match(self, tp: TopicPartition) -> bool:
         values = {"topic": tp.topic, "partition": tp.partition}

@@ -2,12 +2,13 @@
 
 import datetime
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_mq_source.core.errors import DataLossError, OptionError
+from spark_mq_source.core.errors import DataLossError, OptionError, UnsupportedFeatureError
 from spark_mq_source.core.options import READ
 from spark_mq_source.core.ports import Predicate
 from spark_mq_source.pulsar.client.admin import Ledger
@@ -23,7 +24,8 @@ TOPIC = "persistent://public/default/t"
 class Cluster:
     """What a planner asks of a client, answered from memory."""
 
-    def __init__(self, *, bounds=None, ledgers=None, times=None, stored=None):
+    def __init__(self, *, bounds=None, ledgers=None, times=None, stored=None, driver=""):
+        self.driver = driver
         self.bounds = bounds or {}
         self.stored = stored or {}
         self.ledgers = ledgers or []
@@ -43,8 +45,11 @@ class Cluster:
     def fetch_stored(self, positions):
         return {tp: min(at, self.stored.get(tp, self.bounds[tp].last)) for tp, at in positions.items()}
 
-    def fetch_ledgers(self, topic_partition):
-        return self.ledgers
+    def fetch_offload_driver(self, topic_partition):
+        return self.driver
+
+    def fetch_ledgers(self, topic_partition, *, with_objects=False):
+        return [ledger if with_objects else replace(ledger, uuid="") for ledger in self.ledgers]
 
 
 def planner(cluster=None, predicates=(), **options):
@@ -261,3 +266,16 @@ def test_a_start_past_everything_that_is_stored_is_refused(start, is_there):
         with pytest.raises(DataLossError, match=r"does not exist: the last entry before it is 7:12;"):
             planner(cluster, startingOffsets=named).ranges()
     assert planner(cluster, startingOffsets=named, failOnDataLoss="false").ranges() == []
+
+
+@pytest.mark.parametrize("driver", ["", "S3", "aws-s3", "filesystem"])
+def test_brokers_read_what_only_they_can_read(driver):
+    tp = TopicPartition(TOPIC, 0)
+    cluster = Cluster(
+        bounds={tp: Bounds(Position(3, -1), Position(3, 9))}, ledgers=[Ledger(3, 10, 99, uuid="u")], driver=driver
+    )
+    stored = {"adminUrl": "http://x:8080", "offloadStorage": "/x", "readOffloaded": "auto"}
+    assert [bool(r.ledgers) for r in planner(cluster, **stored).ranges()] == [driver != "filesystem"]
+    if driver == "filesystem":
+        with pytest.raises(UnsupportedFeatureError, match="managedLedgerOffloadDriver=filesystem"):
+            planner(cluster, **stored | {"readOffloaded": "always"}).ranges()
