@@ -73,7 +73,7 @@ class Store(Protocol):
             FileNotFoundError: the file does not exist.
         """
 
-    def read_part(self, path: str, offset: int, size: int) -> bytes:
+    def read_part(self, path: str, offset: int, size: int) -> memoryview:
         """Return a part of a file that has at least so many bytes.
 
         Raises:
@@ -148,11 +148,11 @@ class LocalStore:
         with _failing(self.where(path), "read"):
             return (self._root / path).read_bytes()
 
-    def read_part(self, path: str, offset: int, size: int) -> bytes:
+    def read_part(self, path: str, offset: int, size: int) -> memoryview:
         """See `Store`."""
         with _failing(self.where(path), "read"), (self._root / path).open("rb") as file:
             file.seek(offset)
-            return _whole(file.read(size), size, self.where(path))
+            return _whole(memoryview(file.read(size)), size, self.where(path))
 
     def exists(self, path: str) -> bool:
         """See `Store`."""
@@ -269,10 +269,10 @@ class ObjectStore:
         with _failing(self.where(path), "read", self._errors):
             return bytes(self._obstore.get(self._store, path).bytes())
 
-    def read_part(self, path: str, offset: int, size: int) -> bytes:
+    def read_part(self, path: str, offset: int, size: int) -> memoryview:
         """See `Store`."""
         with _failing(self.where(path), "read", self._errors):
-            part = bytes(self._obstore.get_range(self._store, path, start=offset, length=size))
+            part = memoryview(self._obstore.get_range(self._store, path, start=offset, length=size))
         return _whole(part, size, self.where(path))
 
     def exists(self, path: str) -> bool:
@@ -314,7 +314,7 @@ def _failing(where: str, what: str, errors: tuple[type[Exception], ...] = (OSErr
         ) from error
 
 
-def _whole(part: bytes, size: int, where: str) -> bytes:
+def _whole(part: memoryview, size: int, where: str) -> memoryview:
     if len(part) < size:
         raise StorageError(f"{where} is shorter than expected: {size - len(part)} bytes are missing; restore the file")
     return part

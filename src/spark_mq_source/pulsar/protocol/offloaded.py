@@ -133,6 +133,8 @@ class EntryParser:
         self._block_end = block.offset
         """Offset after the block, which begins a new one."""
         self._rest = b""
+        self._wanted = 0
+        """The size of what `_rest` is the beginning of, as far as that is known."""
         self._max_entry_bytes = max_entry_bytes
 
     def feed(self, data: bytes | memoryview) -> list[tuple[int, memoryview]]:
@@ -141,11 +143,19 @@ class EntryParser:
         Raises:
             CorruptMessageError: the object is not what the index says.
         """
-        if self._rest:
-            data = b"".join((self._rest, data))
-        view, size, at = memoryview(data), len(data), 0
-        base = self._offset
+        view = memoryview(data)
         entries: list[tuple[int, memoryview]] = []
+        while self._rest and view:
+            # Only the entry that begins in the piece before is copied.
+            missing = max(1, self._wanted - len(self._rest))
+            joined, view = b"".join((self._rest, view[:missing])), view[missing:]
+            self._take(memoryview(joined), entries)
+        if view:
+            self._take(view, entries)
+        return entries
+
+    def _take(self, view: memoryview, entries: list[tuple[int, memoryview]]) -> None:
+        size, at, base = len(view), 0, self._offset
         unpack, head, number = _ENTRY_HEAD.unpack_from, _ENTRY_HEAD.size, self._next
         while True:
             block_end = self._block_end - base
@@ -159,22 +169,23 @@ class EntryParser:
                 entries.append((number, view[at + head : end]))
                 number += 1
                 at = end
+            wanted = head
             if here < block_end and here - at < head:
                 break
             if block_end - at >= head and entry_bytes != PADDING:
                 self._check_entry(base + at, entry_bytes, unpack(view, at)[1], number, block_end - at - head)
+                wanted = head + entry_bytes
                 break
             if here < block_end:
                 # Whole words of padding, so that the next piece begins with one.
                 at += (here - at) & ~3
                 break
-            at = block_end
+            at, wanted = block_end, self._header_bytes
             if size - at < self._header_bytes or base + at >= self._end:
                 break
             self._open_block(view, at, base, number)
             at += self._header_bytes
-        self._next, self._offset, self._rest = number, base + at, bytes(view[at:])
-        return entries
+        self._next, self._offset, self._rest, self._wanted = number, base + at, bytes(view[at:]), wanted
 
     def _check_entry(self, offset: int, size: int, found: int, wanted: int, room: int) -> None:
         if found != wanted:

@@ -203,9 +203,9 @@ class _StoredLedger:
         if found < last:
             raise self._damaged(self._path, f"it ends after entry {found}, before {last}")
 
-    def _parts(self, offset: int, end: int, size: int, counters: Counters) -> Generator[bytes, None, None]:
+    def _parts(self, offset: int, end: int, size: int, counters: Counters) -> Generator[memoryview, None, None]:
         """Yield an object's bytes in parts, read ahead by `PARTS_AHEAD` requests."""
-        ahead: deque[Future[bytes]] = deque()
+        ahead: deque[Future[memoryview]] = deque()
         offsets = iter(range(offset, end, size))
         with ThreadPoolExecutor(PARTS_AHEAD, thread_name_prefix="offloaded ledger") as pool:
             try:
