@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import pytest
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, StorageError, UnsupportedFeatureError
 from spark_mq_source.core.options import READ
+from spark_mq_source.net import storage
 from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -136,6 +141,68 @@ def test_a_damaged_object_is_an_error_or_read_from_brokers(
     (rest,) = asked
     assert (rest.end, rest.ledgers) == (task.end, ())
     assert len(rows) == rest.start.entry + 1 == (7 if how == "flipped" else 0)
+
+
+@contextlib.contextmanager
+def faulty_store(folder: Path, faults: list[str]) -> Iterator[str]:
+    """An S3 server of a folder that answers its first requests with these faults, and the last one for ever."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = (folder / self.path.rpartition("/")[2]).read_bytes()
+            _, _, part = self.headers.get("Range", "").partition("=")
+            first, _, last = part.partition("-")
+            content = content[int(first or 0) : int(last or len(content)) + 1]
+            fault = faults.pop(0) if len(faults) > 1 else faults[0]
+            if fault == "busy":
+                self.send_error(503)
+                return
+            self.send_response(206 if part else 200)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Range", f"bytes {first}-{last}/{1 << 20}")
+            self.send_header("ETag", '"x"')
+            self.send_header("Last-Modified", "Wed, 25 Nov 2026 00:00:00 GMT")
+            self.end_headers()
+            # A connection that ends within an answer.
+            self.wfile.write(content[: len(content) // 2] if fault == "reset" else content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("faults", [["busy", "none"], ["none", "busy", "none"], ["reset", "none", "reset", "none"]])
+def test_a_request_that_fails_is_repeated(folder: Path, faults: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = rows_of_store(folder, faults, monkeypatch)
+    assert rows == [b"single %d" % n for n in range(50)]
+
+
+@pytest.mark.parametrize("faults", [["none", "busy"], ["none", "reset"]])
+def test_a_store_that_keeps_failing_is_an_error_with_the_ledger(
+    folder: Path, faults: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(storage.RETRIES, "max_retries", 1)
+    with pytest.raises(StorageError, match=rf"offloadStorage s3://bucket/{UUID}-ledger-3 cannot be read"):
+        rows_of_store(folder, faults, monkeypatch)
+
+
+def rows_of_store(folder: Path, faults: list[str], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    pytest.importorskip("obstore")
+    with faulty_store(folder, faults) as url:
+        for name, value in {"ENDPOINT_URL": url, "REGION": "x", "ALLOW_HTTP": "true", "SKIP_SIGNATURE": "true"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        options = options_of(folder, offloadstorage="s3://bucket")
+        batches = read_offloaded(options, range_of((3, -1), (3, 49), RECORDED), VALUES)
+        return pa.Table.from_batches(batches).column("value").to_pylist()
 
 
 @pytest.mark.parametrize(
