@@ -35,6 +35,7 @@ from bench.pulsar_broker import (
     use_namespace,
 )
 from bench.pulsar_limits import limits
+from bench.pulsar_offloaded import history, offloading
 from bench.pulsar_queue import queues
 from bench.pulsar_spark import LABEL as SPARK_LABEL
 from bench.pulsar_spark import PulsarSpark
@@ -84,10 +85,16 @@ PERF_SHARE = 0.85
 @contextlib.contextmanager
 def running(setup: Setup) -> Iterator[Iterator[Case]]:
     """Return the cases of a broker that runs until the context is left."""
-    with PulsarStandalone(setup.folder / "broker", overrides=BROKER_SETTINGS, jvm=JVM) as standalone:
+    with (
+        offloading(setup.folder) as history_settings,
+        PulsarStandalone(
+            setup.folder / "broker", overrides={**BROKER_SETTINGS, **history_settings}, jvm=JVM
+        ) as standalone,
+    ):
         use_namespace(standalone.admin_url)
         with contextlib.closing(PulsarSpark(standalone.service_url, standalone.admin_url)) as spark:
-            yield cases(Broker(standalone, setup), spark)
+            broker = Broker(standalone, setup)
+            yield itertools.chain(cases(broker, spark), history(broker) if history_settings else ())
 
 
 def cases(broker: Broker, spark: PulsarSpark) -> Iterator[Case]:

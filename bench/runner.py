@@ -47,7 +47,7 @@ class Case:
     """The same work, done by several contenders.
 
     Attributes:
-        part: the table it belongs to: `read`, `write`, `stream`, `queue`, `limits` or `guarantees`.
+        part: the table it belongs to: `read`, `write`, `stream`, `queue`, `history`, `limits` or `guarantees`.
         name: the row of that table.
         contenders: in the order of a round.
         unit: of what they find.

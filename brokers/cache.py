@@ -119,6 +119,30 @@ def artifact_with_dependencies(coordinates: str, *, say: str) -> Path:
     return folder
 
 
+def go_program(package: str, version: str) -> Path:
+    """A program that a Go package contains, compiled once.
+
+    Raises:
+        RuntimeError: there is no Go toolchain, or it failed; with the end of its output.
+    """
+    name = package.rpartition("/")[2]
+    file = cache_folder() / f"{name}-{version}" / name
+    with exclusive(file.parent.name):
+        if file.is_file():
+            return file
+        go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+        if go is None:
+            raise RuntimeError(f"Go (go) is needed to compile {name}, but it is not on PATH")
+        print(f"Compiling {name} {version} (minutes, once) ...", flush=True)
+        environment = {**os.environ, "GOBIN": str(file.parent)}
+        command = [go, "install", f"{package}@{version}"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            tail = "\n".join(done.stderr.splitlines()[-15:])
+            raise RuntimeError(f"Go could not compile {package} (exit {done.returncode}):\n{tail}")
+    return file
+
+
 def _fetch(coordinates: str, folder: Path, parent: str = "") -> Path:
     """Copies one artifact into the folder with Maven, whose settings contain the repository."""
     kind = coordinates.split(":")[3]

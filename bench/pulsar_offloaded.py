@@ -1,0 +1,104 @@
+"""History: the same offloaded ledgers, read from an S3 server on this machine and from the broker's bookie."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from bench.engine import VALUE_ONLY, Job, Sample
+from bench.pulsar_broker import NAMESPACE, WARM_UP_READS, Broker, Workload, default_columns, drain, publish_one_each
+from bench.runner import Case, Contender, here, ours
+from brokers.pulsar import offloaders
+from brokers.s3 import S3Gateway
+
+BUCKET = "history"
+MESSAGES = {100: 8_000_000, 1024: 3_040_000}
+
+
+class _History(Workload):
+    """A topic of its own, whose ledgers are offloaded."""
+
+    @property
+    def topic(self) -> str:
+        """The full topic name."""
+        return f"persistent://{NAMESPACE}/history-v{self.value_bytes}-n{self.messages}"
+
+
+@contextlib.contextmanager
+def offloading(folder: Path) -> Iterator[dict[str, str]]:
+    """Run an S3 server and return the settings of a broker that offloads there; none where Go is missing."""
+    (folder / "s3").mkdir()
+    try:
+        gateway = S3Gateway(folder / "s3", BUCKET)
+    except RuntimeError as error:
+        print(f"[bench] without history: {error}", flush=True)
+        yield {}
+        return
+    with gateway:
+        url = gateway.environment["AWS_ENDPOINT_URL"]
+        # The driver `S3` has no signature that the server knows, and `aws-s3` asks Amazon for the bucket's region.
+        jclouds = {"regions": "us-east-1", "region.us-east-1.endpoint": url, "s3.virtual-host-buckets": "false"}
+        os.environ.update(
+            gateway.environment, PULSAR_EXTRA_OPTS=" ".join(f"-Djclouds.{name}={v}" for name, v in jclouds.items())
+        )
+        yield {
+            "offloadersDirectory": str(offloaders()),
+            "narExtractionDirectory": str(folder / "nar"),
+            "managedLedgerOffloadDriver": "aws-s3",
+            "s3ManagedLedgerOffloadRegion": "us-east-1",
+            "s3ManagedLedgerOffloadBucket": BUCKET,
+            "s3ManagedLedgerOffloadServiceEndpoint": url,
+            "managedLedgerDataReadPriority": "bookkeeper-first",
+        }
+
+
+def history(broker: Broker) -> Iterator[Case]:
+    """Reading 100 B and 1 KiB, from the store and from the broker."""
+    for size, messages in MESSAGES.items():
+        yield _reads(broker, _History(size, "none", 1, broker.setup.scaled(messages)))
+
+
+def _reads(broker: Broker, workload: Workload) -> Case:
+    topic, rows, admin = workload.topic, workload.messages, broker.standalone.admin
+    partition = f"{topic}-partition-0"
+    job = Job("read", "pulsar-native", broker.options(topic), rows, None)
+    stored = {
+        "readOffloaded": "always",
+        "offloadStorage": f"s3://{BUCKET}",
+        "adminUrl": broker.standalone.admin_url,
+    }
+
+    def prepare() -> None:
+        broker.fill(workload)
+        for _ in range(WARM_UP_READS):
+            drain(broker.address, workload)
+        # What is offloaded are the ledgers before that of the last message.
+        admin.unload(partition)
+        publish_one_each(broker.address, topic, 1)
+        admin.offload(partition, timeout_s=600)
+
+    @contextlib.contextmanager
+    def around(columns: str | None, more: dict[str, str]) -> Iterator[Job]:
+        ledger, entries = [one for one in admin.ledgers(partition) if one[1]][-2]
+        end = f'{{"{partition}": {{"ledger": {ledger}, "entry": {entries - 1}}}}}'
+        yield replace(job, columns=columns, options={**job.options, **more, "endingOffsets": end})
+
+    def null(columns: str | None) -> Sample:
+        given = {"batches": broker.null_file(workload, columns), "rows": str(rows), "partitions": "1"}
+        return broker.setup.engine.run(
+            replace(job, format="bench-null", options=given, columns=columns or default_columns())
+        )
+
+    contenders = (
+        ours("ours", "from the store", job, lambda: around(None, stored)),
+        Contender("null", "null source", "limit", here(null, None)),
+        ours("broker", "from the broker", job, lambda: around(None, {})),
+        ours("ours_value", "value only, from the store", job, lambda: around(VALUE_ONLY, stored)),
+        Contender("null_value", "null source, value only", "limit", here(null, VALUE_ONLY), "ours_value"),
+        ours("broker_value", "value only, from the broker", job, lambda: around(VALUE_ONLY, {})),
+    )
+    size = f"{workload.value_bytes} B" if workload.value_bytes % 1024 else f"{workload.value_bytes // 1024} KiB"
+    return Case("history", size, contenders, prepare=prepare)
