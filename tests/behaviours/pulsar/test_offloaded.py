@@ -5,23 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulsar as official
+import pulsar.schema as official_schema
 import pyarrow as pa
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from brokers.pulsar import PulsarStandalone, offloaders
 from spark_mq_source.core.errors import StorageError, UnsupportedFeatureError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.net.storage import open_store
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.write.transactions import abort_transactions, commit_transactions
 from spark_mq_source.pulsar.write.writer import write_rows
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_s3 import BUCKET, S3Server
+from tests.spark.frames import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SPARK_MQ = PulsarFormat()
 ENTRIES_PER_LEDGER = 20
@@ -31,7 +40,7 @@ ENTRIES_PER_LEDGER = 20
 def broker(
     s3: S3Server, tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PulsarUnderTest]:
-    """A broker that offloads to the S3 server, and itself reads from its bookies."""
+    """A broker with authentication that offloads to the S3 server, and itself reads from its bookies."""
     version = pytestconfig.getoption("--pulsar-version")
     # The names of the driver `S3`; `aws-s3` asks Amazon where the bucket is.
     monkeypatch.setenv("ACCESS_KEY_ID", s3.environment["AWS_ACCESS_KEY_ID"])
@@ -46,10 +55,8 @@ def broker(
         "managedLedgerOffloadMaxBlockSizeInBytes": str(8 << 20),
         "managedLedgerDataReadPriority": "bookkeeper-first",
         "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
-        "managedLedgerMinLedgerRolloverTimeMinutes": "0",
-        "transactionCoordinatorEnabled": "true",
     }
-    process = PulsarStandalone(tmp_path / "pulsar", overrides=settings, version=version)
+    process = PulsarStandalone(tmp_path / "pulsar", featured=True, overrides=settings, version=version)
     try:
         process.start()
     except RuntimeError as error:
@@ -60,10 +67,17 @@ def broker(
     process.remove()
 
 
+def access(broker: PulsarUnderTest, topic: str) -> dict[str, str]:
+    token = broker.require_own().admin_token or ""
+    return {"serviceurl": broker.service_url, "topic": topic, "authtoken": token}
+
+
 def rows_of(broker: PulsarUnderTest, topic: str, **more: str) -> tuple[list[dict[str, Any]], list[Any]]:
     """The rows, in order, and the ranges that they are from."""
-    given = {"serviceurl": broker.service_url, "topic": topic} | {name.lower(): text for name, text in more.items()}
+    given = access(broker, topic) | {name.lower(): text for name, text in more.items()}
     schema, _ = SPARK_MQ.columns_by_default(given)
+    if "valueformat" not in given:
+        schema = arrow_schema_of({name: types[0] for name, types in COLUMNS.readable.items()})
     options = SPARK_MQ.fit_read(SPARK_MQ.parse_options(given), schema)
     plan = SPARK_MQ.plan(options, ())
     return [row for r in plan for batch in SPARK_MQ.read(options, r, schema) for row in batch.to_pylist()], list(plan)
@@ -78,13 +92,31 @@ def send(broker: PulsarUnderTest, topic: str, values: list[bytes], **how: Any) -
 
 
 def send_in_transaction(broker: PulsarUnderTest, topic: str, end: Any) -> None:
-    given = {"serviceurl": broker.service_url, "topic": topic, "deliveryguarantee": "transaction"}
+    given = access(broker, topic) | {"deliveryguarantee": "transaction"}
     options = PulsarOptions.from_spark(given, WRITE)
     batch = pa.record_batch({"value": [b"in a transaction %d" % n for n in range(30)]})
     end(options, [write_rows(options, iter([batch]), TaskAttempt("query")).transaction])
 
 
-def test_rows_are_those_of_the_broker(broker: PulsarUnderTest, s3: S3Server) -> None:
+class Flight(official_schema.Record):
+    carrier = official_schema.String()
+    number = official_schema.Integer()
+
+
+def key_pair(folder: Path) -> tuple[str, str]:
+    pair = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
+    private = pair.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    public = pair.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (folder / "public.pem").write_bytes(public)
+    (folder / "private.pem").write_bytes(private)
+    return str(folder / "public.pem"), str(folder / "private.pem")
+
+
+def test_rows_are_those_of_the_broker(
+    broker: PulsarUnderTest, s3: S3Server, tmp_path: Path, spark: SparkSession
+) -> None:
     topic = broker.topic()
     send(broker, topic, [b"single %d" % n for n in range(30)])
     batching = {"batching_enabled": True, "batching_max_messages": 7, "batching_max_publish_delay_ms": 10_000}
@@ -119,6 +151,28 @@ def test_rows_are_those_of_the_broker(broker: PulsarUnderTest, s3: S3Server) -> 
     assert sum(row["value"].startswith(b"in a transaction") for row in plain) == 30
     broker.admin.offload(topic)
     assert rows_of(broker, topic, **stored)[0] == plain
+
+    # An encrypted topic with a schema, also as a Spark job.
+    typed = broker.topic()
+    public, private = key_pair(tmp_path)
+    producer = broker.client().create_producer(
+        typed,
+        schema=official_schema.AvroSchema(Flight),
+        batching_enabled=False,
+        encryption_key="rsa",
+        crypto_key_reader=official.CryptoKeyReader(public, private),
+    )
+    for n in range(3 * ENTRIES_PER_LEDGER):
+        producer.send(Flight(carrier="DL", number=n))
+    how = {"valueFormat": "auto", "cryptoPrivateKeys": f"rsa={private}"}
+    plain_flights, _ = rows_of(broker, typed, **how)
+    broker.admin.offload(typed)
+    flights, plan = rows_of(broker, typed, **how, **stored)
+    assert flights == plain_flights
+    assert [row["value"]["number"] for row in flights] == list(range(3 * ENTRIES_PER_LEDGER))
+    assert plan[0].ledgers
+    frame = load(spark, "pulsar-native", access(broker, typed) | how | stored)
+    assert [row[0] for row in frame.select("value.number").collect()] == list(range(3 * ENTRIES_PER_LEDGER))
 
     # A ledger that is deleted between the plan and the read.
     objects = open_store(s3.url)
