@@ -137,8 +137,8 @@ class PulsarStream:
         # What did not exist when the query started comes after any latest message.
         late = [tp for tp in partitions if tp not in early]
         starts |= resolve_positions(self._client, "starting", self._starting_late, late)
-        if late and self._target is not None:
-            self.cap_at_current_end()
+        if self._target is not None and self._options.wait_for_topic_ms is not None:
+            self._target = {**{tp: bounds[tp].last for tp in late}, **self._target}
         check_not_past_the_end(self._client, self._options, starts, bounds)
         initial = {}
         for tp, start in starts.items():

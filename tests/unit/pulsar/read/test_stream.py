@@ -284,6 +284,20 @@ def test_a_query_aimed_at_now_passes_neither_that_nor_its_begin(target, start, e
     assert stream.after(start) == end
 
 
+@pytest.mark.parametrize(("given", "end"), [({}, Position(5, -1)), ({"waitForTopic": "1m"}, Position(7, 2))])
+def test_a_query_aimed_at_now_reads_late_topics_only_if_it_waited_for_them_and_others_no_farther(given, end):
+    stream = OnTopic(startingOffsets="earliest", **given)
+    newest = stream.bounds[AT]
+    stream.bounds[AT] = Bounds(newest.first, Position(5, 1))
+    stream.cap_at_current_end()
+    stream.bounds = {AT: newest, OTHER: newest}
+    stream._present = lambda: ([AT], {})
+    stream._all_present = lambda: [AT, OTHER]
+    start = offsets_from_json(stream.initial())
+    stream._present = lambda: ([AT, OTHER], {})
+    assert stream.after(start) == {AT: Position(5, 1), OTHER: end}
+
+
 @pytest.mark.parametrize(
     ("given", "start", "limited", "end"),
     [
