@@ -216,15 +216,7 @@ class PulsarAdmin:
         Raises:
             AdminError: the compaction failed or timed out.
         """
-        path = f"{self._topic(topic)}/compaction"
-        self.request("PUT", path)
-        deadline = time.monotonic() + timeout_s
-        while (state := self.request("GET", path))["status"] == "RUNNING":
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.1)  # the broker offers no event for it
-        if state["status"] != "SUCCESS":
-            raise AdminError(f"compaction of {topic}: {state}")
+        self._run_job(topic, "compaction", None, timeout_s)
 
     def offload(self, topic: str, timeout_s: float = 120.0) -> None:
         """Offloads all closed ledgers of the topic (or one partition) and waits until the broker reports success.
@@ -232,16 +224,24 @@ class PulsarAdmin:
         Raises:
             AdminError: the offload failed or timed out.
         """
-        path = f"{self._topic(topic)}/offload"
         ledger, entry = map(int, self.internal_stats(topic)["lastConfirmedEntry"].split(":"))
-        self.request("PUT", path, {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1})
+        self._run_job(topic, "offload", {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}, timeout_s)
+
+    def _run_job(self, topic: str, job: str, body: object, timeout_s: float) -> None:
+        """Starts a long-running job of the topic (or one partition) and waits until the broker reports success.
+
+        Raises:
+            AdminError: the job failed or timed out.
+        """
+        path = f"{self._topic(topic)}/{job}"
+        self.request("PUT", path, body)
         deadline = time.monotonic() + timeout_s
         while (state := self.request("GET", path))["status"] == "RUNNING":
             if time.monotonic() > deadline:
                 break
             time.sleep(0.1)  # the broker offers no event for it
         if state["status"] != "SUCCESS":
-            raise AdminError(f"offload of {topic}: {state}")
+            raise AdminError(f"{job} of {topic}: {state}")
 
     @staticmethod
     def _topic(topic: str) -> str:

@@ -102,16 +102,22 @@ def decode_metadata(body: memoryview) -> tuple[MessageMetadata, int]:
         >>> decode_metadata(memoryview(len(metadata).to_bytes(4, "big") + metadata))[0]["num_messages_in_batch"]
         3
     """
+    encoded, size = _encoded_metadata(body)
+    try:
+        return _PROTOBUF.decode(MessageMetadata, encoded), size
+    except ValueError as error:
+        raise CorruptMessageError(f"the metadata of an entry cannot be parsed: {error}") from error
+
+
+def _encoded_metadata(body: memoryview) -> tuple[bytes, int]:
+    """Return the encoded metadata of an entry, and the size that the entry announces for it."""
     at = 0
     if body[:2] == BROKER_METADATA_MAGIC:
         at = 6 + int.from_bytes(body[2:6], "big")
     if body[at : at + 2] == CHECKSUM_MAGIC:
         at += 6
     size = int.from_bytes(body[at : at + 4], "big")
-    try:
-        return _PROTOBUF.decode(MessageMetadata, bytes(body[at + 4 : at + 4 + size])), size
-    except ValueError as error:
-        raise CorruptMessageError(f"the metadata of an entry cannot be parsed: {error}") from error
+    return bytes(body[at + 4 : at + 4 + size]), size
 
 
 def count_messages(body: memoryview) -> int:
@@ -140,14 +146,8 @@ def is_transactional(body: memoryview) -> bool:
         >>> is_transactional(memoryview(len(metadata).to_bytes(4, "big") + metadata))
         True
     """
-    at = 0
-    if body[:2] == BROKER_METADATA_MAGIC:
-        at = 6 + int.from_bytes(body[2:6], "big")
-    if body[at : at + 2] == CHECKSUM_MAGIC:
-        at += 6
-    size = int.from_bytes(body[at : at + 4], "big")
     # The tag is in the metadata of few other entries: only these are parsed.
-    if _TXN_TAG not in bytes(body[at + 4 : at + 4 + size]):
+    if _TXN_TAG not in _encoded_metadata(body)[0]:
         return False
     try:
         metadata = decode_metadata(body)[0]

@@ -21,11 +21,11 @@ from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.dead_letters import ORIGIN_MESSAGE_ID, DeadLetters, RowWriter
 from spark_mq_source.core.errors import TooManyAttemptsError
 from spark_mq_source.core.sql_types import arrow_schema_of
-from spark_mq_source.pulsar.client.crypto_keys import decryptor_of
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import OnMaxRedeliver, PulsarOptions
 from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, java_topic
-from spark_mq_source.pulsar.payload.messages import EntryDecoder
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY
+from spark_mq_source.pulsar.read.decoding import decoder_of
 
 RECONSUMETIMES: Final = "RECONSUMETIMES"
 """The property with the number of times that the message was put off."""
@@ -265,16 +265,7 @@ class QueueLetters:
         self, logged: pa.RecordBatch, schema: pa.Schema, on_corrupt: str
     ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
         """Yield the messages of entries, and for each of them the row of its entry."""
-        decoder = EntryDecoder(
-            schema,
-            topic=self._at.topic,
-            partition=self._at.partition,
-            on_encrypted=self._options.on_encrypted,
-            decryptor=decryptor_of(self._options),
-            on_corrupt=on_corrupt,
-            max_message_bytes=self._options.max_message_bytes,
-            max_pending_chunk_bytes=self._options.max_pending_chunk_bytes,
-        )
+        decoder = decoder_of(self._options, self._at, schema, on_corrupt=on_corrupt, max_batch_rows=WHOLE_ENTRY)
         names = ("ledger", "entry", "body", "ack_set")
         rows: list[int] = []
         columns = [logged.column(name) for name in names]

@@ -28,12 +28,12 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.net.storage import Store, open_store
 from spark_mq_source.pulsar.client.admin import Ledger
-from spark_mq_source.pulsar.client.crypto_keys import decryptor_of
 from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.options.reading import ALWAYS
-from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY
 from spark_mq_source.pulsar.protocol.metadata import is_transactional
 from spark_mq_source.pulsar.protocol.offloaded import EntryParser, LedgerIndex, parse_index
+from spark_mq_source.pulsar.read.decoding import decoder_of
 from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
 
 if TYPE_CHECKING:
@@ -262,16 +262,12 @@ class _StoreReader:
         self._task = task
         self._schema = schema
         self._counters = counters
-        self._decoder = EntryDecoder(
+        self._decoder = decoder_of(
+            options,
+            task.topic_partition,
             schema,
-            topic=task.topic_partition.topic,
-            partition=task.topic_partition.partition,
-            on_encrypted=options.on_encrypted,
-            decryptor=decryptor_of(options),
             # What is corrupt here may not be on the brokers.
             on_corrupt=options.on_corrupt if options.read_offloaded == ALWAYS else "fail",
-            max_message_bytes=options.max_message_bytes,
-            max_pending_chunk_bytes=options.max_pending_chunk_bytes,
             max_batch_rows=options.max_batch_rows,
         )
         self.done = task.start

@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from spark_mq_source.core.columns import int_array, record_batch
 from spark_mq_source.core.options import INT32_MAX
-from spark_mq_source.pulsar.client.crypto_keys import decryptor_of
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.payload.messages import EntryDecoder, EntryHead, HeadReader
+from spark_mq_source.pulsar.payload.messages import EntryHead, HeadReader
 from spark_mq_source.pulsar.protocol.commands import Message
+from spark_mq_source.pulsar.read.decoding import decoder_of
 
 LOGGED: Final = pa.schema(
     [
@@ -157,15 +157,11 @@ class LogReader:
 
     def __init__(self, options: PulsarOptions, topic_partition: TopicPartition, schema: pa.Schema) -> None:
         self._options = options
-        self._decoder = EntryDecoder(
+        self._decoder = decoder_of(
+            options,
+            topic_partition,
             schema,
-            topic=topic_partition.topic,
-            partition=topic_partition.partition,
-            on_encrypted=options.on_encrypted,
-            decryptor=decryptor_of(options),
             on_corrupt=options.on_corrupt,
-            max_message_bytes=options.max_message_bytes,
-            max_pending_chunk_bytes=options.max_pending_chunk_bytes,
             max_batch_rows=options.max_batch_rows,
         )
 

@@ -38,9 +38,9 @@ from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Consumer
-from spark_mq_source.pulsar.client.crypto_keys import decryptor_of
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
-from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY
+from spark_mq_source.pulsar.read.decoding import decoder_of
 from spark_mq_source.pulsar.read.permits import BURST_BYTES, Permits
 
 if TYPE_CHECKING:
@@ -130,14 +130,11 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         super().__init__(task, task.start, timeout_ms=options.operation_timeout_ms, counters=counters)
         self._client = client
         self._options = options
-        self._decoder = EntryDecoder(
+        self._decoder = decoder_of(
+            options,
+            task.topic_partition,
             schema,
-            topic=task.topic_partition.topic,
-            partition=task.topic_partition.partition,
-            on_encrypted=options.on_encrypted,
-            decryptor=decryptor_of(options),
-            max_message_bytes=options.max_message_bytes,
-            max_pending_chunk_bytes=options.max_pending_chunk_bytes,
+            on_corrupt="fail",
             max_batch_rows=options.max_batch_rows,
         )
         self._finished = task.start >= task.end

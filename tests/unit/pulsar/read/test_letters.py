@@ -13,6 +13,7 @@ from spark_mq_source.core.errors import TooManyAttemptsError
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import OnMaxRedeliver
 from spark_mq_source.pulsar.protocol import commands as c
+from spark_mq_source.pulsar.read import decoding
 from spark_mq_source.pulsar.read import letters as module
 from spark_mq_source.pulsar.read.letters import DELAY_TIME, RECONSUMETIMES, QueueLetters, times_put_off
 from spark_mq_source.pulsar.read.queue_log import log_batch
@@ -100,7 +101,7 @@ def test_a_message_is_put_off_as_often_as_the_limit_says_and_then_given_up(write
 def test_the_letter_of_an_encrypted_message_has_what_was_decrypted(
     writers: dict[str, Writer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "decryptor_of", lambda _: Reversal())
+    monkeypatch.setattr(decoding, "decryptor_of", lambda _: Reversal())
     letters_of(writers).give_up(logged(encrypted(b"terces")), ["r"])
     assert [[value for value, _ in one] for one in writers[DEAD].batches] == [[b"secret"]]
 
