@@ -80,7 +80,7 @@ test-slow: setup ## Run the tests that `make test` leaves out: long faults, kill
 	$(BIN)/python -m tools.run_tests --slow $(PYTEST_FLAGS)
 
 .PHONY: test-all
-test-all: setup setup-oldest ## Run both in one go, which starts brokers and Spark once for both
+test-all: setup setup-oldest ## Run both in one go, without chaos: brokers and Spark start once for both
 	$(BIN)/python -m tools.run_tests --all $(PYTEST_FLAGS)
 
 .PHONY: simulate

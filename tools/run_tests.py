@@ -6,7 +6,8 @@ Each line begins with the name of its part; the end repeats pytest's summary of 
 need no broker, on the checked build of the compiled modules (`tests.checked`), those that share a Spark session, all
 others, and the contracts of tests/spark that a release of Spark may break, with the oldest supported dependencies.
 ``--slow`` runs only the tests marked `slow`; ``--all`` runs these with all others, and so starts brokers and sessions
-once for both. ``TEST_JOBS=1`` in the environment runs the parts one after the other.
+once for both, but leaves out the chaos on clusters. ``TEST_JOBS=1`` in the environment runs the parts one after the
+other.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def parts(arguments: Sequence[str], *, chosen: str = "not slow") -> list[Part]:
 
     Args:
         arguments: arguments of pytest; its last `-m` wins, so that one here replaces `chosen`.
-        chosen: the expression of marks: `slow`, `not slow`, or an empty one for all.
+        chosen: the expression of marks: `slow`, `not slow`, or `not chaos` for both.
     """
     pytest = ("-m", "pytest", "-m", chosen)
     if chosen == "slow":
@@ -142,7 +143,7 @@ def _run(part: Part, *, running: list[subprocess.Popen[str]], stopping: threadin
     part.minutes = (time.monotonic() - began) / 60
 
 
-CHOICES = {"--slow": "slow", "--all": ""}
+CHOICES = {"--slow": "slow", "--all": "not chaos"}
 
 
 def main() -> None:

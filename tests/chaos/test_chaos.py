@@ -17,6 +17,7 @@ SECONDS = 30.0
 
 
 @pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", list(SCENES))
 def test_each_row_is_read_and_written_once_whatever_happens_to_a_cluster(name: str, tmp_path: Path) -> None:
