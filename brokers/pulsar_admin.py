@@ -16,6 +16,7 @@ NOT_FOUND = 404
 RECOVERING = ("Error while recovering ledger", "Not enough non-faulty bookies")
 """Errors of the first requests for a topic after a crash; a repeated request may succeed."""
 RECOVERY_TIMEOUT_S = 60.0
+MAX_REDIRECTS = 5
 
 
 class AdminError(Exception):
@@ -43,9 +44,13 @@ class PulsarAdmin:
         self._headers = {"Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        # retries=False: refusals of a restarting broker must be visible to callers. The first request for a topic after
-        # a crash waits for the recovery of its ledgers, which can take more than 30 s on a busy machine.
-        self._http = urllib3.PoolManager(timeout=120.0, retries=False)
+        # Refusals of a restarting broker must be visible to callers. The first request for a topic after a crash waits
+        # for the recovery of its ledgers, which can take more than 30 s on a busy machine. In a cluster, a broker
+        # redirects to the one that owns the topic or bundle.
+        redirects = urllib3.Retry(
+            connect=0, read=0, status=0, other=0, redirect=MAX_REDIRECTS, remove_headers_on_redirect=()
+        )
+        self._http = urllib3.PoolManager(timeout=120.0, retries=redirects)
 
     def close(self) -> None:
         """Closes the idle connections."""
@@ -58,7 +63,7 @@ class PulsarAdmin:
             AdminError: the broker answered with an error status, or not at all.
         """
         payload = None if body is None else json.dumps(body).encode()
-        deadline = time.monotonic() + RECOVERY_TIMEOUT_S
+        deadline: float | None = None
         while True:
             try:
                 answer = self._http.request(method, f"{self.url}/admin/v2/{path}", body=payload, headers=self._headers)
@@ -67,6 +72,8 @@ class PulsarAdmin:
             text = answer.data.decode(errors="replace")
             if answer.status < 300:
                 break
+            # Counted from the first refusal: one may take longer than all of the time.
+            deadline = deadline or time.monotonic() + RECOVERY_TIMEOUT_S
             if not any(what in text for what in RECOVERING) or time.monotonic() > deadline:
                 raise AdminError(f"{method} {path}: {answer.status} {text[:300]}", answer.status)
             time.sleep(0.2)  # there is no event for it
@@ -97,6 +104,14 @@ class PulsarAdmin:
         """The tenant's namespaces, as tenant/namespace."""
         found: list[str] = self.request("GET", f"namespaces/{tenant}")
         return found
+
+    def check_health(self) -> None:
+        """Has the broker write and read a message of a topic of its own.
+
+        Raises:
+            AdminError: it cannot.
+        """
+        self.request("GET", "brokers/health")
 
     def broker_version(self) -> str:
         """The broker's own version, e.g. 4.0.8."""

@@ -2,6 +2,8 @@
 
 There is no fencing: a SEND with the id of a transaction that has ended, or never was, opens it on its topic once more,
 and hides what comes behind it (seen on 4.0.8).
+
+Not modelled, since no client can tell: a commit while a bundle is being unloaded is reported and lost (`chaos/pulsar`).
 """
 
 from __future__ import annotations
