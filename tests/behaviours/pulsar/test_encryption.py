@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
@@ -176,6 +177,9 @@ def test_a_queue_acknowledges_what_it_discards(pulsar: PulsarUnderTest, mixed: s
     assert sorted(queues.values(queues.read(options))) == ["mine", "plain"]
     subscriptions = lambda: pulsar.admin.stats(mixed)["subscriptions"]  # noqa: E731 - one line
     wait_until(lambda: subscriptions()[queues.SUBSCRIPTION]["msgBacklog"] == 0, "all of it is acknowledged")
+    logged = re.compile(rf"{re.escape(mixed)}.*ack for corrupted message at \d+:1 - Reason: DecryptionError")
+    log = pulsar.require_own().log
+    wait_until(lambda: logged.search(log.read_text()) is not None, "the broker logs why")
 
 
 @pytest.fixture

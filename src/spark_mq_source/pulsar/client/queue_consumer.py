@@ -75,18 +75,29 @@ class QueueConsumer(BaseConsumer):
         self._lock = threading.Lock()
         self._unsettled: set[Acknowledgement] = set()
 
-    def acknowledge(self, entries: Sequence[tuple[int, int]]) -> Acknowledgement:
+    def acknowledge(
+        self, entries: Sequence[tuple[int, int]], damage: commands.ValidationError | None = None
+    ) -> Acknowledgement:
         """Acknowledge whole entries (ledger, entry) individually, without waiting for the answers.
 
-        They need not have been sent to this consumer.
+        They need not have been sent to this consumer. The broker logs `damage`, the reason why they cannot be read.
 
         Returns:
             Done when the broker has answered for all of them. After an error, any of them may be unacknowledged:
                 acknowledge them again, on another consumer if this one has ended.
         """
+        parts = (entries[n : n + MAX_IDS] for n in range(0, len(entries), MAX_IDS))
+        if damage is None:
+            return self._acknowledge(partial(commands.AckEntries, self._consumer_id, part) for part in parts)
         return self._acknowledge(
-            partial(commands.AckEntries, self._consumer_id, entries[n : n + MAX_IDS])
-            for n in range(0, len(entries), MAX_IDS)
+            partial(
+                commands.Ack,
+                self._consumer_id,
+                commands.AckType.Individual,
+                tuple(commands.MessageId(*entry) for entry in part),
+                validation_error=damage,
+            )
+            for part in parts
         )
 
     def acknowledge_until(self, entry: tuple[int, int]) -> Acknowledgement:
@@ -96,9 +107,7 @@ class QueueConsumer(BaseConsumer):
             See `acknowledge`.
         """
         until = (commands.MessageId(*entry),)
-        return self._acknowledge(
-            [lambda request_id: commands.Ack(self._consumer_id, commands.AckType.Cumulative, until, request_id)]
-        )
+        return self._acknowledge([partial(commands.Ack, self._consumer_id, commands.AckType.Cumulative, until)])
 
     def _acknowledge(self, made: Iterable[Callable[[int], commands.Ack | commands.AckEntries]]) -> Acknowledgement:
         acknowledgement = Acknowledgement(self._inbox, self._settled)

@@ -31,6 +31,7 @@ from spark_mq_source.pulsar.payload.columns import COLUMNS, ENCRYPTION_CONTEXT
 from spark_mq_source.pulsar.payload.encoder import encoding
 from spark_mq_source.pulsar.payload.encryption import encryption_context_of, encryption_metadata_of
 from spark_mq_source.pulsar.payload.layout import BATCH, CHUNKED, COMPRESSED, COMPRESSION_TYPES, ENCRYPTED, MARKER
+from spark_mq_source.pulsar.protocol.commands import ValidationError
 
 if TYPE_CHECKING:
     from spark_mq_source.pulsar.payload.cipher import PayloadDecryptor
@@ -157,6 +158,8 @@ class EntryDecoder:
         corrupt_entries: number of entries skipped or returned as NULL.
         discarded_entries: number of entries left out because they cannot be decrypted.
         entry_messages: announced number of messages of the last entry, at least 1: what it takes of the FLOW permits.
+        damage: why the last entry that was skipped, returned as NULL or left out could not be read, in the broker's
+            terms; the caller resets it to None.
         orphan: set by a `decode` that found a chunk without its beginning; the caller resets it to None. If it is the
             last chunk of a message of the range, decoding the entries from its first chunk on again completes it.
 
@@ -215,6 +218,8 @@ class EntryDecoder:
         self.corrupt_entries = 0
         self.discarded_entries = 0
         self.entry_messages = 1
+        self.damage: ValidationError | None = None
+        self._suspect = ValidationError.ChecksumMismatch
         self.orphan: OrphanChunk | None = None
 
     @property
@@ -274,8 +279,10 @@ class EntryDecoder:
         columns = self._columns
         self.entry_messages = 1
         columns.redelivery_count = redelivery_count if redelivery_count < INT32_MAX else INT32_MAX
+        self._suspect = ValidationError.ChecksumMismatch
         try:
             flags = columns.open_entry(body, self._verify_checksum)
+            self._suspect = ValidationError.BatchDeSerializeError
             messages = columns.num_messages
             self.entry_messages = messages if 0 < messages < MAX_IN_ENTRY else _within_entry(messages)
             if not flags and emit and first_index <= 0 <= last_index:
@@ -291,6 +298,7 @@ class EntryDecoder:
             if self.on_corrupt == "fail":
                 raise error.within(f"message {ledger_id}:{entry_id}") from error.__cause__
             self.corrupt_entries += 1
+            self.damage = self._suspect
             if self.on_corrupt == "skip":
                 return 0
             appended = columns.append_null(ledger_id, entry_id)
@@ -345,10 +353,13 @@ class EntryDecoder:
                     f"compression type {number} is not supported; known are {', '.join(COMPRESSION_TYPES)}"
                 )
             if size > max_bytes:
+                self._suspect = ValidationError.UncompressedSizeCorruption
                 raise CorruptMessageError(
                     f"the payload announces {size} bytes uncompressed, more than maxMessageBytes={max_bytes} allows"
                 )
+            self._suspect = ValidationError.DecompressionError
             payload = decompress(COMPRESSION_TYPES[number], columns.payload() if payload is None else payload, size)
+            self._suspect = ValidationError.BatchDeSerializeError
         if flags & BATCH:
             return columns.append_batch(payload, ledger_id, entry_id, ack_set, first_index, last_index)
         return columns.append_single(payload, ledger_id, entry_id)
@@ -373,6 +384,7 @@ class EntryDecoder:
                 where = f"{self._topic}: message {ledger_id}:{entry_id}"
                 logger.warning("%s and others like it are left out (cryptoFailureAction=DISCARD): %s", where, reason)
             self.discarded_entries += 1
+            self.damage = ValidationError.DecryptionError
         return None
 
     def _append_encrypted(self, body: bytes | memoryview, ledger_id: int, entry_id: int) -> int:

@@ -19,7 +19,7 @@ from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.messages import EntryHead, HeadReader
-from spark_mq_source.pulsar.protocol.commands import Message
+from spark_mq_source.pulsar.protocol.commands import Message, ValidationError
 from spark_mq_source.pulsar.read.decoding import decoder_of
 
 LOGGED: Final = pa.schema(
@@ -153,10 +153,14 @@ class LogReader:
         options: of the query.
         topic_partition: source of the entries.
         schema: the columns wanted.
+
+    Attributes:
+        damaged: the entries that could not be read and gave no error, with the reason.
     """
 
     def __init__(self, options: PulsarOptions, topic_partition: TopicPartition, schema: pa.Schema) -> None:
         self._options = options
+        self.damaged: dict[tuple[int, int], ValidationError] = {}
         self._decoder = decoder_of(
             options,
             topic_partition,
@@ -186,6 +190,9 @@ class LogReader:
                     words.cast("Q").tolist() if words else (),
                     redelivery_count=counts[row],
                 )
+                if decoder.damage is not None:
+                    self.damaged[ledgers[row], entries[row]] = decoder.damage
+                    decoder.damage = None
                 while decoder.unfinished:
                     yield decoder.take_batch()
                     decoder.decode_rest()

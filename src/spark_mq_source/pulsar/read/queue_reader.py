@@ -265,6 +265,7 @@ def _drain(
                 continue
             if is_given_back:
                 letters.put_off(kept)
+            inflow.note_damaged(reader.damaged)
             inflow.acknowledge()
         refused = inflow.settle()
         if refused:
@@ -360,6 +361,8 @@ class _Inflow:
         """Entries that were received corrupt."""
         self._distrusted: set[Entry] = set()
         """Entries that have been corrupt once."""
+        self._damaged: dict[Entry, commands.ValidationError] = {}
+        """Entries that cannot be read, as far as known before they are acknowledged."""
         self._received: list[Message] = []
         """Entries that were not taken yet; the chunks of a message follow one another."""
         self._counts: list[int] = []
@@ -450,6 +453,11 @@ class _Inflow:
         self._drop_received()
         return log_batch(messages, counts)
 
+    def note_damaged(self, damaged: dict[Entry, commands.ValidationError]) -> None:
+        """Take the entries that could not be read, so that their ACKs tell the broker why."""
+        self._damaged.update(damaged)
+        damaged.clear()
+
     def acknowledge(self) -> None:
         entries, self._held, self._held_messages = self._held, [], 0
         if not self._is_stored:
@@ -458,7 +466,17 @@ class _Inflow:
         self._known.add_runs(runs)
         self._acknowledged.add_runs(runs)
         is_everything = self._is_gapless and not self._consumer.was_replaced
-        self._send_acknowledgement(entries, is_everything=is_everything)
+        sound = self._acknowledge_damaged(entries) if self._damaged else entries
+        self._send_acknowledgement(entries if is_everything else sound, is_everything=is_everything)
+
+    def _acknowledge_damaged(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Acknowledge the damaged ones of these entries with the reason, and return the others."""
+        of_reason: dict[commands.ValidationError | None, list[Entry]] = {}
+        for entry in entries:
+            of_reason.setdefault(self._damaged.pop(entry, None), []).append(entry)
+        sound = of_reason.pop(None, [])
+        self._unanswered += [(self._consumer.acknowledge(some, reason), some) for reason, some in of_reason.items()]
+        return sound
 
     def put_back(self) -> None:
         # Done by closing the consumer: nothing received is taken any more.
@@ -586,7 +604,9 @@ class _Inflow:
                 counts += [0] * (len(group) - 1) + [1] * bool(group)
                 rows += bool(group)
                 continue
-            if is_corrupt and self._is_stored and entry not in self._distrusted:
+            if is_corrupt and entry in self._distrusted:
+                self._damaged[entry] = commands.ValidationError.ChecksumMismatch
+            elif is_corrupt and self._is_stored:
                 self._doubtful.append(entry)
             if message.ack_set:
                 count = max(1, sum((word & WORD).bit_count() for word in message.ack_set))

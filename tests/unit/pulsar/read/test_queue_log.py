@@ -94,6 +94,28 @@ def test_a_corrupt_entry_in_the_log() -> None:
     assert [row["value"] for row in rows_of([found], oncorrupt="skip")] == [b"v", b"v"]
 
 
+def test_the_log_tells_why_entries_could_not_be_read() -> None:
+    bodies = [
+        entry(b"sound"),
+        entry(b"v")[:-1] + b"w",
+        entry(b"no LZ4", compression=1, num_chunks_from_msg=1, uncompressed_size=6),
+        entry(b"v", compression=1, num_chunks_from_msg=1, uncompressed_size=2**31),
+        entry(b"no batch", num_messages_in_batch=2),
+        entry(b"?", encryption_keys=[{"key": "k", "value": b"v"}]),
+    ]
+    reader = LogReader(
+        options(onCorrupt="skip", cryptoFailureAction="DISCARD"), AT, pa.schema([("value", pa.binary())])
+    )
+    list(reader.batches([logged([message(number, body, 1) for number, body in enumerate(bodies)])]))
+    assert {entry: why.name for (_, entry), why in reader.damaged.items()} == {
+        1: "ChecksumMismatch",
+        2: "DecompressionError",
+        3: "UncompressedSizeCorruption",
+        4: "BatchDeSerializeError",
+        5: "DecryptionError",
+    }
+
+
 def chunk(number: int, uuid: str, chunk_id: int, chunks: int, size: int = 3) -> Message:
     body = entry(
         b"%d%d." % (number % 10, chunk_id) if size == 3 else bytes(size),

@@ -89,8 +89,11 @@ class Consumer:
     def grant(self, messages: int) -> None:
         self.calls.append(("grant", messages))
 
-    def acknowledge(self, entries: Sequence[tuple[int, int]]) -> Future[object]:
-        return self._acknowledged("ack", [number for _, number in entries])
+    def acknowledge(
+        self, entries: Sequence[tuple[int, int]], damage: c.ValidationError | None = None
+    ) -> Future[object]:
+        numbers = [number for _, number in entries]
+        return self._acknowledged("ack", numbers) if damage is None else self._acknowledged(damage.name, numbers)
 
     def acknowledge_until(self, entry_: tuple[int, int]) -> Future[object]:
         return self._acknowledged("until", entry_[1])
@@ -488,6 +491,14 @@ def test_a_corrupt_entry_is_asked_for_once_more() -> None:
     assert (first.of("close"), flow.rows) == ([None], 0)
     flow.receive(0.1)
     assert (taken(flow), second.of("close")) == ([0, 1], [])
+    flow.note_damaged(known := {(7, 0): c.ValidationError.DecryptionError})
+    flow.acknowledge()
+    # With the reasons, for the broker's log.
+    assert second.of("ack", "DecryptionError", "ChecksumMismatch") == [
+        ("DecryptionError", [0]),
+        ("ChecksumMismatch", [1]),
+    ]
+    assert not known
     # Where nothing is stored, nothing comes again.
     flow = inflow(Consumer([corrupt(0)]), topic="non-persistent://a/b/c")
     flow.receive(0.1)
