@@ -36,14 +36,22 @@ NO_ID: Final = -1
 COMMAND_TYPES: Final[dict[type, int]] = {}
 """Every command in use, with its number in `BaseCommand.Type`, which is also the number of its field."""
 
+NEEDED_VERSIONS: Final[dict[type, int]] = {}
+"""The protocol versions from which on brokers know the commands that were added later (`ProtocolVersion`)."""
+
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def _command(command_type: int) -> Callable[[type[_T]], type[_T]]:
-    """Return a decorator that makes a class the command of this type, and a frozen dataclass."""
+def _command(command_type: int, *, since: int = 0) -> Callable[[type[_T]], type[_T]]:
+    """Return a decorator that makes a class the command of this type, and a frozen dataclass.
+
+    `since` is the protocol version that added a command of clients.
+    """
 
     def declare(kind: type[_T]) -> type[_T]:
         declared = dataclass(frozen=True, slots=True)(kind)
         COMMAND_TYPES[declared] = command_type
+        if since:
+            NEEDED_VERSIONS[declared] = since
         return declared
 
     return declare
@@ -272,7 +280,7 @@ class Pong(Handshake):
     """The answer to PING."""
 
 
-@_command(21)
+@_command(21, since=7)
 class PartitionedMetadata(Request):
     """Requests the number of partitions; without `metadata_auto_creation_enabled=False` it may create the topic."""
 
@@ -297,7 +305,7 @@ class PartitionedMetadataResponse(Response):
     message: Annotated[str, 5] = ""
 
 
-@_command(23)
+@_command(23, since=7)
 class Lookup(Request):
     """Requests the broker that serves a topic."""
 
@@ -326,7 +334,7 @@ class LookupResponse(Response):
     proxy_through_service_url: Annotated[bool, 8] = False
 
 
-@_command(32)
+@_command(32, since=12)
 class GetTopicsOfNamespace(Request):
     """Requests the topics of a namespace (`tenant/name`)."""
 
@@ -456,7 +464,7 @@ class CloseConsumer(Request, Notice):
     assigned_broker_service_url_tls: Annotated[str | None, 4] = None
 
 
-@_command(29)
+@_command(29, since=12)
 class GetLastMessageId(Request):
     """Requests the end of a consumer's topic."""
 
@@ -483,7 +491,7 @@ class Seek(Request):
     message_publish_time: Annotated[Uint64 | None, 4] = None
 
 
-@_command(25)
+@_command(25, since=8)
 class ConsumerStats(Request):
     """Requests the statistics of a consumer; if the consumer is not open, the broker drops the connection."""
 
@@ -557,9 +565,9 @@ class ActiveConsumerChange(Notice):
     is_active: Annotated[bool, 2] = False
 
 
-@_command(10)
+@_command(10, since=17)
 class Ack(Request):
-    """Acknowledges messages; answered only if it has a `request_id` and its consumer is open."""
+    """Acknowledges messages; answered only if it has a `request_id` (since 17) and its consumer is open."""
 
     consumer_id: Annotated[Uint64, 1]
     ack_type: Annotated[AckType, 2]
@@ -594,7 +602,7 @@ class AckResponse(Response):
     request_id: Annotated[Uint64 | None, 6] = None
 
 
-@_command(20)
+@_command(20, since=2)
 class RedeliverUnacknowledgedMessages(Request):
     """Requests redelivery of messages, to any consumer of the subscription; not answered.
 
@@ -622,7 +630,7 @@ class Schema:
     properties: Annotated[tuple[KeyValue, ...], 5] = ()
 
 
-@_command(34)
+@_command(34, since=12)
 class GetSchema(Request):
     """Requests the schema of a topic, also by the name of a partition (seen on broker 4.0.8).
 
@@ -762,7 +770,7 @@ class CloseProducer(Request, Notice):
     assigned_broker_service_url_tls: Annotated[str | None, 4] = None
 
 
-@_command(62)
+@_command(62, since=19)
 class TcClientConnectRequest(Request):
     """Loads the transaction coordinator whose assignment topic the broker serves; needed once per load."""
 
@@ -844,5 +852,6 @@ class UnknownCommand:
 MESSAGE: Final = 9
 SEND: Final = 6
 COMMAND_TYPES.update({Message: MESSAGE, Send: SEND})
+NEEDED_VERSIONS[AckEntries] = NEEDED_VERSIONS[Ack]
 
 Command: TypeAlias = Handshake | Request | Response | Notice | Message | Send | AckEntries | UnknownCommand

@@ -23,10 +23,12 @@ from spark_mq_source.core.errors import (
     LocalProtocolError,
     RemoteProtocolError,
     ServiceNotReadyError,
+    UnsupportedFeatureError,
 )
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command, encode_send
 from spark_mq_source.pulsar.protocol.commands import (
+    NEEDED_VERSIONS,
     NO_ID,
     AckEntries,
     Command,
@@ -62,6 +64,9 @@ COUNT_ABOVE_PERMITS: Final = 1 << 30
 
 Event: TypeAlias = commands.Connected | Message | Notice | Response
 """The events of `PulsarConnection.events_received`."""
+
+_KEY_SHARED_VERSION: Final = 14
+"""The protocol version that added Key_Shared subscriptions."""
 
 _UNANSWERED: Final = (commands.Flow, commands.RedeliverUnacknowledgedMessages)
 
@@ -220,6 +225,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
                 connection or never answer: a request id in use, FLOW of 0 or beyond 2^31-1 permits, an id of a consumer
                 that is in use (SUBSCRIBE) or unknown (FLOW, ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES, CONSUMER_STATS), or
                 of a producer that is in use (PRODUCER) or not open (SEND), a SEND larger than the broker takes.
+            UnsupportedFeatureError: the broker's protocol version does not have the command.
             ServiceNotReadyError: ACK or CONSUMER_STATS for a consumer, or SEND on a producer, that the broker has
                 closed: open it again.
         """
@@ -236,6 +242,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             raise LocalProtocolError(
                 f"{command} has the request id of {self._requests[request_id]}, which is not answered yet"
             )
+        self._check_version(command)
         consumer = self._consumer_for(command)
         if isinstance(command, _UNANSWERED):
             if consumer is None:
@@ -462,6 +469,18 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         if not isinstance(command, _UNANSWERED):
             raise ServiceNotReadyError(f"{command}: the broker has closed this consumer meanwhile; subscribe again")
         return None
+
+    def _check_version(self, command: Request | AckEntries) -> None:
+        # A broker drops the connection if it does not know a command, and never answers an ACK before version 17.
+        needed = NEEDED_VERSIONS.get(type(command), 0)
+        if isinstance(command, commands.Subscribe) and command.sub_type is commands.SubType.Key_Shared:
+            needed = _KEY_SHARED_VERSION
+        if needed > self.protocol_version:
+            what = "a Key_Shared subscription" if needed == _KEY_SHARED_VERSION else type(command).__name__
+            raise UnsupportedFeatureError(
+                f"{what} needs version {needed} of Pulsar's protocol, and {self.server_version or 'the broker'} has "
+                f"version {self.protocol_version}: use a newer broker (all since Pulsar 2.10 have 19)"
+            )
 
     @staticmethod
     def _check_flow(flow: commands.Flow, consumer: _Opened) -> None:

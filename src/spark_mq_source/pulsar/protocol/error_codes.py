@@ -6,7 +6,8 @@ can help; observations of broker 4.0.8 decide it (for example, a restarting brok
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from typing import Final, NamedTuple
 
 from spark_mq_source.core.errors import (
     AuthenticationError,
@@ -23,10 +24,6 @@ MAX_BROKER_MESSAGE_CHARACTERS = 500
 
 _METADATA_ERROR = 1
 _TOPIC_NOT_FOUND = 11
-_NO_NAMESPACE = "Namespace not found"
-"""Broker 2.10.1's text with MetadataError for LOOKUP and PARTITIONED_METADATA of a missing namespace."""
-_ENCRYPTION_REQUIRED = "Encryption is required"
-"""The text with MetadataError for PRODUCER without encryption, if the namespace requires it (seen on 4.0.8)."""
 
 
 class _Code(NamedTuple):
@@ -85,6 +82,22 @@ _CODES = {
 }
 
 
+_FINAL_METADATA_ERRORS: Final = {
+    # Broker 2.10.1's answer to LOOKUP and PARTITIONED_METADATA of a missing namespace.
+    r"Namespace not found": (TopicNotFoundError, _CODES[_TOPIC_NOT_FOUND].remedy),
+    # PRODUCER without encryption, if the namespace requires it (seen on 4.0.8).
+    r"Encryption is required": (BrokerError, "set cryptoPublicKeys, or cryptoKeyReader with encryptionKeys"),
+    # GET_LAST_MESSAGE_ID of a compacted topic if the compacted ledger ends with an encrypted batch: the broker tries to
+    # count its messages, and reports one of these errors of its parser (seen on 4.0.8).
+    r"Failed to read last entry of the compacted Ledger (Some required fields are missing|Invalid unk|readerIndex\()": (
+        BrokerError,
+        "its last batch is encrypted, and the broker cannot count its messages: read without readCompacted, or write "
+        "to this topic with batching=false and compact it again",
+    ),
+}
+"""Beginnings of texts with MetadataError that no retry changes, with the error and the remedy."""
+
+
 def error_for_code(code: int, broker_message: str, context: str) -> BrokerError:
     """Return the error for a broker's answer.
 
@@ -102,10 +115,9 @@ def error_for_code(code: int, broker_message: str, context: str) -> BrokerError:
     """
     name, kind, remedy = _CODES.get(code, _Code("an unknown code", BrokerError, "see the broker's documentation"))
     words = " ".join(broker_message.split())
-    if code == _METADATA_ERROR and words.startswith(_NO_NAMESPACE):
-        kind, remedy = TopicNotFoundError, _CODES[_TOPIC_NOT_FOUND].remedy
-    if code == _METADATA_ERROR and words.startswith(_ENCRYPTION_REQUIRED):
-        kind, remedy = BrokerError, "set cryptoPublicKeys, or cryptoKeyReader with encryptionKeys"
+    if code == _METADATA_ERROR:
+        final = (found for start, found in _FINAL_METADATA_ERRORS.items() if re.match(start, words))
+        kind, remedy = next(final, (kind, remedy))
     if len(words) > MAX_BROKER_MESSAGE_CHARACTERS:
         words = f"{words[:MAX_BROKER_MESSAGE_CHARACTERS]}..."
     sentence = f"the broker refused with {name} ({code}){': ' if words else ''}{words}; {remedy}"

@@ -15,6 +15,7 @@ from spark_mq_source.core.errors import (
     MQSourceError,
     RemoteProtocolError,
     ServiceNotReadyError,
+    UnsupportedFeatureError,
 )
 from spark_mq_source.pulsar.client.authentication import (
     BasicAuthentication,
@@ -242,6 +243,32 @@ def test_connected_tells_what_the_broker_is() -> None:
     made.receive_data(encode_command(c.Connected("Pulsar Server2.8", 17, 1 << 20)))
     assert made.state is ConnectionState.CONNECTED
     assert (made.server_version, made.protocol_version, made.max_message_bytes) == ("Pulsar Server2.8", 17, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        (c.Ack(1, c.AckType.Individual, (), 9), 17),
+        (c.AckEntries(1, [(7, 0)], 9), 17),
+        (c.Subscribe("t", "s", c.SubType.Key_Shared, 2, 9), 14),
+        (c.GetLastMessageId(1, 9), 12),
+        (c.TcClientConnectRequest(9, 0), 19),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_command_that_the_broker_does_not_know_is_not_sent(command: c.Request, needed: int) -> None:
+    for version in (needed - 1, needed):
+        made = _drained(connection())
+        made.receive_data(encode_command(c.Connected("Pulsar Server1", version)))
+        made.send(c.Subscribe("t", "s", c.SubType.Shared, 1, 8))
+        sent = len(made.data_to_send())
+        if version < needed:
+            with pytest.raises(UnsupportedFeatureError, match=f"needs version {needed} .*Pulsar Server1 has version"):
+                made.send(command)
+        else:
+            made.send(command)
+        assert bool(made.data_to_send()) == (version >= needed)
+        assert sent
 
 
 def test_a_broker_that_asks_for_authentication_we_have_not() -> None:

@@ -62,10 +62,24 @@ def test_every_code_has_a_class_and_a_sentence_that_survives_pickling(
     assert (type(copy), str(copy), copy.__dict__) == (kind, text, error.__dict__)
 
 
-def test_a_producer_that_does_not_encrypt_where_it_must_is_not_tried_again() -> None:
-    error = error_for_code(1, "Encryption is required in persistent://public/default/t", "PRODUCER")
-    assert not error.retryable
-    assert "set cryptoPublicKeys" in str(error)
+_COMPACTED = "Failed to read last entry of the compacted Ledger "
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("Encryption is required in persistent://public/default/t", "set cryptoPublicKeys"),
+        # As seen on 4.0.8, for an encrypted batch.
+        (f"{_COMPACTED}Some required fields are missing", "batching=false"),
+        (f"{_COMPACTED}Invalid unknonwn tag type: 6", "batching=false"),
+        (f"{_COMPACTED}readerIndex(330) + length(74) exceeds writerIndex(397): AbstractPooled", "batching=false"),
+        (f"{_COMPACTED}Error while recovering ledger", None),
+    ],
+)
+def test_metadata_errors_that_no_retry_changes(words: str, remedy: str | None) -> None:
+    error = error_for_code(1, words, "PRODUCER")
+    assert error.retryable == (remedy is None)
+    assert remedy is None or remedy in str(error)
 
 
 def test_no_context_and_no_words_leave_no_holes() -> None:
