@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 MAX_REDIRECTS = 20
 """Maximum number of redirects of one lookup, which otherwise loops (the Java client's own limit)."""
@@ -69,6 +72,7 @@ class Connections:
         """
         while self._sessions:
             where, session = self._sessions.popitem()
+            session.assigned.clear()
             warm_sessions().give(SessionKey.of(self._options, *where), session)
 
     def fetch_addresses(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
@@ -141,9 +145,13 @@ class Connections:
         return session
 
     def _lookup(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Session]:
+        found = {tp: session for tp in topic_partitions if (session := self._assigned(tp)) is not None}
+        if len(found) == len(topic_partitions):
+            return found
         base = self._service()
-        found: dict[TopicPartition, Session] = {}
-        asking: dict[TopicPartition, tuple[Session, bool]] = dict.fromkeys(topic_partitions, (base, False))
+        asking: dict[TopicPartition, tuple[Session, bool]] = {
+            tp: (base, False) for tp in topic_partitions if tp not in found
+        }
         for _ in range(MAX_REDIRECTS):
             answers = {
                 tp: session.request(
@@ -167,6 +175,21 @@ class Connections:
             if not asking:
                 return found
         raise RemoteProtocolError(f"LOOKUP of {next(iter(asking))} was redirected more than {MAX_REDIRECTS} times")
+
+    def _assigned(self, topic_partition: TopicPartition) -> Session | None:
+        """Return the connection to the broker that the previous one has named, once; None if there is none."""
+        for old in list(self._sessions.values()):
+            url = old.assigned.pop(str(topic_partition), None)
+            if url is None:
+                continue
+            try:
+                host, port = split_broker_url(url)
+                if old.proxy_to is None:
+                    return self._session(host, port, None)
+                return self._session(*old.host_port, f"{host}:{port}")
+            except (RemoteProtocolError, TransportError) as error:
+                logger.info("%s: looking up its broker, because the assigned one fails: %s", topic_partition, error)
+        return None
 
     def _session_of(self, response: commands.LookupResponse, asked: Session) -> Session:
         url = response.broker_service_url_tls if self._options.uses_tls else response.broker_service_url

@@ -80,6 +80,7 @@ class Producers(Topics):
             self.fetch_partitions([str(topic_partition)])
         while True:
             asked = time.monotonic()
+            self._check_migration(topic_partition)
             session = self._lookup([topic_partition])[topic_partition]
             opened = session.open_producer(producer_id, events, create)
             try:
@@ -143,7 +144,7 @@ class Producers(Topics):
             return {
                 at: sessions[at].open_producer(
                     producers[at][0],
-                    _NullProducerEvents(),
+                    _NullProducerEvents(at),
                     partial(self._create_producer, at, *producers[at], 0, schema=schema, encrypted=self._is_encrypted),
                 )
                 for at in names
@@ -154,6 +155,20 @@ class Producers(Topics):
             # Only once it is open; a lost connection has closed it.
             sessions[at].close_producer(producers[at][0])
         return {at: opened.last_sequence_id for at, opened in found.items()}
+
+    def _check_migration(self, topic_partition: TopicPartition) -> None:
+        """Refuse to follow a topic to a cluster that does not know the sequence ids or transactions of this write.
+
+        Raises:
+            BrokerError: the topic has migrated, and the guarantee is more than at-least-once.
+        """
+        moved = next((one.migrated_to for one in self._sessions.values() if one.migrated_to is not None), None)
+        if moved is not None and self._options.delivery_guarantee is not DeliveryGuarantee.AT_LEAST_ONCE:
+            raise BrokerError(
+                f"{topic_partition} has migrated to {moved}, which does not know what this write has stored: "
+                f"deliveryGuarantee={self._options.delivery_guarantee.value} must not continue there; see what is "
+                "stored, then set serviceUrl to that cluster"
+            )
 
     @property
     def _is_encrypted(self) -> bool | None:
@@ -211,6 +226,9 @@ def _is_fenced_by(error: MQSourceError, name: str) -> bool:
 
 class _NullProducerEvents:
     """Ignores the events of a producer that sends nothing."""
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
 
     def opened(self) -> None:
         pass

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from spark_mq_source.core.connection import client_version, expect
 from spark_mq_source.core.errors import (
     AuthorizationError,
+    BrokerError,
     ConnectTimeoutError,
     MQSourceError,
     ServiceNotReadyError,
@@ -38,6 +39,7 @@ from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 
 if TYPE_CHECKING:
     from spark_mq_source.pulsar.client.consumer import BaseConsumer
+    from spark_mq_source.pulsar.offsets import TopicPartition
 
 
 T = TypeVar("T")
@@ -55,7 +57,13 @@ ConsumerT = TypeVar("ConsumerT", bound="BaseConsumer")
 
 
 class ProducerEvents(Protocol):
-    """Events of a producer, in the broker's order, called in the driver's thread; none may block."""
+    """Events of a producer, in the broker's order, called in the driver's thread; none may block.
+
+    Attributes:
+        topic_partition: its topic-partition.
+    """
+
+    topic_partition: TopicPartition
 
     def opened(self) -> None:
         """Handle the opening of the producer: later events are about entries sent after it."""
@@ -80,10 +88,18 @@ class Answer(Future[T]):
 
 
 class Session:
-    """One connection, which passes answers to futures, messages to consumers, and receipts to producers."""
+    """One connection, which passes answers to futures, messages to consumers, and receipts to producers.
+
+    Attributes:
+        host_port: host and port of the broker or proxy.
+        proxy_to: the broker behind a proxy, as `host:port`.
+        migrated_to: the URL of the cluster to which a topic has moved.
+        assigned: the URLs of the brokers to which this one has passed topic-partitions, by name.
+    """
 
     def __init__(self, options: PulsarOptions, host: str, port: int, *, proxy_to: str | None) -> None:
         self.host_port = (host, port)
+        self.proxy_to = proxy_to
         self.address = f"{host}:{port}" if proxy_to is None else f"{host}:{port} (proxy to {proxy_to})"
         self._request_ids = itertools.count(1)
         self._consumer_ids = itertools.count(1)
@@ -91,7 +107,9 @@ class Session:
         self._consumers: dict[int, BaseConsumer] = {}
         self._producers: dict[int, ProducerEvents] = {}
         self._connected: Future[None] = Future()
+        self._opening: dict[tuple[commands.ResourceType, int], Callable[[MQSourceError], None]] = {}
         self.migrated_to: str | None = None
+        self.assigned: dict[str, str] = {}
         self._tls = options.uses_tls
         deadline = Deadline.after_ms(options.connect_timeout_ms)
         connection = PulsarConnection(
@@ -225,9 +243,34 @@ class Session:
             if done.exception() is not None:
                 self._consumers.pop(consumer_id, None)
 
-        opened = self.request(lambda request_id: subscribe(consumer_id, request_id), open_)
+        opened = self._request_to_open(
+            (commands.ResourceType.Consumer, consumer_id), lambda request_id: subscribe(consumer_id, request_id), open_
+        )
         opened.add_done_callback(forget)
         return opened
+
+    def _request_to_open(
+        self,
+        what: tuple[commands.ResourceType, int],
+        command: Callable[[int], commands.Command],
+        convert: Callable[[object], T],
+    ) -> Answer[T]:
+        """Send a request that a broker may answer with TOPIC_MIGRATED, which has no request id."""
+        asked: list[int] = []
+
+        def made(request_id: int) -> commands.Command:
+            asked.append(request_id)
+            return command(request_id)
+
+        def end(error: MQSourceError) -> None:
+            waiting = self._waiting.pop(asked[0], None)
+            if waiting is not None:
+                waiting.set_exception(error)
+
+        self._opening[what] = end
+        answer = self.request(made, convert)
+        answer.add_done_callback(lambda _: self._opening.pop(what, None))
+        return answer
 
     def forget_consumer(self, consumer_id: int) -> None:
         """Stop passing events to a consumer."""
@@ -265,7 +308,7 @@ class Session:
             events.opened()
             return success
 
-        return self.request(create, open_)
+        return self._request_to_open((commands.ResourceType.Producer, producer_id), create, open_)
 
     def has_producer(self, producer_id: int) -> bool:
         """Return whether a producer is open here, by the events so far."""
@@ -304,22 +347,47 @@ class Session:
             case commands.Connected():
                 self._connected.set_result(None)
             case commands.CloseConsumer():
+                self._note_assigned(self._consumers.get(event.consumer_id), event)
                 self._end_consumer(event.consumer_id, "the broker closed the consumer (topic unloaded or moved)")
             case commands.SendReceipt() | commands.SendError():
                 producer = self._producers.get(event.producer_id)
                 if producer is not None:
                     producer.deliver(event)
             case commands.CloseProducer():
+                self._note_assigned(self._producers.get(event.producer_id), event)
                 self._end_producer(event.producer_id, "the broker closed the producer (topic unloaded or moved)")
             case commands.TopicMigrated():
-                self.migrated_to = event.broker_service_url_tls if self._tls else event.broker_service_url
-                is_consumer = event.resource_type is commands.ResourceType.Consumer
-                end = self._end_consumer if is_consumer else self._end_producer
-                end(event.resource_id, f"the topic has migrated to {self.migrated_to}")
+                self._end_migrated(event)
             case commands.ReachedEndOfTopic() | commands.ActiveConsumerChange():
                 self._tell_consumer(event)
             case _:
                 self._answer(event)
+
+    def _note_assigned(
+        self, closed: BaseConsumer | ProducerEvents | None, event: commands.CloseConsumer | commands.CloseProducer
+    ) -> None:
+        url = event.assigned_broker_service_url_tls if self._tls else event.assigned_broker_service_url
+        if closed is not None and url:
+            self.assigned[str(closed.topic_partition)] = url
+
+    def _end_migrated(self, event: commands.TopicMigrated) -> None:
+        """End a consumer for good, and a producer until it is opened on the other cluster."""
+        self.migrated_to = event.broker_service_url_tls if self._tls else event.broker_service_url
+        words = f"{self.address}: the topic has migrated to {self.migrated_to}"
+        if event.resource_type is commands.ResourceType.Consumer:
+            error: MQSourceError = BrokerError(
+                f"{words}, where messages have other ids, so this read must not continue there: set serviceUrl to that "
+                "cluster, and start a stream with a new checkpointLocation (and walDir)"
+            )
+            ended: BaseConsumer | ProducerEvents | None = self._consumers.pop(event.resource_id, None)
+        else:
+            error = ServiceNotReadyError(words)
+            ended = self._producers.pop(event.resource_id, None)
+        opening = self._opening.pop((event.resource_type, event.resource_id), None)
+        if opening is not None:
+            opening(error)
+        if ended is not None:
+            ended.fail(error)
 
     def _tell_consumer(self, event: commands.ReachedEndOfTopic | commands.ActiveConsumerChange) -> None:
         # Also before the broker has answered SUBSCRIBE: it chooses the active consumer first (seen on 4.0.8).

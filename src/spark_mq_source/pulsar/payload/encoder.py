@@ -128,6 +128,7 @@ class EntryEncoder:
 
     Attributes:
         sequence_id: id of the next row.
+        schema_version: as above.
 
     Raises:
         ImportError: `implementation` is ``native`` and the compiled encoder cannot be loaded.
@@ -169,7 +170,7 @@ class EntryEncoder:
         self._compression = compression
         self._batching = batching
         self._chunking = chunking
-        self._schema_version = schema_version
+        self.schema_version = schema_version
         self._txn_id = txn_id
         self._numbering = numbering
         self._encryptor = encryptor
@@ -346,8 +347,8 @@ class EntryEncoder:
 
     def _metadata(self, sequence_id: int, now_ms: int) -> MessageMetadata:
         metadata = MessageMetadata(producer_name=self._producer_name, sequence_id=sequence_id, publish_time=now_ms)
-        if self._schema_version:
-            metadata["schema_version"] = self._schema_version
+        if self.schema_version:
+            metadata["schema_version"] = self.schema_version
         if self._txn_id is not None:
             metadata["txnid_least_bits"], metadata["txnid_most_bits"] = self._txn_id
         return metadata

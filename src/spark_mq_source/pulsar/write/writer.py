@@ -861,6 +861,12 @@ class PulsarWriter:
                     "as stored; the next task attempt sends all of its chunks"
                 )
                 raise BrokerError(f"{session.address}: {msg}")
+        if producer.encoder is not None and opened.schema_version != producer.encoder.schema_version:
+            # The topic was created again, or has migrated to another cluster: the pending entries name a version of
+            # the registry that had the schema when this attempt began.
+            raise BrokerError(
+                f"{session.address}: the schema of this write has another version now; the next task attempt sets it"
+            )
         if producer.name is None:
             producer.name = opened.producer_name
         if producer.encoder is None:

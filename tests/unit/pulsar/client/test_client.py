@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 
@@ -24,7 +25,7 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from spark_mq_source.core.options import READ
+from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.connections import split_broker_url
 from spark_mq_source.pulsar.client.consumer import Bounds
@@ -143,10 +144,10 @@ def client():
     """Makes clients of these addresses, and closes them when the test ends."""
     with contextlib.ExitStack() as stack:
 
-        def make(url, **options):
+        def make(url, scope=READ, **options):
             given = {"serviceUrl": url, "topic": "t", "operationTimeout": "10s", "connectTimeout": "10s"} | options
             lowered = {name.lower(): value for name, value in given.items()}
-            return stack.enter_context(PulsarClient(PulsarOptions.from_spark(lowered, READ)))
+            return stack.enter_context(PulsarClient(PulsarOptions.from_spark(lowered, scope)))
 
         yield make
 
@@ -663,20 +664,80 @@ def test_a_consumer_that_the_broker_closes_may_be_opened_again(broker, client):
     assert len(one.links) == 1
 
 
-def test_a_migrated_topic_is_looked_up_at_the_new_address(broker, client):
+@pytest.mark.parametrize("when", [c.Subscribe, c.Flow])
+def test_a_read_does_not_follow_a_topic_to_another_cluster(broker, client, when):
     new = broker()
     kind = c.ResourceType.Consumer
-    old = broker({c.Flow: lambda _, x: c.TopicMigrated(x.consumer_id, kind, new.url)})
+    # A broker sends this instead of an answer to SUBSCRIBE.
+    old = broker({when: lambda _, x: c.TopicMigrated(x.consumer_id, kind, new.url)})
     asked = client(old.url)
-    consumer = asked.open_consumer(TP, EARLIEST)
-    consumer.grant(10)
-    with pytest.raises(ServiceNotReadyError, match=f"has migrated to {new.url}") as caught:
+
+    def read():
+        consumer = asked.open_consumer(TP, EARLIEST)
+        consumer.grant(10)
         consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
-    assert caught.value.retryable
-    asked.open_consumer(TP, EARLIEST)
-    assert len(new.of(c.Lookup)) == 1
-    assert len(new.of(c.Subscribe)) == 1
-    assert len(old.of(c.Lookup)) == 1
+
+    with pytest.raises(BrokerError, match=f"has migrated to {new.url}, where messages have other ids") as caught:
+        read()
+    assert not caught.value.retryable
+    assert not new.links
+
+
+class Events:
+    """The events of a producer."""
+
+    topic_partition = TP
+
+    def __init__(self):
+        self.failure = Future()
+
+    def opened(self):
+        pass
+
+    def fail(self, error):
+        self.failure.set_result(error)
+
+
+def producing(link, command):
+    return c.ProducerSuccess(command.request_id, "p")
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once", "transaction"])
+def test_a_write_follows_a_topic_to_another_cluster_if_it_may_repeat_rows(broker, client, guarantee):
+    new = broker({c.Producer: producing})
+    old = broker({c.Producer: lambda _, x: c.TopicMigrated(x.producer_id, c.ResourceType.Producer, new.url)})
+    asked = client(old.url, WRITE, deliveryGuarantee=guarantee)
+    with pytest.raises(ServiceNotReadyError, match=f"has migrated to {new.url}"):
+        asked.open_producer(TP, 1, Events(), name=None, epoch=0)
+    if guarantee == "at-least-once":
+        asked.open_producer(TP, 1, Events(), name=None, epoch=0)
+        assert len(new.of(c.Producer)) == 1
+    else:
+        with pytest.raises(BrokerError, match=f"{guarantee} must not continue there") as caught:
+            asked.open_producer(TP, 1, Events(), name=None, epoch=0)
+        assert not caught.value.retryable
+        assert not new.links
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_the_assigned_broker_is_used_without_a_lookup(broker, client, reachable):
+    answers = {c.Producer: producing}
+    second = broker(answers)
+    url = second.url if reachable else f"pulsar://{HOST}:{free_port()}"
+    first = broker(answers)
+    asked, events = client(first.url, WRITE), Events()
+    asked.open_producer(TP, 1, events, name=None, epoch=0)
+    first.links[0].send(c.CloseProducer(1, -1, url))
+    assert events.failure.result(PATIENCE).retryable
+    session, _ = asked.open_producer(TP, 1, Events(), name="p", epoch=0)
+    assert session.host_port == (HOST, second.port if reachable else first.port)
+    assert (len(first.of(c.Lookup)), len(second.of(c.Lookup))) == (1 if reachable else 2, 0)
+
+    consumer = asked.open_consumer(TP, EARLIEST)
+    first.links[0].send(c.CloseConsumer(1, -1, second.url))
+    with pytest.raises(ServiceNotReadyError):
+        consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
+    assert asked.open_consumer(TP, EARLIEST).session.host_port == (HOST, second.port)
 
 
 def test_a_lost_connection_ends_the_consumer(broker, client):

@@ -71,7 +71,7 @@ _COMPACTED = "Failed to read last entry of the compacted Ledger "
         ("Encryption is required in persistent://public/default/t", "set cryptoPublicKeys"),
         # As seen on 4.0.8, for an encrypted batch.
         (f"{_COMPACTED}Some required fields are missing", "batching=false"),
-        (f"{_COMPACTED}Invalid unknonwn tag type: 6", "batching=false"),
+        (f"{_COMPACTED}Invalid unknown tag type: 6", "batching=false"),
         (f"{_COMPACTED}readerIndex(330) + length(74) exceeds writerIndex(397): AbstractPooled", "batching=false"),
         (f"{_COMPACTED}Error while recovering ledger", None),
     ],
