@@ -1,20 +1,20 @@
-"""The write-ahead folder in the simulated world: files in memory that outlive processes, and what goes wrong there."""
+"""Stores in the simulated world: files in memory that outlive processes, and what goes wrong there."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 from spark_mq_source.core.errors import StorageError
-from spark_mq_source.net import write_ahead
+from spark_mq_source.net import storage, write_ahead
 from tests.simulation import clockwork
 
 SCHEME = "sim://"
 
 _open_folder = write_ahead.open_folder
+_open_store = storage.open_store
 
 
 class Store:
@@ -23,15 +23,18 @@ class Store:
     Attributes:
         files: by path.
         is_full: whether nothing more can be written.
+        busy_until: the time until which reads are refused.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "walDir ") -> None:
         self.files: dict[str, bytes] = {}
         self.is_full = False
+        self.busy_until = 0.0
+        self._name = name
 
     def where(self, path: str) -> str:
         """See `net.storage.Store`."""
-        return f"walDir {SCHEME}{path}"
+        return f"{self._name}{SCHEME}{path}"
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
         """See `net.storage.Store`."""
@@ -58,9 +61,18 @@ class Store:
     def read(self, path: str) -> bytes:
         """See `net.storage.Store`."""
         self._step()
+        world = clockwork.here()
+        # Requests are repeated for a minute (`storage.RETRIES`).
+        world.sleep(min(max(self.busy_until - world.now, 0.0), 60.0))
+        if world.now < self.busy_until:
+            raise StorageError(f"{self.where(path)} cannot be read (503 Slow Down)")
         if path not in self.files:
             raise FileNotFoundError(path)
         return self.files[path]
+
+    def read_part(self, path: str, offset: int, size: int) -> memoryview:
+        """See `net.storage.Store`."""
+        return storage._whole(memoryview(self.read(path))[offset : offset + size], size, self.where(path))
 
     def exists(self, path: str) -> bool:
         """See `net.storage.Store`."""
@@ -120,10 +132,24 @@ def open_folder(format_name: str, wal_dir: str, *, probe: bool = False) -> Any:
     return store()
 
 
+def objects() -> Store:
+    """Return the object store of the world that runs."""
+    world: Any = clockwork.here()
+    found = getattr(world, "object_store", None)
+    if found is None:
+        found = world.object_store = Store("offloadStorage ")
+    return found
+
+
+def open_store(url: str, *, name: str = "", probe: bool = False) -> Any:
+    """`storage.open_store`, for URLs of the simulated world too."""
+    return objects() if url.startswith(SCHEME) else _open_store(url, name=name, probe=probe)
+
+
 def install() -> None:
-    """Put `open_folder` into the modules that have imported the real one."""
+    """Put `open_folder` and `open_store` into the modules that have imported the real ones."""
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("spark_mq_source."):
-            found: Callable[..., Any] | None = vars(module).get("open_folder")
-            if found is _open_folder:
-                vars(module)["open_folder"] = open_folder
+            for real, stand_in in ((_open_folder, open_folder), (_open_store, open_store)):
+                if vars(module).get(real.__name__) is real:
+                    vars(module)[real.__name__] = stand_in

@@ -314,6 +314,8 @@ class ThreadPoolExecutor:
         future = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             try:
                 result = call(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - it is the caller's
@@ -331,7 +333,7 @@ class ThreadPoolExecutor:
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         for future in self._started:
-            if wait:
+            if wait and not future.cancelled():
                 concurrent.futures.Future.exception(future)
 
     def __enter__(self) -> ThreadPoolExecutor:

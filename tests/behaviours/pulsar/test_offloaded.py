@@ -27,6 +27,7 @@ from spark_mq_source.pulsar.write.transactions import abort_transactions, commit
 from spark_mq_source.pulsar.write.writer import write_rows
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_s3 import BUCKET, S3Server
+from tests.formats import through_json
 from tests.spark.frames import load
 
 if TYPE_CHECKING:
@@ -81,6 +82,31 @@ def rows_of(broker: PulsarUnderTest, topic: str, **more: str) -> tuple[list[dict
     options = SPARK_MQ.fit_read(SPARK_MQ.parse_options(given), schema)
     plan = SPARK_MQ.plan(options, ())
     return [row for r in plan for batch in SPARK_MQ.read(options, r, schema) for row in batch.to_pylist()], list(plan)
+
+
+def rows_of_stream(broker: PulsarUnderTest, topic: str, **more: str) -> tuple[list[dict[str, Any]], list[Any]]:
+    """The rows of a query with `Trigger.AvailableNow`, started again after each trigger, and the ranges."""
+    given = access(broker, topic) | {name.lower(): text for name, text in more.items()}
+    schema = arrow_schema_of({name: types[0] for name, types in COLUMNS.readable.items()})
+    options = SPARK_MQ.fit_read(SPARK_MQ.parse_stream_options(given), schema)
+    rows: list[dict[str, Any]] = []
+    ranges: list[Any] = []
+    start = None
+    while True:
+        stream = SPARK_MQ.open_stream(options)
+        try:
+            stream.cap_at_current_end()
+            start = through_json(stream.initial()) if start is None else start
+            end = through_json(stream.latest(start))
+            if end == start:
+                return rows, ranges
+            planned = stream.ranges(start, end)
+            rows += [row for r in planned for batch in SPARK_MQ.read(options, r, schema) for row in batch.to_pylist()]
+            ranges += planned
+            stream.commit(end)
+            start = end
+        finally:
+            stream.close()
 
 
 def send(broker: PulsarUnderTest, topic: str, values: list[bytes], **how: Any) -> None:
@@ -141,6 +167,10 @@ def test_rows_are_those_of_the_broker(
         # The open ledger is the broker's.
         assert plan[0].ledgers
         assert not plan[-1].ledgers
+    rows, plan = rows_of_stream(broker, topic, startingOffsets="earliest", maxEntriesPerTrigger="33", **stored)
+    assert rows == plain
+    assert len(plan) > 2
+    assert plan[0].ledgers
     with pytest.raises(UnsupportedFeatureError, match="is not in offloadStorage: end the range before it"):
         rows_of(broker, topic, **stored | {"readOffloaded": "always"})
 
@@ -182,3 +212,16 @@ def test_rows_are_those_of_the_broker(
     end = f'{{"{topic}": {{"ledger": {first.ledger_id}, "entry": {first.entries - 1}}}}}'
     with pytest.raises(StorageError, match=f"does not exist, so ledger {first.ledger_id} was deleted"):
         rows_of(broker, topic, **stored | {"readOffloaded": "always", "endingOffsets": end})
+
+    # Ledgers that are offloaded, and deleted from bookies, while a task reads them from the broker.
+    moved = broker.topic()
+    values = [b"moved %d" % n for n in range(5 * ENTRIES_PER_LEDGER)]
+    send(broker, moved, values)
+    options = SPARK_MQ.parse_options(access(broker, moved) | {"receiverqueuesize": "5", "maxbatchrows": "5"})
+    (task,) = SPARK_MQ.plan(options, ())
+    batches = SPARK_MQ.read(options, task, pa.schema([("value", pa.binary())]))
+    found = next(batches)["value"].to_pylist()
+    broker.admin.request("PUT", f"/namespaces/{broker.namespace}/offloadDeletionLagMs", 0)
+    broker.admin.offload(moved)
+    broker.admin.trim(moved)
+    assert found + [value for batch in batches for value in batch["value"].to_pylist()] == values

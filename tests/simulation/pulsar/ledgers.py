@@ -183,6 +183,7 @@ class ManagedLedger:
         places_cursors: whether a cursor of a non-durable subscription is moved to an entry that is there.
         batch_indexes: whether a part of a batch can be acknowledged (`acknowledgmentAtBatchIndexLevelEnabled`).
         is_terminated: whether it takes no more.
+        on_removed: called with each ledger that is removed.
     """
 
     def __init__(
@@ -206,6 +207,7 @@ class ManagedLedger:
         self.last: Position = EARLIEST
         self.opened = False
         self.is_terminated = False
+        self.on_removed: Callable[[int], None] = lambda _: None
         self.taken = EARLIEST
         """The last entry that TTL or truncation has taken from the cursors there were; it may be stored still."""
 
@@ -403,6 +405,7 @@ class ManagedLedger:
             for entry in range(self.ledgers.pop(ledger)):
                 del self.entries[ledger, entry]
             self.removed.add(ledger)
+            self.on_removed(ledger)
         if self.last[0] in gone:
             self.last = self.current, -1
         return True

@@ -31,6 +31,7 @@ from tests.simulation.clockwork import here
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
+from tests.simulation.pulsar.offloading import Offloader, names_the_ledger, store_faults
 from tests.simulation.pulsar.queues import QueueDrain, QueuePeek, QueueStream
 from tests.simulation.pulsar.retries import QueueRetry
 from tests.simulation.pulsar.writes import arrange_writes, write_faults
@@ -99,8 +100,14 @@ def removals(dice: Random, seconds: float) -> Iterator[Fault]:
             yield Fault(kind, at=at, args=(partition, round(dice.random(), 2)))
 
 
-def arrange(world: World, cluster: Cluster, names: Sequence[str], faults: Sequence[Fault]) -> None:
-    """Have the faults of the cluster happen at their times from now on.
+def arrange(
+    world: World,
+    cluster: Cluster,
+    names: Sequence[str],
+    faults: Sequence[Fault],
+    offloader: Offloader | None = None,
+) -> None:
+    """Have the faults of the cluster happen at their times from now on, and those of `store_faults`.
 
     - `unload`, `trim`, `expire`, `truncate`, `roll_over`: number of a topic-partition.
     - `kill_broker`: number of the broker, seconds until it runs again.
@@ -109,6 +116,8 @@ def arrange(world: World, cluster: Cluster, names: Sequence[str], faults: Sequen
     """
     for fault in faults:
         call = _cluster_fault(cluster, names, fault)
+        if offloader is not None and fault.kind in {"offload", "object", "busy"}:
+            call = partial(offloader.fail, fault)
         if call is not None:
             world.after(fault.at, call)
 
@@ -300,17 +309,29 @@ def _wanted_positions(world: World, cluster: Cluster, names: Sequence[str]) -> d
     return wanted
 
 
+def _offloader(world: World, cluster: Cluster, names: Sequence[str]) -> Offloader:
+    """Return the offloader of a cluster, which has offloaded some topic-partitions."""
+    dice = world.dice("store")
+    offloader = Offloader(cluster, dice.choice((1, 2, 4, 100)))
+    for name in names:
+        if dice.random() < 0.8:
+            offloader.offload(name)
+    return offloader
+
+
 class BatchRead:
     """A batch read while topics move, brokers die and ledgers are removed.
 
     Args:
         removal: whether messages that are not read yet may be removed.
         chunks: whether there are messages in chunks.
+        stored: whether ledgers are offloaded, and read from the object store.
     """
 
-    def __init__(self, *, removal: bool = False, chunks: bool = False) -> None:
+    def __init__(self, *, removal: bool = False, chunks: bool = False, stored: bool = False) -> None:
         self._removal = removal
         self._chunks = chunks
+        self._stored = stored
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
@@ -320,6 +341,8 @@ class BatchRead:
         found += cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)
         if self._removal:
             found += removals(dice, seconds)
+        if self._stored:
+            found += store_faults(dice, seconds)
         return found
 
     def run(self, world: World, plan: Plan) -> str:
@@ -328,6 +351,8 @@ class BatchRead:
         cluster = _readable_cluster(world, dice)
         names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
         fill(cluster, names, dice, 6 * plan.size, chunks=self._chunks)
+        how = world.dice("store").choice(("auto", "auto", "always"))
+        offloader = _offloader(world, cluster, names) if self._stored else None
         for name in names:
             cluster.subscribe(name, "keeper")
         fails = dice.random() < 0.8
@@ -338,7 +363,7 @@ class BatchRead:
         }
         if dice.random() < 0.4:
             options["minPartitions"] = str(dice.randint(2, 8))
-        options |= in_small_tasks(world)
+        options |= in_small_tasks(world) if offloader is None else offloader.options(how)
         wanted = {} if self._chunks else _wanted_positions(world, cluster, names)
         options |= {option: json.dumps({n: asdict(at) for n, at in of.items()}) for option, of in wanted.items()}
         if self._chunks and dice.random() < 0.5:
@@ -348,8 +373,13 @@ class BatchRead:
         executors = Executors(
             speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 1.0)), slow=dice.choice((0.0, 0.05, 0.3))
         )
-        arrange(world, cluster, names, plan.faults)
-        outcome = self._read(world, plan, cluster, parsed, executors, wanted, fails=fails)
+        arrange(world, cluster, names, plan.faults, offloader)
+        try:
+            outcome = self._read(world, plan, cluster, parsed, executors, wanted, fails=fails)
+        except ViolationError as error:
+            if not (isinstance(error.__cause__, MQSourceError) and names_the_ledger(error.__cause__, how)):
+                raise
+            outcome = "not in the store"
         check_nothing_leaks(world, cluster)
         return outcome
 
@@ -421,9 +451,11 @@ class StreamRead:
         subscription: whether it has one of its own, which keeps what is not read; then nothing can be lost.
         removal: whether messages that are not read yet may be removed.
         places_cursors: False on a cluster with the cursors of 2.10.1; then every trigger has a limit.
+        stored: whether ledgers are offloaded, and read from the object store.
     """
 
-    def __init__(self, *, subscription: bool, removal: bool, places_cursors: bool = True) -> None:
+    def __init__(self, *, subscription: bool, removal: bool, places_cursors: bool = True, stored: bool = False) -> None:
+        self._stored = stored
         self._subscription = subscription
         self._removal = removal
         self._places_cursors = places_cursors
@@ -440,6 +472,8 @@ class StreamRead:
         found += cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)
         if self._removal:
             found += removals(dice, seconds)
+        if self._stored:
+            found += store_faults(dice, seconds)
         if dice.random() < 0.2:
             # The driver is killed so long after the first batch was logged.
             found.append(Fault("interrupt", args=(round(dice.choice((0.01, 0.1)) * dice.random(), 4),)))
@@ -462,7 +496,8 @@ class StreamRead:
         }
         if dice.random() < 0.4:
             options["minPartitions"] = str(dice.randint(2, 8))
-        options |= in_small_tasks(world)
+        offloader = _offloader(world, cluster, names) if self._stored else None
+        options |= in_small_tasks(world) if offloader is None else offloader.options("auto")
         if dice.random() < 0.5 or not self._places_cursors:
             options[dice.choice(("maxEntriesPerTrigger", "maxRowsPerTrigger"))] = str(dice.choice((1, 3, 10)))
         if "maxRowsPerTrigger" not in options:
@@ -473,7 +508,7 @@ class StreamRead:
             if world.dice("failover").random() < 0.3:
                 options |= {"subscriptionType": "failover", "priorityLevel": "1", "consumerName": "q"}
         options |= self._options(cluster, names)
-        arrange(world, cluster, names, plan.faults)
+        arrange(world, cluster, names, plan.faults, offloader)
         query = Query(
             FORMAT,
             FORMAT.parse_stream_options(options_of(cluster, **options)),
@@ -1432,10 +1467,12 @@ class Rebuilt:
 
 SCENARIOS: Mapping[str, Scenario] = {
     "available_now": AvailableNow(subscription=False, removal=False),
+    "available_now_stored": AvailableNow(subscription=False, removal=False, stored=True),
     "available_now_subscription": AvailableNow(subscription=True, removal=False),
     "batch_read": BatchRead(removal=False),
     "batch_read_removal": BatchRead(removal=True),
     "batch_read_chunks": BatchRead(chunks=True),
+    "batch_read_stored": BatchRead(removal=True, stored=True),
     "commits": Commits(),
     "dead_letters": DeadLetters(),
     "queue_available_now": QueueStream(available_now=True),
@@ -1448,6 +1485,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "stream": StreamRead(subscription=False, removal=False),
     "stream_2_10": StreamRead(subscription=False, removal=False, places_cursors=False),
     "stream_removal": StreamRead(subscription=False, removal=True),
+    "stream_stored": StreamRead(subscription=True, removal=True, stored=True),
     "stream_subscription": StreamRead(subscription=True, removal=False),
     "stream_trimmed": StreamTrimmed(subscription=False, removal=False),
     "stream_to_an_end": ToAnEnd(subscription=False, removal=False),

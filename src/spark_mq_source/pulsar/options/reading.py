@@ -223,11 +223,10 @@ class RangeOptions(Options):
         section=Section.FAIL,
     )
     read_offloaded: str = option(
-        "Whether a batch reads offloaded ledgers from `offloadStorage` instead of brokers: `never`; `auto`: brokers "
+        "Whether offloaded ledgers are read from `offloadStorage` instead of brokers: `never`; `auto`: brokers "
         "send what is not there, what cannot be read there, and what follows a transaction's message in its range; "
         "`always`: those are errors.",
         default=NEVER,
-        scope=READ,
         parse=parse_one_of(NEVER, AUTO, ALWAYS),
         section=Section.CHOOSE,
     )
@@ -236,7 +235,6 @@ class RangeOptions(Options):
         "(`pip install 'spark-mq-source[s3]'`; credentials come from the environment), or an absolute path. The driver "
         "`filesystem` writes other files, which only brokers read.",
         default=None,
-        scope=READ,
     )
     pushdown: bool = option(
         "Accept filters on topic, partition and publish_time from Spark. Needs Spark 4.1 or newer and "
@@ -291,7 +289,6 @@ class RangeOptions(Options):
         yield from self.set_one("ending_offsets", "ending_timestamp", given)
         if scope in (READ, STREAM):
             yield from self._range_problems(scope)
-        if scope == READ:
             if self.read_offloaded == NEVER:
                 if "offload_storage" in given:
                     yield "offloadStorage has no meaning unless readOffloaded is auto or always"

@@ -28,7 +28,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.net.storage import Store, open_store
 from spark_mq_source.pulsar.client.admin import Ledger
-from spark_mq_source.pulsar.offsets import Position
+from spark_mq_source.pulsar.offsets import EARLIEST, Position
 from spark_mq_source.pulsar.options.reading import ALWAYS
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY
 from spark_mq_source.pulsar.protocol.metadata import is_transactional
@@ -75,7 +75,7 @@ def split_by_storage(
     inside = [ledger for ledger in ledgers if r.start.ledger <= ledger.ledger_id <= r.end.ledger and ledger.entries]
     parts: list[_Part] = []
     # If the first ledgers were deleted since the range was planned, or the end is unknown, brokers have to report it.
-    if ledgers and ledgers[0].ledger_id <= r.start.ledger:
+    if ledgers and (r.start == EARLIEST or ledgers[0].ledger_id <= r.start.ledger):
         for ledger in inside:
             end = min(Position(ledger.ledger_id, ledger.entries - 1), r.end)
             if r.start < end and end.entry >= 0:

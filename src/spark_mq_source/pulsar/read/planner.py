@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from spark_mq_source.core.errors import (
     DataLossError,
@@ -20,6 +20,8 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.ports import Predicate
 from spark_mq_source.core.shared_options import OnCorrupt
+from spark_mq_source.net.retry import Deadline
+from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
@@ -32,6 +34,9 @@ from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
 from spark_mq_source.pulsar.read.stops import stored_ends
 
 logger = logging.getLogger(__name__)
+
+LEDGERS_MS: Final = 60_000
+"""Time after which a stream asks again which ledgers are offloaded."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -107,50 +112,8 @@ class _Planner:
             for tp in partitions
         ]
         ranges = [r for r in ranges if r.start < r.end]
-        if options.read_offloaded != NEVER:
-            return numbered(self._with_storage(ranges))
         with closing(Limiter(self._client, options)) as limiter:
-            return numbered(split_ranges(self._client, options, limiter.split(ranges)))
-
-    def _with_storage(self, ranges: Sequence[PulsarRange]) -> list[PulsarRange]:
-        """Split ranges into those of the object store and those of brokers, together `minPartitions` if possible."""
-        options = self._options
-        open_objects(options)  # whose options are wrong for all tasks
-        topics = {r.topic_partition.topic: r.topic_partition for r in ranges}
-        readable = {topic for topic, tp in topics.items() if self._has_readable_objects(tp)}
-        ledgers = {
-            tp: self._client.fetch_ledgers(tp, with_objects=tp.topic in readable)
-            for tp in [r.topic_partition for r in ranges]
-        }
-        wanted = options.min_partitions or 1
-        stored = sum(
-            x.stored_bytes
-            for r in ranges
-            for x in ledgers[r.topic_partition]
-            if x.uuid and r.start.ledger <= x.ledger_id <= r.end.ledger
-        )
-        size = min(RANGE_BYTES, max(1, stored // wanted))
-        pieces = [piece for r in ranges for piece in split_by_storage(options, r, ledgers[r.topic_partition], size)]
-        of_store = [piece for piece in pieces if piece.ledgers]
-        rest = [piece for piece in pieces if not piece.ledgers]
-        split = split_ranges(self._client, replace(options, min_partitions=max(1, wanted - len(of_store))), rest)
-        logger.info("%d ranges of offloadStorage and %d of brokers", len(of_store), len(split))
-        return sorted([*of_store, *split], key=lambda r: (r.topic_partition, r.start))
-
-    def _has_readable_objects(self, tp: TopicPartition) -> bool:
-        """Return whether the driver by which brokers offload a topic writes objects that can be read.
-
-        Raises:
-            UnsupportedFeatureError: `readOffloaded=always`, and it does not.
-        """
-        driver = self._client.fetch_offload_driver(tp)
-        if not driver or driver.lower() in OBJECT_DRIVERS:
-            return True
-        message = f"{tp.topic}: only brokers read the files of managedLedgerOffloadDriver={driver}"
-        if self._options.read_offloaded == ALWAYS:
-            raise UnsupportedFeatureError(f"{message}: set readOffloaded=auto or never")
-        logger.warning("%s, so its ranges are read from them", message)
-        return False
+            return TaskSplitter(self._client, options, limiter).split(ranges)
 
     def _may_match(self, tp: TopicPartition) -> bool:
         values = {"topic": tp.topic, "partition": tp.partition}
@@ -192,6 +155,86 @@ class _Planner:
             raise DataLossError(msg)
         logger.warning("%s", msg)
         return bounds.first
+
+
+class TaskSplitter:
+    """Makes tasks of the ranges of a batch, or of each trigger of a stream.
+
+    It remembers the ledgers of a topic-partition: those in the object store do not change, and of others each trigger
+    need not ask again.
+
+    Args:
+        client: asks brokers and their admin API; its owner closes it.
+        options: the query's options.
+        limiter: knows the sizes of ranges; its owner closes it.
+    """
+
+    def __init__(self, client: PulsarClient, options: PulsarOptions, limiter: Limiter) -> None:
+        self._client = client
+        self._options = options
+        self._limiter = limiter
+        self._ledgers: dict[TopicPartition, tuple[Deadline, Sequence[Ledger]]] = {}
+        self._readable: dict[str, bool] = {}
+
+    def split(self, ranges: Sequence[PulsarRange]) -> list[PulsarRange]:
+        """Return the tasks: `minPartitions` if possible, and with `readOffloaded` of the object store or of brokers.
+
+        Raises:
+            UnsupportedFeatureError: `readOffloaded=always`, and a ledger of a range is not offloaded.
+            StorageError: `readOffloaded=always`, and an index cannot be read.
+            MQSourceError: the cluster or its admin API cannot be reached in time, or refuses.
+        """
+        options = self._options
+        if options.read_offloaded == NEVER:
+            return numbered(split_ranges(self._client, options, self._limiter.split(list(ranges))))
+        open_objects(options)  # whose options are wrong for all tasks
+        ledgers = [self._ledgers_of(r) for r in ranges]
+        wanted = options.min_partitions or 1
+        stored = sum(
+            x.stored_bytes
+            for r, those in zip(ranges, ledgers, strict=True)
+            for x in those
+            if x.uuid and r.start.ledger <= x.ledger_id <= r.end.ledger
+        )
+        size = min(RANGE_BYTES, max(1, stored // wanted))
+        pieces = [
+            piece
+            for r, those in zip(ranges, ledgers, strict=True)
+            for piece in split_by_storage(options, r, those, size)
+        ]
+        of_store = [piece for piece in pieces if piece.ledgers]
+        rest = [piece for piece in pieces if not piece.ledgers]
+        split = split_ranges(self._client, replace(options, min_partitions=max(1, wanted - len(of_store))), rest)
+        logger.info("%d ranges of offloadStorage and %d of brokers", len(of_store), len(split))
+        return numbered(sorted([*of_store, *split], key=lambda r: (r.topic_partition, r.start)))
+
+    def _ledgers_of(self, r: PulsarRange) -> Sequence[Ledger]:
+        """Return the ledgers of a range's topic-partition; asked again if one of the range may be offloaded since."""
+        tp = r.topic_partition
+        expiry, ledgers = self._ledgers.get(tp, (Deadline.after_ms(0), ()))
+        stored = {x.ledger_id for x in ledgers if x.uuid}
+        inside = {x.ledger_id for x in ledgers if r.start.ledger <= x.ledger_id} | {r.end.ledger}
+        if not inside <= stored and (expiry.expired or self._options.read_offloaded == ALWAYS):
+            if tp.topic not in self._readable:
+                self._readable[tp.topic] = self._has_readable_objects(tp)
+            ledgers = self._client.fetch_ledgers(tp, with_objects=self._readable[tp.topic])
+            self._ledgers[tp] = Deadline.after_ms(LEDGERS_MS), ledgers
+        return ledgers
+
+    def _has_readable_objects(self, tp: TopicPartition) -> bool:
+        """Return whether the driver by which brokers offload a topic writes objects that can be read.
+
+        Raises:
+            UnsupportedFeatureError: `readOffloaded=always`, and it does not.
+        """
+        driver = self._client.fetch_offload_driver(tp)
+        if not driver or driver.lower() in OBJECT_DRIVERS:
+            return True
+        message = f"{tp.topic}: only brokers read the files of managedLedgerOffloadDriver={driver}"
+        if self._options.read_offloaded == ALWAYS:
+            raise UnsupportedFeatureError(f"{message}: set readOffloaded=auto or never")
+        logger.warning("%s, so its ranges are read from them", message)
+        return False
 
 
 def check_named(options: PulsarOptions, partitions: Sequence[TopicPartition]) -> None:

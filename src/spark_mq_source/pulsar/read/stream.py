@@ -31,12 +31,11 @@ from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.read.ends import EndWatch, all_ended
 from spark_mq_source.pulsar.read.limits import Limiter, ProgressGuard
 from spark_mq_source.pulsar.read.planner import (
+    TaskSplitter,
     check_named,
     check_not_past_the_end,
     no_topic_matches,
-    numbered,
     resolve_positions,
-    split_ranges,
     topics_of,
 )
 from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
@@ -80,6 +79,7 @@ class PulsarStream:
         self.newest: dict[str, object] | None = None
         self._client = PulsarClient(options)
         self._limiter = Limiter(self._client, options)
+        self._splitter = TaskSplitter(self._client, options, self._limiter)
         self._guard = ProgressGuard(self._client, options)
         # The subscription is exclusive: after an error, only closing the connection surely closes all its consumers.
         self._pinning = PulsarClient(options)
@@ -235,8 +235,9 @@ class PulsarStream:
         Raises:
             DataLossError: `start` is past `end`, or the first trigger is repeated and its start is unknown; and
                 `failOnDataLoss` is true. Or a topic-partition without an end has vanished, or ends before its start.
+            UnsupportedFeatureError: `readOffloaded=always`, and a ledger of a range is not offloaded.
             MQSourceError: the cluster cannot be reached in time (only if the first trigger is repeated, a
-                topic-partition has no end, or `minPartitions` has something to split).
+                topic-partition has no end, `minPartitions` has something to split, or ledgers may be offloaded).
         """
         begin, finish = offsets_from_json(start), offsets_from_json(end)
         if start == self._unplanned:
@@ -252,8 +253,7 @@ class PulsarStream:
         # The reader would report a deleted start as loss; here it is known to be none, or was reported already.
         starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
         ranges = [PulsarRange(tp, starts[tp], finish[tp]) for tp in sorted(finish)]
-        ranges = self._limiter.split([r for r in ranges if r.start < r.end])
-        return numbered(split_ranges(self._client, self._options, ranges))
+        return self._splitter.split([r for r in ranges if r.start < r.end])
 
     def commit(self, end: Mapping[str, object]) -> None:
         """Release the messages before `end`, which Spark has committed, from the durable subscription, if there is one.

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import DataLossError, OptionError, UnsupportedFeatureError
-from spark_mq_source.core.options import READ
+from spark_mq_source.core.options import READ, STREAM
 from spark_mq_source.core.ports import Predicate
 from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.read.planner import _cut, _Planner, split_ranges
+from spark_mq_source.pulsar.read.planner import TaskSplitter, _cut, _Planner, split_ranges
 from spark_mq_source.pulsar.read.reader import PulsarRange
 
 TOPIC = "persistent://public/default/t"
@@ -31,6 +31,7 @@ class Cluster:
         self.ledgers = ledgers or []
         self.times = times or {}
         self.asked_times: list[int] = []
+        self.asked_ledgers = 0
 
     def fetch_partitions(self, topics):
         return sorted(self.bounds)
@@ -49,6 +50,7 @@ class Cluster:
         return self.driver
 
     def fetch_ledgers(self, topic_partition, *, with_objects=False):
+        self.asked_ledgers += 1
         return [ledger if with_objects else replace(ledger, uuid="") for ledger in self.ledgers]
 
 
@@ -279,3 +281,20 @@ def test_brokers_read_what_only_they_can_read(driver):
     if driver == "filesystem":
         with pytest.raises(UnsupportedFeatureError, match="managedLedgerOffloadDriver=filesystem"):
             planner(cluster, **stored | {"readOffloaded": "always"}).ranges()
+
+
+def test_a_stream_asks_for_ledgers_again_only_where_one_may_be_offloaded_since():
+    tp = TopicPartition(TOPIC, 0)
+    offloaded = [Ledger(3, 10, 99, uuid="u"), Ledger(4, 10, 99, uuid="v")]
+    cluster = Cluster(ledgers=[*offloaded, Ledger(5, 10, 99)])
+    given = {"serviceurl": "pulsar://x", "topic": "t", "readoffloaded": "auto", "adminurl": "http://x"}
+    options = PulsarOptions.from_spark({**given, "offloadstorage": "/x"}, STREAM)
+    splitter = TaskSplitter(cluster, options, None)
+    for start, end in [((3, -1), (3, 4)), ((3, 4), (4, 9)), ((4, 9), (5, 9)), ((5, 9), (6, 2))]:
+        stored = [bool(r.ledgers) for r in splitter.split([PulsarRange(tp, Position(*start), Position(*end))])]
+        assert stored == [end[0] < 5]
+    assert cluster.asked_ledgers == 1
+    splitter._options = replace(options, read_offloaded="always")
+    with pytest.raises(UnsupportedFeatureError, match="ledger 5 is not in offloadStorage"):
+        splitter.split([PulsarRange(tp, Position(4, 9), Position(5, 9))])
+    assert cluster.asked_ledgers == 2
