@@ -96,7 +96,7 @@ cluster: setup ## Run a Pulsar cluster (three brokers, three bookies) on free po
 	$(BIN)/python -m brokers.pulsar_cluster
 
 .PHONY: chaos
-chaos: setup ## Kill, freeze and cut off real clusters under load, and compare the rows: SECONDS=600 SEED=n CLUSTERS="pulsar tubemq"
+chaos: setup ## Kill, freeze and cut off real clusters under load, and compare the rows: SECONDS=600 SEED=n CLUSTERS="pulsar tubemq nsq"
 	$(BIN)/python -m tests.chaos $(CLUSTERS) --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 .PHONY: fuzz

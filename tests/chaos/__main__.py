@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from tests.chaos import pulsar, tubemq
+from tests.chaos import nsq, pulsar, tubemq
 from tests.chaos.faults import Chaos
 from tests.chaos.loads import Load
 
@@ -32,7 +32,7 @@ class Run:
     loads: Sequence[Load]
 
 
-SCENES: dict[str, Any] = {"pulsar": pulsar.Scene, "tubemq": tubemq.Scene}
+SCENES: dict[str, Any] = {"pulsar": pulsar.Scene, "tubemq": tubemq.Scene, "nsq": nsq.Scene}
 
 console = Console(stderr=True)
 
@@ -69,7 +69,7 @@ def run(name: str, folder: Path, seed: int, seconds: float, inspect: Callable[[A
 
 
 def main(
-    scenes: Annotated[list[str] | None, typer.Argument(help="pulsar, tubemq; all unless given")] = None,
+    scenes: Annotated[list[str] | None, typer.Argument(help="pulsar, tubemq, nsq; all unless given")] = None,
     seconds: Annotated[float, typer.Option(help="for each")] = 600.0,
     seed: Annotated[int | None, typer.Option(help="random unless given")] = None,
     errors: Annotated[bool, typer.Option(help="print the first error of each class, too")] = False,
@@ -82,8 +82,8 @@ def main(
         with tempfile.TemporaryDirectory(prefix=f"chaos-{name}-", ignore_cleanup_errors=True) as folder:
             done = run(name, Path(folder), seed, seconds)
         for load in done.loads:
-            errors = ", ".join(f"{kind} {count}" for kind, count in load.failures.items()) or "none"
-            console.print(f"  {load.name}: {load.report()}; errors: {errors}", highlight=False)
+            failures = ", ".join(f"{kind} {count}" for kind, count in load.failures.items()) or "none"
+            console.print(f"  {load.name}: {load.report()}; errors: {failures}", highlight=False)
             if errors:
                 console.print("\n".join(load.errors.values()), highlight=False, markup=False)
         counts = ", ".join(f"{kind} {count}" for kind, count in sorted(done.chaos.counts.items()))

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -124,13 +124,15 @@ def frozen(victims: Mapping[str, Callable[[], Victim | None]]) -> Callable[[str,
     return make
 
 
-def link_faults(links: Mapping[str, FaultProxy]) -> Callable[[str, random.Random], Making]:
-    """Return what cuts, stalls, slows or damages the connections of clients to a server."""
+def link_faults(
+    links: Mapping[str, FaultProxy], *, but: Collection[str] = ()
+) -> Callable[[str, random.Random], Making]:
+    """Return what cuts, stalls, slows or damages the connections of clients to a server, except in some ways."""
 
     @contextlib.contextmanager
     def make(target: str, dice: random.Random) -> Iterator[None]:
         link = links[target]
-        kind = dice.choice(["cut", "abort", "stall", "delay", "cut later", "flip"])
+        kind = dice.choice([one for one in ("cut", "abort", "stall", "delay", "cut later", "flip") if one not in but])
         if kind in ("cut", "abort"):
             link.cut_now(abort=kind == "abort")
         elif kind == "stall":

@@ -165,7 +165,7 @@ class Stream(Load):
             end = through_json(self.stream.latest(start, limited=True))
             if end == start:
                 self._idle += 1
-                return self.finishing and self._idle < self.IDLE_TRIGGERS
+                return self.finishing and not self.has_all
             self._idle = 0
             self.offsets.append((start, end))
             if len(self.offsets) > 1:
@@ -179,6 +179,11 @@ class Stream(Load):
         self.rows += [row for table in found for row in table.to_pylist()]
         self.committed += 1
         return True
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all is read, once nothing more is written."""
+        return self._idle >= self.IDLE_TRIGGERS
 
     def _read(self, task: Any) -> pa.Table:
         return attempts(
