@@ -62,7 +62,7 @@ class Reader:
         for nanoseconds, attempts, message_id, value in run_of(data):
             cells: dict[str, Any] = {
                 "topic": b"t", "channel": b"c", "nsqd": b"n", "message_id": message_id, "value": value,
-                "timestamp": nanoseconds // 1000, "attempts": attempts,
+                "timestamp": nanoseconds // 1000, "timestamp_ns": nanoseconds, "attempts": attempts,
             }  # fmt: skip
             check(not self.columns.get("value") or is_text(value), "value")
             check(not self.columns.get("message_id") or message_id.isascii(), "message_id")

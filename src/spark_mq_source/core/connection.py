@@ -171,8 +171,8 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         """Raise ConnectionLostError with the reason that follows from the connection's state."""
 
     @abstractmethod
-    def _timer(self) -> float:
-        """Return the time of the next action if nothing arrives."""
+    def _timer(self) -> float | None:
+        """Return the time of the next action if nothing arrives; None without one."""
 
     @abstractmethod
     def _handle_timer(self, now: float) -> None:

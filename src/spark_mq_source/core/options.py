@@ -218,7 +218,7 @@ def _quantity(doc: str, default: str | None, parse: Callable[[str], int], more: 
     """Declare an option whose default is a text to parse, which the reference shows."""
     if default is not None:
         more = {"default_text": f"`{default}`"} | more
-    return option(doc, default=None if default is None else parse(default), parse=parse, **more)
+    return option(doc, default=None if default is None else parse(default), **{"parse": parse} | more)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -198,7 +198,11 @@ class NsqInspector:
 
     def _connect(self, nsqd: Nsqd) -> str:
         with self._client.open_session(nsqd) as session:
-            return f"nsqd {session.identified.version}, {'TLS' if self._options.tls else 'without TLS'}"
+            found = f"nsqd {session.identified.version}, {'TLS' if self._options.tls else 'without TLS'}"
+            if (authorized := session.authorized) is None:
+                return found
+            who = " ".join(filter(None, (authorized.identity, authorized.identity_url))) or "no name"
+            return f"{found}, authorized as {who} with {authorized.permission_count} permissions"
 
     def _find_channel(self) -> str:
         find_nsqds(self._client, self._options)

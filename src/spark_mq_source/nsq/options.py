@@ -21,6 +21,7 @@ from spark_mq_source.core.options import (
     between,
     duration_option,
     option,
+    parse_duration_ms,
     parse_list,
     parse_size_bytes,
     parse_text,
@@ -34,7 +35,7 @@ from spark_mq_source.core.shared_options import (
     PaceOptions,
     TlsOptions,
 )
-from spark_mq_source.nsq.protocol.commands import parse_name
+from spark_mq_source.nsq.protocol.commands import OFF, parse_name
 from spark_mq_source.values.options import TypedOptions
 
 _READING: Final = READ | STREAM
@@ -132,6 +133,15 @@ def _parse_host_map(text: str) -> tuple[tuple[str, str], ...]:
 
 def _parse_topic(text: str) -> str:
     return parse_name(parse_text(text))
+
+
+def _or_off(parse: Callable[[str], int]) -> Callable[[str], int]:
+    return lambda text: OFF if text == str(OFF) else parse(text)
+
+
+def _unless_off(least: int, says: str) -> Callable[[int], None]:
+    check = between(least, INT32_MAX, f"{says}, or {OFF}")
+    return lambda value: None if value == OFF else check(value)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -301,30 +311,34 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         section=Section.CONNECT,
     )
     topology_region: str | None = option(
-        "Region of this client, for an nsqd built to prefer consumers of its own region.",
+        "Region of this client, for an nsqd (after 1.3.0) that prefers consumers of its own region.",
         default=None,
         scope=EVERYWHERE,
     )
     topology_zone: str | None = option("Zone of this client; see `topologyRegion`.", default=None, scope=EVERYWHERE)
     heartbeat_interval_ms: int = duration_option(
-        "Interval of nsqd's heartbeats; a connection without data for three intervals is closed.",
+        "Interval of nsqd's heartbeats; a connection without data for three intervals is closed. Writing: `-1` for no "
+        "heartbeats, so that only `sendTimeout` detects a dead nsqd.",
         "30s",
         scope=EVERYWHERE,
-        check=between(1000, INT32_MAX, "from 1s to nsqd's -max-heartbeat-interval"),
+        parse=_or_off(parse_duration_ms),
+        check=_unless_off(1000, "from 1s to nsqd's -max-heartbeat-interval"),
     )
     output_buffer_bytes: int | None = option(
-        "Bytes that nsqd buffers before it sends them.",
+        "Bytes that nsqd buffers before it sends them; `-1` for no buffer.",
         default=None,
         default_text="nsqd's, `16k`",
         name="outputBufferSize",
-        parse=parse_size_bytes,
-        check=between(64, INT32_MAX, "from 64 to nsqd's -max-output-buffer-size"),
+        parse=_or_off(parse_size_bytes),
+        check=_unless_off(64, "from 64 to nsqd's -max-output-buffer-size"),
     )
     output_buffer_timeout_ms: int | None = duration_option(
-        "Maximum time that nsqd buffers bytes before it sends them.",
+        "Maximum time that nsqd buffers bytes before it sends them; `-1` for no limit: nsqd sends them when the buffer "
+        "is full, and with its next heartbeat.",
         None,
         default_text="nsqd's, `250ms`",
-        check=between(1, INT32_MAX, "from 1ms to nsqd's -max-output-buffer-timeout"),
+        parse=_or_off(parse_duration_ms),
+        check=_unless_off(1, "from 1ms to nsqd's -max-output-buffer-timeout"),
     )
     operation_timeout_ms: int = duration_option(
         "Timeout of a request: `30s`, `500ms`, or milliseconds.",
@@ -403,6 +417,8 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         if scope & _READING:
             yield from (f"{name}: required but not set" for name in ("topic", "channel") if name not in given)
             yield from self._dead_letter_problems(given)
+            if self.heartbeat_interval_ms == OFF:
+                yield "heartbeatInterval=-1 is for writing: nsqd refuses a consumer without heartbeats"
         if scope == STREAM and "wal_dir" not in given:
             yield "walDir: required but not set: a failed batch is replayed from it"
         if scope == READ:

@@ -1,4 +1,7 @@
-"""The embedded broker (and nsqd, where it is on PATH) answers what nsqd 1.3.0 answered when it was recorded."""
+"""The embedded broker (and nsqd, where it is on PATH) answers what nsqd 1.3.0 answered when it was recorded.
+
+The recorded one was built after the release: it knows topologies, and the released 1.3.0 does not.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ CLOSED = "in flight when the connection closes: redelivered after msg_timeout, a
 SILENCE_S = 0.3  # of nsqd's recorded seconds of silence; what comes, comes at once
 NON_FATAL = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
 MESSAGE_HEAD_BYTES = 34
+TOPOLOGY = re.compile(rb',"topology_(region|zone)":"[^"]*"')
 
 STOCK = [
     case["case"]
@@ -147,7 +151,8 @@ class Player:
             assert re.fullmatch(rb"[0-9a-f]{16}", got[18:34])
             assert got[34:] == expected[34:]
         else:
-            assert got[8:] == self.ours(expected[8:])
+            known = expected[8:] if TOPOLOGY.search(got) else TOPOLOGY.sub(b"", expected[8:])
+            assert got[8:] == self.ours(known)
             assert got[4:8] == expected[4:8]
         return got
 
@@ -170,6 +175,8 @@ def without_the_run(answer: Any) -> Any:
         return answer
     kept = {}
     for key, value in answer.items():
+        if key in ("topology_region", "topology_zone", "global_msg_count"):
+            continue
         if key in ("start_time", "remote_address", "hostname", "tcp_port", "http_port"):
             kept[key] = type(value)
         elif key == "memory":

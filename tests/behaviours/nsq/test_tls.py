@@ -17,7 +17,10 @@ from spark_mq_source.core.errors import (
     TransportError,
     UnsupportedFeatureError,
 )
+from spark_mq_source.core.options import READ
 from spark_mq_source.nsq.client.session import Session
+from spark_mq_source.nsq.inspector import NsqInspector
+from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.protocol.commands import Mpub, Pub
 from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest
 from tests.behaviours.nsq.clients import ids_of, open_session, rows_of, take
@@ -198,6 +201,21 @@ def test_a_secret_is_needed_and_never_shown(nsq_private: Start, options: dict[st
         pass
     assert isinstance(caught.value, AuthenticationError | AuthorizationError)
     assert "wrong-secret" not in str(caught.value)
+
+
+def test_the_doctor_says_who_nsqd_takes_us_for(nsq_private: Start):
+    nsq = nsq_private(authorize=authorize)
+    nsq.create("allowed", "c")
+    given = {
+        "nsqlookupdhttpaddresses": nsq.lookupd_address,
+        "topic": "allowed",
+        "channel": "c",
+        "idletimeout": "1s",
+        "authsecret": SECRET,
+    }
+    steps = dict(NsqInspector(NsqOptions.from_spark(given, READ)).steps())
+    found = steps[f"connect to {nsq.tcp_address} and sign in"]()
+    assert found.endswith("without TLS, authorized as me http://who/me with 1 permissions")
 
 
 def test_what_a_secret_does_not_allow_is_an_authorization_error(nsq_private: Start):

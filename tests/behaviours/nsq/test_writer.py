@@ -106,7 +106,7 @@ def test_a_message_that_fits_no_batch_goes_alone(nsq_private: Start):
 def test_rows_say_their_topic(nsq: NsqUnderTest):
     one, two, default = (nsq.topic("c") for _ in range(3))
     topics = pa.array([one, two, None, one, two, None] * 100)
-    options = write_options(nsq.tcp_address, topic=default)
+    options = write_options(nsq.tcp_address, topic=default, heartbeatInterval="-1")
     assert write(options, batch(numbered(600), topic=topics)) == 600
     for topic, first in ((one, 0), (two, 1), (default, 2)):
         expected = [value for number, value in enumerate(numbered(600)) if number % 3 == first]

@@ -103,6 +103,8 @@ def test_a_secret_is_not_shown() -> None:
         (READ, {"sampleRate": "100"}, "from 0 to 99"),
         (READ, {"msgTimeout": "10ms"}, "from 1s"),
         (READ, {"heartbeatInterval": "10ms"}, "from 1s"),
+        (READ, {"heartbeatInterval": "-1"}, "nsqd refuses a consumer without heartbeats"),
+        (READ, {"outputBufferSize": "-2"}, "outputBufferSize"),
         (READ, {"walDir": "/w"}, "walDir needs runId"),
         (READ, {"runId": "r"}, "runId needs walDir"),
         (READ, {"clientKey": "k", "tls": "true"}, "clientKey needs clientCert"),

@@ -35,12 +35,21 @@ _HIGH_BITS = cython.declare(cython.ulonglong, 0x8080808080808080)
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _microseconds(data: cython.p_uchar) -> cython.longlong:
-    """Return the microseconds of a big-endian time in nanoseconds, rounded down."""
-    nanoseconds: cython.longlong = cython.cast(
+def _nanoseconds(data: cython.p_uchar) -> cython.longlong:
+    """Return a big-endian number of 64 bits."""
+    return cython.cast(
         cython.longlong,
         (cython.cast(cython.ulonglong, read_u32(data)) << 32) | cython.cast(cython.ulonglong, read_u32(data + 4)),
     )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _microseconds(data: cython.p_uchar) -> cython.longlong:
+    """Return the microseconds of a big-endian time in nanoseconds, rounded down."""
+    nanoseconds: cython.longlong = _nanoseconds(data)
     microseconds: cython.longlong = nanoseconds // 1000  # C's division, which rounds towards zero
     if nanoseconds < 0 and microseconds * 1000 != nanoseconds:
         microseconds -= 1
@@ -164,6 +173,7 @@ class MessageColumns(Columns):
     value: cython.pointer(Column)
     message_id: cython.pointer(Column)
     timestamp: cython.pointer(Column)
+    timestamp_ns: cython.pointer(Column)
     attempts: cython.pointer(Column)
     value_is_text: cython.bint
     id_is_text: cython.bint
@@ -173,6 +183,7 @@ class MessageColumns(Columns):
         self.value = self.find("value")
         self.message_id = self.find("message_id")
         self.timestamp = self.find("timestamp")
+        self.timestamp_ns = self.find("timestamp_ns")
         self.attempts = self.find("attempts")
         self.value_is_text = self.value != cython.NULL and self.value.is_text
         self.id_is_text = self.message_id != cython.NULL and self.message_id.is_text
@@ -229,6 +240,8 @@ class MessageColumns(Columns):
                 put(self.message_id, row, data + at + _ID_AT, _ID)
             if self.timestamp != cython.NULL:
                 put_long(self.timestamp, row, _microseconds(data + at + _HEAD))
+            if self.timestamp_ns != cython.NULL:
+                put_long(self.timestamp_ns, row, _nanoseconds(data + at + _HEAD))
             if self.attempts != cython.NULL:
                 put_int(self.attempts, row, (cython.cast(cython.int, data[at + 16]) << 8) | data[at + 17])
             row += 1

@@ -8,7 +8,7 @@ The rules for its columns, the same in both implementations:
 
 - ``value`` is the body; as text it must be UTF-8. NSQ has no NULL.
 - ``message_id`` is the 16 octets, in nsqd 1.3.0 hexadecimal digits; as text they must be ASCII.
-- ``timestamp`` is rounded down to microseconds. ``attempts`` counts this delivery.
+- ``timestamp`` is rounded down to microseconds; ``timestamp_ns`` is not. ``attempts`` counts this delivery.
 - ``topic``, ``channel`` and ``nsqd`` are the same in every row.
 """
 

@@ -13,6 +13,7 @@ COLUMNS: Final = ColumnTable(
     Column("channel", ("string",)),
     Column("message_id", ("string", "binary")),
     Column("timestamp", ("timestamp",), note="when nsqd took the message"),
+    Column("timestamp_ns", ("bigint",), by_default=False, note="the same in nanoseconds since 1970, as nsqd sent it"),
     Column("attempts", ("int",), note="how often nsqd has delivered the message, this time included"),
     Column("nsqd", ("string",), note="the address of the nsqd that delivered it"),
     Column("defer", written_from=("bigint", "int"),

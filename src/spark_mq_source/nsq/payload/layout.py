@@ -20,6 +20,7 @@ class Row(NamedTuple):
     """One message of a run; `timestamp` in microseconds, rounded down."""
 
     timestamp: int
+    timestamp_ns: int
     attempts: int
     message_id: bytes
     value: bytes
@@ -39,7 +40,7 @@ def rows_of(run: memoryview) -> Iterator[Row]:
         start, end = at + MESSAGE_HEAD_BYTES, at + SIZE_BYTES + size
         if kind != MESSAGE or not start <= end <= len(run):
             raise not_a_run(at)
-        yield Row(nanoseconds // _NANOSECONDS_A_US, attempts, message_id, bytes(run[start:end]))
+        yield Row(nanoseconds // _NANOSECONDS_A_US, nanoseconds, attempts, message_id, bytes(run[start:end]))
         at = end
 
 

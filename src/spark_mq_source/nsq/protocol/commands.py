@@ -17,6 +17,8 @@ ByteString = bytes | bytearray | memoryview
 DEFAULT_MAX_RDY_COUNT: Final = 2500
 """Default of nsqd's `-max-rdy-count`, for an nsqd without feature negotiation."""
 
+OFF: Final = -1
+"""The value of a setting of IDENTIFY that switches off heartbeats, a buffer or its time limit."""
 
 _MAX_NAME: Final = 64
 _NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
@@ -49,16 +51,16 @@ class Identify:
         client_id: for statistics.
         hostname: for statistics.
         user_agent: for statistics.
-        heartbeat_interval_ms: 1000 up to nsqd's limit; without heartbeats nsqd 1.3.0 refuses SUB.
-        output_buffer_bytes: bytes that nsqd buffers before it sends them; 64 up to its limit.
-        output_buffer_timeout_ms: maximum time for which it buffers; 1 up to its limit.
+        heartbeat_interval_ms: 1000 up to nsqd's limit; `OFF` for no heartbeats, with which nsqd 1.3.0 refuses SUB.
+        output_buffer_bytes: bytes that nsqd buffers before it sends them; 64 up to its limit, `OFF` for no buffer.
+        output_buffer_timeout_ms: maximum time for which it buffers; 1 up to its limit, `OFF` until the buffer is full.
         msg_timeout_ms: time after which an unfinished message is delivered again.
         tls_v1: whether to upgrade to TLS.
         snappy: whether to compress by snappy.
         deflate: whether to compress by deflate; not both.
         deflate_level: 1 up to nsqd's limit, to which nsqd lowers it.
         sample_rate: percentage of messages delivered, 0 for all; the others are lost for the channel.
-        topology_region: region of the client; in nsqd 1.3.0, not in the specification.
+        topology_region: region of the client; in nsqd after 1.3.0, not in the specification.
         topology_zone: zone of the client in its region.
     """
 

@@ -36,6 +36,7 @@ from spark_mq_source.nsq.protocol.codec import (
     encode,
 )
 from spark_mq_source.nsq.protocol.commands import (
+    OFF,
     Auth,
     Authorized,
     CloseWait,
@@ -227,7 +228,9 @@ class NsqConnection(SansIOConnection[Command, Event]):
 
     # Time.
 
-    def _timer(self) -> float:
+    def _timer(self) -> float | None:
+        if self._identify.heartbeat_interval_ms == OFF:
+            return None
         return self._last_received + self._interval_seconds * (1 if self._paused else _SILENT_INTERVALS)
 
     def _handle_timer(self, now: float) -> None:

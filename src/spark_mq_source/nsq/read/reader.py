@@ -54,6 +54,7 @@ _LOGGED: Final = pa.schema(
         ("value", pa.binary()),
         ("message_id", pa.string()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_ns", pa.int64()),
         ("attempts", pa.int32()),
     ]
 )

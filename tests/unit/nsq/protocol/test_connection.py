@@ -336,6 +336,10 @@ def test_silence_of_three_heartbeats_is_death() -> None:
         made.handle_timer(13.0)
 
 
+def test_without_heartbeats_silence_is_not_death() -> None:
+    assert connected(heartbeat_interval_ms=c.OFF).next_timer() is None
+
+
 def test_a_reader_that_pauses_gives_signs_of_life_unasked() -> None:
     made = connected(heartbeat_interval_ms=1000)
     made.receive_data(HEARTBEAT, now=10.0)

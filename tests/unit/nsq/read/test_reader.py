@@ -16,7 +16,7 @@ from spark_mq_source.nsq.read.reader import _LOGGED, _Collector, _Task
 
 def batch(*attempts: int) -> pa.RecordBatch:
     rows = [
-        {"value": b"v", "message_id": f"{n:016x}", "attempts": times, "timestamp": n}
+        {"value": b"v", "message_id": f"{n:016x}", "attempts": times, "timestamp": n, "timestamp_ns": n}
         for n, times in enumerate(attempts)
     ]
     columns = [pa.array([row[field.name] for row in rows], field.type) for field in _LOGGED]
