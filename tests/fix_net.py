@@ -588,6 +588,31 @@ class FaultProxy:
             self._change.notify_all()
 
 
+class SniProxy(FaultProxy):
+    """Forwards TLS connections unread if their server name is that of the peer; closes others.
+
+    Attributes:
+        asked: the server names of the connections, in order; None for none.
+    """
+
+    def __init__(self, name: str, host: str, port: int) -> None:
+        self.name = name
+        self.asked: list[str | None] = []
+        super().__init__(host, port)
+
+    def _serve(self, link: _Link) -> None:
+        size = int.from_bytes(link.client.recv(5, socket.MSG_PEEK | socket.MSG_WAITALL)[3:], "big")
+        hello = ssl.MemoryBIO()
+        hello.write(link.client.recv(5 + size, socket.MSG_PEEK | socket.MSG_WAITALL))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.sni_callback = lambda _, name, __: self.asked.append(name)
+        with contextlib.suppress(ssl.SSLError):
+            context.wrap_bio(hello, ssl.MemoryBIO(), server_side=True).do_handshake()
+        if self.asked[-1] != self.name:
+            link.faults.append(Fault("cut", "c2b", at=0))
+        super()._serve(link)
+
+
 class RecordingProxy(FaultProxy):
     """Forwards, and writes every Pulsar frame as one JSON line: name, dir, hex, type and the command as text.
 

@@ -226,8 +226,17 @@ class Transport:
         return ConnectionLostError(f"{self.address}: the connection broke ({error})")
 
 
-def connect(host: str, port: int, *, tls: TlsSettings | None, deadline: Deadline) -> Transport:
+def connect(
+    host: str, port: int, *, tls: TlsSettings | None, deadline: Deadline, proxy: tuple[str, int] | None = None
+) -> Transport:
     """Open a stream to `host:port`, over TLS unless `tls` is None, and leave it non-blocking.
+
+    Args:
+        host: the peer, whose name its certificate must have.
+        port: its port.
+        tls: None for a stream without TLS.
+        deadline: of the TCP connection and the TLS handshake.
+        proxy: host and port to connect to instead: a proxy that finds the peer by the server name in the handshake.
 
     Raises:
         ConnectTimeoutError: no connection, or no finished TLS handshake, before `deadline`.
@@ -237,24 +246,29 @@ def connect(host: str, port: int, *, tls: TlsSettings | None, deadline: Deadline
         OptionError: a certificate file or the host name cannot be used.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if proxy is not None:
+        address += f" through {proxy[0]}:{proxy[1]}"
     context = tls.context() if tls is not None else None
+    peer = proxy or (host, port)
     began = time.monotonic()
     try:
-        return _connect(host, port, context, address, deadline)
+        return _connect(peer, host, context, address, deadline)
     except ConnectionLostError:
         # A restarting broker or load balancer closes connections too, but then it may close any connection.
         silence = MIN_SILENCE_SECONDS + 2 * (time.monotonic() - began)
-        if deadline.remaining_seconds() <= silence or not _keeps_silent_connection(host, port, silence):
+        if deadline.remaining_seconds() <= silence or not _keeps_silent_connection(*peer, silence):
             raise
     try:
-        return _connect(host, port, context, address, deadline)
+        return _connect(peer, host, context, address, deadline)
     except ConnectionLostError as error:
         error.retryable = False
         raise
 
 
-def _connect(host: str, port: int, context: ssl.SSLContext | None, address: str, deadline: Deadline) -> Transport:
-    sock = _tcp_connect(host, port, address, deadline)
+def _connect(
+    peer: tuple[str, int], host: str, context: ssl.SSLContext | None, address: str, deadline: Deadline
+) -> Transport:
+    sock = _tcp_connect(*peer, address, deadline)
     try:
         # Requests are small, and callers wait for the answers: coalescing them would cost a round trip each.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -25,7 +25,6 @@ _REFUSED: Final = {
     ),
     "pulsar.client.usetls": "begin serviceUrl with pulsar+ssl:// instead",
     "pulsar.client.authparammap": "use pulsar.client.authParams, or our authToken or authTokenFile",
-    "pulsar.client.proxyserviceurl": "set serviceUrl to the proxy's address",
     "pulsar.reader.subscriptionname": "use subscription",
     "pulsar.reader.subscriptionroleprefix": "use subscriptionPrefix",
     "pulsar.admin.serviceurl": "use adminUrl",
@@ -36,6 +35,12 @@ _REFUSED: Final = {
 _REFUSED_STARTS: Final = {
     _ADMIN: "the admin API gets the authentication and certificates of pulsar.client.*; remove it",
     "pulsar.failover.": "the client does not change to another cluster; set serviceUrl to one cluster",
+}
+
+_OUR_BEHAVIOUR: Final = {
+    "pulsar.client.tlsallowinsecureconnection": "false",
+    "pulsar.client.proxyprotocol": "sni",
+    "waitingfornonexistedtopic": "false",
 }
 
 _STORE_TYPES: Final = ("pulsar.client.tlstruststoretype", "pulsar.client.tlskeystoretype")
@@ -102,8 +107,8 @@ def translate(given: dict[str, str], names: Iterable[str], *, is_read: bool) -> 
             )
         # Our minimum is 1 ms. A text that is not a number is passed on, and refused there.
         given["batchingmaxpublishdelay"] = str(max(1, int(micros) // 1000)) if micros.isdecimal() else micros
-    for key in ("pulsar.client.tlsallowinsecureconnection", "waitingfornonexistedtopic"):
-        if given.get(key, "").lower() == "false":  # our behaviour anyway
+    for key, text in _OUR_BEHAVIOUR.items():
+        if given.get(key, "").lower() == text:
             del given[key]
     accepted = {name.lower() for name in names}
     for key in list(given):

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import logging
+import re
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.pulsar.test_writer import options, write
 from tests.fix_brokers import PulsarUnderTest, wait_until
-from tests.fix_net import RecordingProxy
+from tests.fix_net import HOST, RecordingProxy, SniProxy
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
 from tests.java_program import SOURCES
@@ -412,6 +413,26 @@ def write_until_refused(writer: PulsarWriter) -> None:
 
 @pytest.mark.slow
 @pytest.mark.broker
+def test_a_proxy_that_forwards_by_server_name(pulsar_featured: PulsarUnderTest, credentials: Credentials):
+    broker, topic = pulsar_featured.require_own(), pulsar_featured.topic()
+    port = urlsplit(broker.service_url_tls).port
+    assert port is not None
+    # This name has no address: only the proxy finds the broker.
+    with SniProxy("broker.test", HOST, port) as proxy:
+        given = {
+            "serviceUrl": f"pulsar+ssl://broker.test:{port}",
+            "proxyServiceUrl": f"pulsar+ssl://{proxy.address}",
+            "trustCerts": str(credentials.ca_certificate),
+            "authToken": credentials.token("admin"),
+        }
+        write_one(pulsar_featured, topic, given)
+        assert read(pulsar_featured, topic, given) == [b"v"]
+        assert set(proxy.asked) == {"broker.test"}
+        where = f"other.test:{port} through {proxy.address}: closed during the TLS handshake"
+        with pytest.raises(MQSourceError, match=re.escape(where)):
+            read(pulsar_featured, topic, given | {"serviceUrl": f"pulsar+ssl://other.test:{port}"})
+
+
 def test_a_method_of_several_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supply: Supply):
     """The broker's side is a provider in its class path, so it is a broker of this test's own."""
     libraries = distribution() / "lib"

@@ -528,6 +528,8 @@ def test_a_job_of_pulsar_spark_moves_by_its_format_name():
             "pulsar.client.tlsAllowInsecureConnection": "False",
             "waitingForNonExistedTopic": "false",
             "pulsar.client.tlsHostnameVerificationEnable": "false",
+            "pulsar.client.proxyServiceUrl": "pulsar+ssl://p:4443",
+            "pulsar.client.proxyProtocol": "SNI",
             "pulsar.client.connectionTimeoutMs": "500",
             "pulsar.client.keepAliveIntervalSeconds": "7",
             "pulsar.reader.receiverQueueSize": "10",
@@ -536,6 +538,7 @@ def test_a_job_of_pulsar_spark_moves_by_its_format_name():
     assert ours == made(
         {
             "serviceUrl": "pulsar+ssl://h",
+            "proxyServiceUrl": "pulsar+ssl://p:4443",
             "adminUrl": "http://h:8080",
             "topic": "t",
             "startingTimestamp": "5",
@@ -662,6 +665,8 @@ def test_java_authentication(plugin, params, ours):
         ({"pulsar.producer.batchingEnabled": "true"}, "pulsar.producer.batchingenabled: an option of pulsar-spark"),
         ({"pulsar.admin.serviceUrl": "http://h"}, "pulsar.admin.serviceurl: use adminUrl"),
         ({"waitingForNonExistedTopic": "true"}, "waitingfornonexistedtopic: set waitForTopic to the longest wait"),
+        ({"proxyServiceUrl": "pulsar+ssl://p"}, "proxyServiceUrl needs TLS, whose handshake names the broker"),
+        ({"proxyServiceUrl": "pulsar://p:1"}, "proxyServiceUrl='pulsar://p:1': expected the address of one proxy"),
         ({"pulsar.failover.policy": "ORDER"}, "pulsar.failover.policy: the client does not change to another cluster"),
         (
             {"pulsar.client.useKeyStoreTls": "false", "pulsar.client.tlsTrustStorePath": "/t"},

@@ -119,7 +119,8 @@ class Session:
             keep_alive_ms=keep_alive_ms(options),
             now=time.monotonic(),
         )
-        transport = connect(host, port, tls=TlsSettings.of(options) if options.uses_tls else None, deadline=deadline)
+        tls = TlsSettings.of(options) if options.uses_tls else None
+        transport = connect(host, port, tls=tls, deadline=deadline, proxy=options.sni_proxy)
         self._connection = connection
         self._driver = ConnectionDriver(connection, transport, on_events=self._on_events, on_closed=self._on_closed)
         self._driver.start()

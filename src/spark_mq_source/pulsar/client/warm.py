@@ -31,6 +31,7 @@ class SessionKey:
         host: host of the broker or proxy.
         port: its port.
         proxy_to: the broker behind a proxy, as `host:port`.
+        sni_proxy: host and port of a proxy that forwards by the server name; None without.
         tls: the settings of TLS; None without TLS.
         authentication: the client's authentication.
         keep_alive_ms: see `session.keep_alive_ms`.
@@ -39,6 +40,7 @@ class SessionKey:
     host: str
     port: int
     proxy_to: str | None
+    sni_proxy: tuple[str, int] | None
     tls: TlsSettings | None
     authentication: Authentication | None
     keep_alive_ms: int
@@ -47,7 +49,9 @@ class SessionKey:
     def of(cls, options: PulsarOptions, host: str, port: int, proxy_to: str | None) -> SessionKey:
         """Return the key of a connection with these options."""
         tls = TlsSettings.of(options) if options.uses_tls else None
-        return cls(host, port, proxy_to, tls, authentication_of(options, host), keep_alive_ms(options))
+        return cls(
+            host, port, proxy_to, options.sni_proxy, tls, authentication_of(options, host), keep_alive_ms(options)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,7 @@ class PulsarOptions(
             "service.url",
             "pulsar.client.serviceUrl",
         ),
+        "proxyServiceUrl": ("pulsar.client.proxyServiceUrl",),
         "listenerName": ("pulsar.client.listenerName",),
         "adminUrl": ("admin.url",),
         "authIssuerUrl": ("issuerUrl",),

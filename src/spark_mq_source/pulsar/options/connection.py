@@ -62,6 +62,12 @@ def _parse_address(text: str, default_port: int) -> tuple[str, int]:
         raise ValueError(f"{match['v6']!r} is not an IPv6 address") from None
 
 
+def _check_proxy_url(text: str) -> None:
+    addresses, uses_tls = parse_service_url(text)
+    if not uses_tls or len(addresses) > 1:
+        raise ValueError("expected the address of one proxy: pulsar+ssl://host:4443")
+
+
 def _parse_admin_url(text: str) -> str:
     parts = urlsplit(parse_text(text))
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -112,6 +118,15 @@ class ConnectionOptions(TlsOptions):
         parse=parse_text,
         check=parse_service_url,
         section=Section.CONNECT,
+    )
+    proxy_service_url: str | None = option(
+        "Address of a proxy that forwards TLS connections by their server name (SNI): `pulsar+ssl://proxy:4443`. Every "
+        "connection to a broker goes there, with the broker's host as the server name, which its certificate must "
+        "have. Not for Pulsar's own proxy, whose address is `serviceUrl`.",
+        default=None,
+        scope=EVERYWHERE,
+        parse=parse_text,
+        check=_check_proxy_url,
     )
     listener_name: str | None = option(
         "Advertised listener whose addresses the brokers return, on clusters with several listeners.",
@@ -218,6 +233,11 @@ class ConnectionOptions(TlsOptions):
         return parse_service_url(self.service_url)[0]
 
     @property
+    def sni_proxy(self) -> tuple[str, int] | None:
+        """Host and port of the proxy that forwards by the server name; None without."""
+        return None if self.proxy_service_url is None else parse_service_url(self.proxy_service_url)[0][0]
+
+    @property
     def uses_tls(self) -> bool:
         """True if `service_url` is ``pulsar+ssl://``."""
         return parse_service_url(self.service_url)[1]
@@ -231,6 +251,8 @@ class ConnectionOptions(TlsOptions):
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Yield the contradictions between options, one sentence each."""
         yield from super().problems(scope, given)
+        if self.proxy_service_url is not None and self.service_url and not self.uses_tls:
+            yield "proxyServiceUrl needs TLS, whose handshake names the broker: begin serviceUrl with pulsar+ssl://"
         ways = (
             "auth_token",
             "auth_token_file",
