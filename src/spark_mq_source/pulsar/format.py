@@ -14,6 +14,7 @@ from spark_mq_source.core.options import READ, fields_of
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.core.shared_options import DrainOptions
 from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.failover import on_available_cluster
 from spark_mq_source.pulsar.inspector import PulsarInspector
 from spark_mq_source.pulsar.offsets import count_lag
 from spark_mq_source.pulsar.options import PULSAR_SPARK, AckMode, PulsarOptions
@@ -109,6 +110,8 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         Raises:
             OptionError: with `valueFormat=auto`: the columns need a schema, and the topics have none.
         """
+        # Planning and all tasks are on one cluster.
+        options = on_available_cluster(options)
         typed = typed or self._typed_read(options)
         if self.has_other_columns(options):
             with self._option_errors(OptionError):

@@ -34,7 +34,7 @@ _REFUSED: Final = {
 
 _REFUSED_STARTS: Final = {
     _ADMIN: "the admin API gets the authentication and certificates of pulsar.client.*; remove it",
-    "pulsar.failover.": "the client does not change to another cluster; set serviceUrl to one cluster",
+    "pulsar.failover.": "set failoverServiceUrls, failoverDelay and switchBackDelay instead",
 }
 
 _OUR_BEHAVIOUR: Final = {

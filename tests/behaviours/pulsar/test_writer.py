@@ -26,7 +26,7 @@ from spark_mq_source.pulsar.write.writer import PulsarWriter
 from spark_mq_source.values.encoders import encoded_rows
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.fix_brokers import PulsarUnderTest
-from tests.fix_net import Fault, FaultProxy
+from tests.fix_net import HOST, Fault, FaultProxy, free_port
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat
 
 ATTEMPT = TaskAttempt("job")
@@ -55,6 +55,24 @@ def read_official(broker: PulsarUnderTest, topic: str, count: int) -> list[Any]:
     assert not reader.has_message_available()
     reader.close()
     return messages
+
+
+def test_a_cluster_that_cannot_be_reached_is_replaced_by_another_one(pulsar: PulsarUnderTest):
+    topic = pulsar.topic()
+    clusters = {
+        "serviceUrl": f"pulsar://{HOST}:{free_port()}",
+        "failoverServiceUrls": pulsar.service_url,
+        "failoverDelay": "10ms",
+    }
+    write(pulsar, topic, {"value": [b"a", b"b"]}, **clusters)
+    given = {name.lower(): value for name, value in (clusters | {"topic": topic}).items()}
+    schema = pa.schema([("value", pa.binary())])
+    planned = PulsarFormat.door.fit_read(PulsarFormat.door.parse_options(given), schema)
+    assert (planned.service_url, planned.failover_service_urls) == (pulsar.service_url, ())
+    rows = [
+        batch for task in PulsarFormat.door.plan(planned, ()) for batch in PulsarFormat.door.read(planned, task, schema)
+    ]
+    assert pa.Table.from_batches(rows).column("value").to_pylist() == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("scheme", ["JavaStringHash", "Murmur3_32Hash"])

@@ -50,6 +50,7 @@ def refusal(options, scope=READ):
     return sentence.removeprefix("format 'pulsar-native': ")
 
 
+OTHERS = "failoverServiceUrls"
 DDL = "a int, b array<string>"
 AVRO = '{"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}'
 
@@ -665,9 +666,21 @@ def test_java_authentication(plugin, params, ours):
         ({"pulsar.producer.batchingEnabled": "true"}, "pulsar.producer.batchingenabled: an option of pulsar-spark"),
         ({"pulsar.admin.serviceUrl": "http://h"}, "pulsar.admin.serviceurl: use adminUrl"),
         ({"waitingForNonExistedTopic": "true"}, "waitingfornonexistedtopic: set waitForTopic to the longest wait"),
+        ({OTHERS: "http://h"}, "failoverServiceUrls='http://h': that is the admin address"),
+        ({OTHERS: "pulsar://h"}, "failoverServiceUrls: names the cluster of serviceUrl"),
+        ({OTHERS: "pulsar://o", "adminUrl": "http://h"}, "failoverServiceUrls and adminUrl contradict each other"),
+        (
+            {OTHERS: "pulsar://o", "startingOffsets": '{"t": {"0": {"ledger": 1, "entry": 2}}}'},
+            "failoverServiceUrls and the positions in startingOffsets contradict each other",
+        ),
+        ({"failoverDelay": "5s"}, "failoverDelay needs failoverServiceUrls"),
+        (
+            {OTHERS: "pulsar://o", "subscription": "s", "subscriptionType": "shared", "maxRows": "1"},
+            "failoverServiceUrls is not for queues",
+        ),
         ({"proxyServiceUrl": "pulsar+ssl://p"}, "proxyServiceUrl needs TLS, whose handshake names the broker"),
         ({"proxyServiceUrl": "pulsar://p:1"}, "proxyServiceUrl='pulsar://p:1': expected the address of one proxy"),
-        ({"pulsar.failover.policy": "ORDER"}, "pulsar.failover.policy: the client does not change to another cluster"),
+        ({"pulsar.failover.policy": "ORDER"}, "pulsar.failover.policy: set failoverServiceUrls, failoverDelay"),
         (
             {"pulsar.client.useKeyStoreTls": "false", "pulsar.client.tlsTrustStorePath": "/t"},
             "pulsar.client.useKeyStoreTls must be true if a tlsTrustStorePath",

@@ -18,6 +18,7 @@ from spark_mq_source.core.errors import (
     TransportError,
 )
 from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.pulsar.client.failover import on_available_cluster
 from spark_mq_source.pulsar.client.session import (
     Answer,
     Session,
@@ -44,12 +45,15 @@ class Connections:
     """The connections to one cluster, opened on demand.
 
     Args:
-        options: addresses, credentials, timeouts.
+        options: addresses, credentials, timeouts; with `failoverServiceUrls`, the cluster is chosen here.
         role: suffix of its consumers' names; the option `consumerName` is their prefix.
+
+    Raises:
+        MQSourceError: there are several clusters, and none can be reached.
     """
 
     def __init__(self, options: PulsarOptions, role: str = "driver") -> None:
-        self._options = options
+        self._options = options = on_available_cluster(options)
         self._consumer_name = None if options.consumer_name is None else f"{options.consumer_name}-{role}"
         self._addresses = list(options.addresses)
         self._sessions: dict[tuple[str, int, str | None], Session] = {}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from spark_mq_source.core.options import READ, STREAM, WRITE, Scope, fields_of, parse_text, warn_of_ignored
 from spark_mq_source.core.shared_options import BatchOptions, CorruptOptions, DrainOptions, PaceOptions, parse_one_of
-from spark_mq_source.pulsar.offsets import parse_topic, split_partition
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, parse_topic, split_partition
 from spark_mq_source.pulsar.options.connection import ConnectionOptions, parse_service_url
 from spark_mq_source.pulsar.options.encryption import EncryptionOptions
 from spark_mq_source.pulsar.options.keys import PULSAR_SPARK, KeyOptions, KeyValueEncodingType
@@ -172,6 +172,35 @@ class PulsarOptions(
             yield from self._queue_or_range_problems(scope, given)
         if self.schema is not None:
             yield from self._schema_problems(self.schema.type, given)
+        if self.failover_service_urls:
+            yield from self._cluster_problems(scope, given)
+
+    def _cluster_problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        """Yield what must stay on one cluster, whose message ids, sequence ids or transactions it contains."""
+        if scope == STREAM:
+            yield (
+                "failoverServiceUrls is not for streams: the message ids in their checkpoint or walDir are those of "
+                "other messages on another cluster; start a new stream there"
+            )
+        if scope == READ and "subscription_type" in given:
+            yield "failoverServiceUrls is not for queues: messages are acknowledged on one cluster only"
+        if scope == READ:
+            yield from (
+                f"failoverServiceUrls and the positions in {self.name_of(field)} contradict each other: message ids "
+                f"belong to one cluster; use a time"
+                for field, offsets in (
+                    ("starting_offsets", self.starting_offsets),
+                    ("ending_offsets", self.ending_offsets),
+                )
+                if offsets is not None and not {EARLIEST, LATEST}.issuperset(offsets.named.values())
+            )
+        if scope == WRITE and self.delivery_guarantee is not DeliveryGuarantee.AT_LEAST_ONCE:
+            yield (
+                f"failoverServiceUrls and deliveryGuarantee={self.delivery_guarantee.value} contradict each other: "
+                f"another cluster does not know what the first one has stored"
+            )
+        if scope == WRITE and self.access_mode:
+            yield "failoverServiceUrls and accessMode contradict each other: exclusive access is on one cluster only"
 
     def _queue_or_range_problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         kind = self.subscription_kind

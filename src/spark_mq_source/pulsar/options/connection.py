@@ -62,6 +62,13 @@ def _parse_address(text: str, default_port: int) -> tuple[str, int]:
         raise ValueError(f"{match['v6']!r} is not an IPv6 address") from None
 
 
+def _parse_service_urls(text: str) -> tuple[str, ...]:
+    urls = tuple(parse_text(url.strip()) for url in text.split(";"))
+    for url in urls:
+        parse_service_url(url)
+    return urls
+
+
 def _check_proxy_url(text: str) -> None:
     addresses, uses_tls = parse_service_url(text)
     if not uses_tls or len(addresses) > 1:
@@ -118,6 +125,26 @@ class ConnectionOptions(TlsOptions):
         parse=parse_text,
         check=parse_service_url,
         section=Section.CONNECT,
+    )
+    failover_service_urls: tuple[str, ...] = option(
+        "Addresses of other clusters, each as `serviceUrl`, separated by `;`: the first one that can be reached is "
+        "used if that of `serviceUrl` cannot. For batch reads, which stay on the cluster on which they were planned, "
+        "and for writes with `deliveryGuarantee=at-least-once`, of which each task attempt stays on one cluster: see "
+        "[another cluster](../guarantees/broker.md#another-cluster).",
+        default=(),
+        scope=EVERYWHERE,
+        parse=_parse_service_urls,
+    )
+    failover_delay_ms: int = duration_option(
+        "Time for which a cluster must be unreachable before another one of `failoverServiceUrls` is used.",
+        "10s",
+        scope=EVERYWHERE,
+    )
+    switch_back_delay_ms: int = duration_option(
+        "Time for which the cluster of `serviceUrl` must be reachable again before it is used again. It is checked at "
+        "the begin of a read or task, at most twice in this time.",
+        "1m",
+        scope=EVERYWHERE,
     )
     proxy_service_url: str | None = option(
         "Address of a proxy that forwards TLS connections by their server name (SNI): `pulsar+ssl://proxy:4443`. Every "
@@ -251,6 +278,14 @@ class ConnectionOptions(TlsOptions):
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Yield the contradictions between options, one sentence each."""
         yield from super().problems(scope, given)
+        if "failover_service_urls" in given:
+            yield from self._failover_problems(given)
+        else:
+            yield from (
+                f"{self.name_of(field)} needs failoverServiceUrls"
+                for field in ("failover_delay_ms", "switch_back_delay_ms")
+                if field in given
+            )
         if self.proxy_service_url is not None and self.service_url and not self.uses_tls:
             yield "proxyServiceUrl needs TLS, whose handshake names the broker: begin serviceUrl with pulsar+ssl://"
         ways = (
@@ -269,6 +304,12 @@ class ConnectionOptions(TlsOptions):
         yield from self._issuer_problems(given)
         if "auth_issuer_trust_certs_password" in given and "auth_issuer_trust_certs" not in given:
             yield "authIssuerTrustCertsPassword needs authIssuerTrustCerts"
+
+    def _failover_problems(self, given: frozenset[str]) -> Iterator[str]:
+        if self.service_url in self.failover_service_urls:
+            yield "failoverServiceUrls: names the cluster of serviceUrl"
+        if "admin_url" in given:
+            yield "failoverServiceUrls and adminUrl contradict each other: adminUrl is for one cluster"
 
     @staticmethod
     def _issuer_problems(given: frozenset[str]) -> Iterator[str]:
