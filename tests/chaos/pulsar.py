@@ -13,6 +13,7 @@ from typing import Any
 import pulsar as official
 import pyarrow as pa
 
+from brokers.pulsar import distribution, offloaders
 from brokers.pulsar_cluster import PulsarCluster
 from spark_mq_source.pulsar.format import PulsarFormat
 from tests.chaos.faults import Kind, frozen, link_faults
@@ -23,6 +24,9 @@ from tests.formats.pulsar import MESSAGE_ID
 NAMESPACE = "public/chaos"
 SOURCE_NAMESPACE = "public/source"
 SOURCE = f"persistent://{SOURCE_NAMESPACE}/source"
+TRIMMED_NAMESPACE = "public/trimmed"
+"""Without retention: brokers delete what the subscription of its only stream has behind it."""
+TRIMMED = f"persistent://{TRIMMED_NAMESPACE}/source"
 PARTITIONS, MAX_PARTITIONS = 3, 6
 GUARANTEES = ("at-least-once", "exactly-once", "transaction")
 TRANSACTION_NAMESPACE = "public/transactions"
@@ -34,7 +38,7 @@ unloaded, the answer is MetadataError, which the coordinator takes for a deleted
 abort low water mark`): rows of a committed transaction are lost, each time.
 """
 ROW = f"value binary, partition int, {MESSAGE_ID}"
-RATE = 200
+RATE, TRIMMED_RATE = 200, 40
 """Messages a second."""
 REPEAT = 0.05
 """How often a driver dies after it has written a batch and before it knows."""
@@ -63,12 +67,13 @@ class Publisher(Load):
         acknowledged: the values that the brokers have acknowledged, and the message ids that they gave.
     """
 
-    def __init__(self, seed: int, service_url: str) -> None:
-        super().__init__("publisher", seed)
+    def __init__(self, name: str, seed: int, service_url: str, topic: str, rate: int) -> None:
+        super().__init__(name, seed)
         self._client = official.Client(service_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
         self._producer = self._client.create_producer(
-            SOURCE, producer_name="publisher", send_timeout_millis=0, block_if_queue_full=True, batching_enabled=True
+            topic, producer_name=name, send_timeout_millis=0, block_if_queue_full=True, batching_enabled=True
         )
+        self._rate = rate
         self.acknowledged: dict[bytes, str] = {}
         self._number = 0
 
@@ -77,7 +82,7 @@ class Publisher(Load):
         if self.finishing:
             self._producer.flush()
             return False
-        for _ in range(RATE // 10):
+        for _ in range(self._rate // 10):
             value = b"%d" % self._number
             self._number += 1
             self._producer.send_async(value, lambda result, at, value=value: self._answered(result, at, value))
@@ -115,7 +120,7 @@ class Scene:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._stack = contextlib.ExitStack()
-        self.cluster = PulsarCluster(folder)
+        self.cluster = PulsarCluster(folder, overrides=offloading_to(folder / "offloaded"))
         self._seed = seed
         self._links: dict[str, FaultProxy] = {}
         self.loads: list[Load] = []
@@ -128,6 +133,8 @@ class Scene:
             for namespace in (NAMESPACE, TRANSACTION_NAMESPACE):
                 admin.create_namespace(namespace)
                 admin.set_deduplication(namespace, enabled=True)
+            admin.create_namespace(TRIMMED_NAMESPACE, keep_data=False)
+            admin.create_topic(TRIMMED, PARTITIONS)
             admin.create_topic(SOURCE, PARTITIONS)
             for guarantee in GUARANTEES:
                 admin.create_topic(topic_of(guarantee), PARTITIONS)
@@ -150,7 +157,9 @@ class Scene:
             "idleTimeout": "2s",
         }
         door = PulsarFormat()
-        self.publisher = Publisher(self._seed, cluster.service_url)
+        self.publisher = Publisher("publisher", self._seed, cluster.service_url, SOURCE, RATE)
+        self.refiller = Publisher("refiller", self._seed, cluster.service_url, TRIMMED, TRIMMED_RATE)
+        self.trimmed = Stream("trimmed", self._seed, door, source | {"topic": TRIMMED, "subscription": "pin"}, ROW)
         self.batches = Batches(self._seed, door, access | {"topic": SOURCE, "startingOffsets": "earliest"}, ROW)
         self.stream = Stream("stream", self._seed, door, source | {"subscription": "pin"}, ROW)
         self.queue = Stream("queue", self._seed, door, queue, ROW)
@@ -170,7 +179,8 @@ class Scene:
             )
             for guarantee in GUARANTEES
         }
-        self.loads = [self.publisher, self.batches, self.stream, self.queue, *self.copies.values()]
+        readers = [self.batches, self.stream, self.queue, self.trimmed, *self.copies.values()]
+        self.loads = [self.publisher, self.refiller, *readers]
 
     def stop(self) -> None:
         """Stop the cluster."""
@@ -195,6 +205,8 @@ class Scene:
             Kind("unload namespace", "topics", [NAMESPACE, SOURCE_NAMESPACE], (0, 0), self._unloaded_namespace),
             Kind("split bundle", "topics", [NAMESPACE, SOURCE_NAMESPACE], (0, 0), self._split, 0.5),
             Kind("add partition", "topics", [SOURCE], (0, 0), self._grown, 0.5),
+            Kind("trim", "topics", [TRIMMED], (0, 0), self._trimmed, 2),
+            Kind("offload", "topics", [SOURCE], (0, 0), self._offloaded),
             Kind("link", "links", brokers, (0, 20), link_faults(self._links), 3),
         ]  # fmt: skip
 
@@ -228,6 +240,25 @@ class Scene:
             begin = dice.randrange(len(boundaries) - 1)
             bundle = f"{boundaries[begin]}_{boundaries[begin + 1]}"
             admin.request("PUT", f"namespaces/{namespace}/{bundle}/split?unload=true")
+        yield
+
+    @contextlib.contextmanager
+    def _trimmed(self, topic: str, dice: random.Random) -> Iterator[None]:
+        """Delete the ledgers that the stream has read: a new one begins, and those before the subscription go."""
+        partition = f"{topic}-partition-{dice.randrange(PARTITIONS)}"
+        with contextlib.closing(self.cluster.admin) as admin:
+            admin.unload(partition)
+            admin.trim(partition)
+        yield
+
+    @contextlib.contextmanager
+    def _offloaded(self, topic: str, dice: random.Random) -> Iterator[None]:
+        """Move the closed ledgers to files, and delete them from the bookies."""
+        partition = f"{topic}-partition-{dice.randrange(PARTITIONS)}"
+        with contextlib.closing(self.cluster.admin) as admin:
+            admin.unload(partition)
+            admin.offload(partition)
+            admin.trim(partition)
         yield
 
     @contextlib.contextmanager
@@ -266,6 +297,11 @@ class Scene:
         if lost := sorted(acknowledged.keys() - set(values), key=int):
             some = [(value, acknowledged[value]) for value in lost[:: 1 + len(lost) // 12]]
             yield f"source: {len(lost)} missing by the cluster's fault, or the publisher's, such as {some}"
+        found = [message_of(row) for row in self.trimmed.rows]
+        if lost := self.refiller.acknowledged.keys() - {message[-1] for message in found}:
+            yield f"trimmed: {len(lost)} missing, such as {sorted(lost)[:5]}"
+        if disorder := first_disorder(found):
+            yield f"trimmed: {disorder}"
         for load in (self.stream, self.queue, *self.copies.values()):
             found = [message_of(row) for row in load.rows]
             for problem in differences(source, found):
@@ -290,6 +326,17 @@ class Scene:
                 written = list((Counter(written) & Counter(expected)).elements())
             for problem in differences(expected, written):
                 yield f"{name}, written: {problem}"
+
+
+def offloading_to(folder: Path) -> dict[str, str]:
+    """Return a broker's settings for offloading to files; the ledgers may go from the bookies a second later."""
+    return {
+        "offloadersDirectory": str(offloaders()),
+        "managedLedgerOffloadDriver": "filesystem",
+        "fileSystemURI": folder.as_uri(),
+        "fileSystemProfilePath": str(distribution() / "conf" / "filesystem_offload_core_site.xml"),
+        "managedLedgerOffloadDeletionLagMs": "1000",
+    }
 
 
 def stored(client: Any, topic: str) -> list[Message]:
