@@ -92,8 +92,8 @@ mutants: setup ## Break the program in known ways, one at a time; print how many
 	$(BIN)/python -m tests.simulation mutants $(PROTOCOLS)
 
 .PHONY: cluster
-cluster: setup ## Run a Pulsar cluster (three brokers, three bookies) on free ports until Ctrl-C
-	$(BIN)/python -m brokers.pulsar_cluster
+cluster: setup ## Run a Pulsar cluster (three brokers, three bookies, a proxy) on free ports until Ctrl-C
+	$(BIN)/python -m brokers.pulsar_cluster --proxy
 
 .PHONY: chaos
 chaos: setup ## Kill, freeze and cut off real clusters under load, and compare the rows: SECONDS=600 SEED=n CLUSTERS="pulsar tubemq nsq"

@@ -117,6 +117,13 @@ class PulsarAdmin:
         """The broker's own version, e.g. 4.0.8."""
         return str(self.request("GET", "brokers/version"))
 
+    def replicate(self, namespace: str, cluster: str, url: str, service_url: str) -> None:
+        """Has the brokers copy what is published in a namespace of the tenant `public` to another cluster."""
+        own = self.clusters()
+        self.request("PUT", f"clusters/{cluster}", {"serviceUrl": url, "brokerServiceUrl": service_url})
+        self.request("POST", "tenants/public", {"allowedClusters": [*own, cluster]})
+        self.request("POST", f"namespaces/{namespace}/replication", [*own, cluster])
+
     def create_namespace(self, namespace: str, *, keep_data: bool = True) -> str:
         """Creates a namespace unless it exists, by default with unlimited retention."""
         try:

@@ -114,15 +114,17 @@ class PulsarCluster:
         brokers: how many brokers.
         bookies: how many bookies; a message is stored on two of them.
         overrides: further settings of broker.conf.
+        proxy: whether a Pulsar proxy runs, too.
 
     Attributes:
-        servers: the processes by name: `zookeeper`, `bookie-0`, ..., `broker-0`, ...
+        servers: the processes by name: `zookeeper`, `bookie-0`, ..., `broker-0`, ..., `proxy`
     """
 
     folder: Path
     brokers: int = 3
     bookies: int = 3
     overrides: Mapping[str, str] = field(default_factory=dict)
+    proxy: bool = False
     servers: dict[str, PulsarServer] = field(default_factory=dict)
     _ports: list[int] = field(default_factory=list)
 
@@ -132,9 +134,14 @@ class PulsarCluster:
         return "pulsar://" + ",".join(f"{HOST}:{self.broker_port(number)}" for number in range(self.brokers))
 
     @property
+    def proxy_url(self) -> str:
+        """The address of the Pulsar proxy."""
+        return f"pulsar://{HOST}:{self._ports[-2]}"
+
+    @property
     def proxied_ports(self) -> list[int]:
         """The ports of the listener `proxied`, which the brokers advertise and nothing of the cluster listens on."""
-        return self._ports[-self.brokers :]
+        return self._ports[-2 - self.brokers : -2]
 
     @property
     def admin_url(self) -> str:
@@ -169,7 +176,7 @@ class PulsarCluster:
         new = not self.servers
         if new:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._ports = free_ports(1 + self.bookies + 3 * self.brokers)
+            self._ports = free_ports(1 + self.bookies + 3 * self.brokers + 2)
             self._configure()
         try:
             self.servers["zookeeper"].start()
@@ -179,6 +186,8 @@ class PulsarCluster:
                 server.start()
             for number in range(self.brokers):
                 self.wait_for_broker(number)
+            if self.proxy:
+                self._wait("proxy", self._ports[-1])
         except BaseException:
             self.kill()
             raise
@@ -190,9 +199,11 @@ class PulsarCluster:
         Raises:
             RuntimeError: it ended, or was not ready in time; with the end of its log.
         """
-        server = self.servers[f"broker-{number}"]
-        admin = PulsarAdmin(f"http://{HOST}:{self._web_port(number)}")
-        with contextlib.closing(admin):
+        self._wait(f"broker-{number}", self._web_port(number))
+
+    def _wait(self, name: str, web_port: int) -> None:
+        server = self.servers[name]
+        with contextlib.closing(PulsarAdmin(f"http://{HOST}:{web_port}")) as admin:
             wait_until_ready(admin, server.log, still_alive=lambda: server.running, cluster=NAME)
         if server.process is not None:
             server.archive.make(server.process.pid)
@@ -244,6 +255,19 @@ class PulsarCluster:
             stock = (distribution() / "conf" / "broker.conf").read_text()
             text = configured(stock, settings_of_broker | dict(self.overrides))
             self._add(f"broker-{number}", "broker", "PULSAR_BROKER_CONF", text)
+        if self.proxy:
+            settings_of_proxy = {
+                "clusterName": NAME,
+                "bindAddress": HOST,
+                "advertisedAddress": HOST,
+                "servicePort": str(self._ports[-2]),
+                "webServicePort": str(self._ports[-1]),
+                "metadataStoreUrl": self._metadata_store,
+                "configurationMetadataStoreUrl": self._metadata_store,
+                "brokerProxyAllowedTargetPorts": "*",
+            }
+            stock = (distribution() / "conf" / "proxy.conf").read_text()
+            self._add("proxy", "proxy", "PULSAR_PROXY_CONF", configured(stock, settings_of_proxy))
 
     def _add(self, name: str, role: str, variable: str, configuration: str) -> None:
         folder = self.folder / name
@@ -280,6 +304,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs a cluster until a signal."""
     parser = argparse.ArgumentParser(prog="python -m brokers.pulsar_cluster", description="A Pulsar cluster.")
     parser.add_argument("--brokers", type=int, default=3, help="number (default: 3)")
+    parser.add_argument("--proxy", action="store_true", help="run a Pulsar proxy, too")
     parser.add_argument("--bookies", type=int, default=3, help="number, at least 2 (default: 3)")
     options = parser.parse_args(arguments)
     ended = threading.Event()
@@ -287,10 +312,11 @@ def main(arguments: list[str] | None = None) -> None:
         signal.signal(number, lambda *_: ended.set())
     with (
         tempfile.TemporaryDirectory(prefix="pulsar-cluster-", ignore_cleanup_errors=True) as folder,
-        PulsarCluster(Path(folder), brokers=options.brokers, bookies=options.bookies) as cluster,
+        PulsarCluster(Path(folder), options.brokers, options.bookies, proxy=options.proxy) as cluster,
     ):
         pids = {name: server.process.pid for name, server in cluster.servers.items() if server.process}
-        print(json.dumps({"serviceUrl": cluster.service_url, "adminUrl": cluster.admin_url, "pids": pids}), flush=True)
+        found = {"serviceUrl": cluster.service_url, "adminUrl": cluster.admin_url, "pids": pids}
+        print(json.dumps(found | ({"proxyUrl": cluster.proxy_url} if cluster.proxy else {})), flush=True)
         ended.wait()
 
 
