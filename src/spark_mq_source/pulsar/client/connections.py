@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+MAX_REQUESTS_IN_FLIGHT = 500
+"""Maximum number of pending requests; a broker allows 5,000 topic loads and 50,000 lookups at once."""
 
 MAX_REDIRECTS = 20
 """Maximum number of redirects of one lookup, which otherwise loops (the Java client's own limit)."""
@@ -105,14 +109,30 @@ class Connections:
         except MQSourceError as error:
             raise error.within(what) from error
 
-    def wait_for(self, answers: Mapping[TopicPartition, Future[T]], what: str) -> dict[TopicPartition, T]:
-        """Return the answers to requests for several topic-partitions, within one `operationTimeout`.
+    def wait_for(self, asked: Iterable[tuple[TopicPartition, Future[T]]], what: str) -> dict[TopicPartition, T]:
+        """Return the answers to requests for several topic-partitions.
+
+        Args:
+            asked: sends a request for each when it is iterated, which keeps a limited number in flight.
+            what: the request, for errors.
 
         Raises:
-            MQSourceError: no answer in time, a refusal, or a consumer has ended.
+            MQSourceError: no answer within `operationTimeout`, a refusal, or a consumer has ended.
         """
-        deadline = self._deadline()
-        return {tp: self.wait(answer, f"{what} of {tp}", deadline) for tp, answer in answers.items()}
+        found: dict[TopicPartition, T] = {}
+        pending: deque[tuple[TopicPartition, Future[T], Deadline]] = deque()
+
+        def settle() -> None:
+            tp, answer, deadline = pending.popleft()
+            found[tp] = self.wait(answer, f"{what} of {tp}", deadline)
+
+        for tp, answer in asked:
+            pending.append((tp, answer, self._deadline()))
+            if len(pending) == MAX_REQUESTS_IN_FLIGHT:
+                settle()
+        while pending:
+            settle()
+        return found
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._options.operation_timeout_ms)
@@ -157,20 +177,13 @@ class Connections:
             tp: (base, False) for tp in topic_partitions if tp not in found
         }
         for _ in range(MAX_REDIRECTS):
-            answers = {
-                tp: session.request(
-                    partial(
-                        commands.Lookup,
-                        str(tp),
-                        authoritative=authoritative,
-                        advertised_listener_name=self._options.listener_name,
-                    ),
-                    _lookup_of,
-                )
+            answers = (
+                (tp, self._request_lookup(session, tp, authoritative=authoritative))
                 for tp, (session, authoritative) in asking.items()
-            }
+            )
+            responses = self.wait_for(answers, "LOOKUP")
             asked, asking = asking, {}
-            for tp, response in self.wait_for(answers, "LOOKUP").items():
+            for tp, response in responses.items():
                 session = self._session_of(response, asked[tp][0])
                 if response.response is commands.LookupType.Redirect:
                     asking[tp] = (session, response.authoritative)
@@ -195,6 +208,13 @@ class Connections:
                 logger.info("%s: looking up its broker, because the assigned one fails: %s", topic_partition, error)
         return None
 
+    def _request_lookup(
+        self, session: Session, tp: TopicPartition, *, authoritative: bool
+    ) -> Future[commands.LookupResponse]:
+        listener = self._options.listener_name
+        command = partial(commands.Lookup, str(tp), authoritative=authoritative, advertised_listener_name=listener)
+        return session.request(command, _lookup_of)
+
     def _session_of(self, response: commands.LookupResponse, asked: Session) -> Session:
         url = response.broker_service_url_tls if self._options.uses_tls else response.broker_service_url
         if not url:
@@ -216,6 +236,17 @@ class Connections:
                 f"or connect through a Pulsar proxy"
             )
             raise error.within(hint) from error
+
+
+def windows(keys: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield the keys in parts, each with as many as there may be requests in flight.
+
+    Example:
+        >>> [len(window) for window in windows(range(1200))]
+        [500, 500, 200]
+    """
+    for start in range(0, len(keys), MAX_REQUESTS_IN_FLIGHT):
+        yield keys[start : start + MAX_REQUESTS_IN_FLIGHT]
 
 
 def split_broker_url(url: str) -> tuple[str, int]:

@@ -220,6 +220,15 @@ class Consumer(BaseConsumer):
         # For each gap between runs of messages: the last message after it, and the request for the bounds sent then.
         self._after_gaps: deque[tuple[tuple[int, int], Future[Bounds]]] = deque()
 
+    def request_entry(self) -> None:
+        """Request one entry, which is queued whatever its size: it must not hold up those of other consumers.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        self._inbox.lift()
+        self.grant(1)
+
     def request_bounds(self) -> Future[Bounds]:
         """Request the broker's cursor of this consumer (`first`) and the last message (`last`).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,6 +16,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.net.retry import retrying
+from spark_mq_source.pulsar.client.connections import windows
 from spark_mq_source.pulsar.client.consumer import BaseConsumer, Bounds, Consumer, Subscription, open_consumer
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer, open_queue_consumer
 from spark_mq_source.pulsar.client.session import (
@@ -91,16 +93,15 @@ class Subscriptions(Topics):
             sessions = self._lookup(names)
             subscriptions = {tp: self.subscription(start=EARLIEST) for tp in names}
             consumers = self.wait_for(
-                {tp: self._subscribe(sessions[tp], tp, subscriptions[tp]) for tp in names}, "SUBSCRIBE"
+                ((tp, self._subscribe(sessions[tp], tp, subscriptions[tp])) for tp in names), "SUBSCRIBE"
             )
-            sought = {tp: consumers[tp].request_seek(timestamps_ms[tp]) for tp in names if tp in timestamps_ms}
-            self.wait_for(sought, "SEEK")
+            sought = [tp for tp in names if tp in timestamps_ms]
+            self.wait_for(((tp, consumers[tp].request_seek(timestamps_ms[tp])) for tp in sought), "SEEK")
             # SEEK has closed the consumers; under the same name the cursor is kept.
             consumers |= self.wait_for(
-                {tp: self._subscribe(sessions[tp], tp, subscriptions[tp]) for tp in sought}, "SUBSCRIBE"
+                ((tp, self._subscribe(sessions[tp], tp, subscriptions[tp])) for tp in sought), "SUBSCRIBE"
             )
-            closed = {tp: consumers[tp].request_close() for tp in names}
-            self.wait_for(closed, "CLOSE_CONSUMER")
+            self.wait_for(((tp, consumers[tp].request_close()) for tp in names), "CLOSE_CONSUMER")
             return {tp: _already(consumers[tp].opened) for tp in names}
 
         return self._gather(topic_partitions, ask, "positions")
@@ -147,27 +148,41 @@ class Subscriptions(Topics):
         counted = near | retrying(ask, deadline=self._deadline())
         return {tp: max(1, counted[tp]) for tp in starts}
 
-    def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, commands.Message]:
+    def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
         """Return the first entry at or after each position, if one arrives within `operationTimeout`."""
-        found: dict[TopicPartition, commands.Message] = {}
+        return self.sample_first_entries(starts, lambda _, entry: Position(entry.ledger_id, entry.entry_id))
 
-        def look(window: Mapping[TopicPartition, Position]) -> None:
-            consumers = self.open_consumers(window)
+    def sample_first_entries(
+        self, starts: Mapping[TopicPartition, Position], take: Callable[[TopicPartition, commands.Message], T]
+    ) -> dict[TopicPartition, T]:
+        """Return what `take` makes of the first entry at or after each position; a few entries are held at once."""
+        found: dict[TopicPartition, T] = {}
+
+        def look(window: Sequence[TopicPartition]) -> None:
+            consumers = self.open_consumers({tp: starts[tp] for tp in window})
+            waiting: deque[tuple[TopicPartition, Consumer]] = deque()
+            # Of one deadline: there may be nothing for delivery at many positions.
+            deadline = self._deadline()
+
+            def receive() -> None:
+                tp, consumer = waiting.popleft()
+                messages = consumer.receive(max_bytes=1, timeout_seconds=deadline.remaining_seconds())
+                if messages:
+                    found[tp] = take(tp, messages[0])
+
             try:
-                for consumer in consumers.values():
-                    consumer.grant(1)
-                deadline = self._deadline()
                 for tp, consumer in consumers.items():
-                    messages = consumer.receive(max_bytes=1, timeout_seconds=deadline.remaining_seconds())
-                    if messages:
-                        found[tp] = messages[0]
+                    consumer.request_entry()
+                    waiting.append((tp, consumer))
+                    if len(waiting) == MAX_ENTRIES_AT_ONCE:
+                        receive()
+                while waiting:
+                    receive()
             finally:
                 for consumer in consumers.values():
                     consumer.leave()
 
-        names = list(starts)
-        for n in range(0, len(names), MAX_ENTRIES_AT_ONCE):
-            window = {tp: starts[tp] for tp in names[n : n + MAX_ENTRIES_AT_ONCE]}
+        for window in windows(list(starts)):
             retrying(partial(look, window), deadline=self._deadline())
         return found
 
@@ -177,7 +192,7 @@ class Subscriptions(Topics):
         Raises:
             MQSourceError: no answer in time, a refusal, or a consumer has ended.
         """
-        answers = self.wait_for({tp: one.request_stats() for tp, one in consumers.items()}, "backlog")
+        answers = self.wait_for(((tp, one.request_stats()) for tp, one in consumers.items()), "backlog")
         return {tp: answer.msg_backlog for tp, answer in answers.items()}
 
     def open_consumer(self, topic_partition: TopicPartition, start: Position) -> Consumer:
@@ -274,7 +289,7 @@ class Subscriptions(Topics):
             dict.fromkeys(topic_partitions, EARLIEST), durable=self.subscription(name), waits_for_turn=False
         )
         backlogs = self.wait_for_backlogs(consumers)
-        self.wait_for({tp: one.request_unsubscribe() for tp, one in consumers.items()}, "UNSUBSCRIBE")
+        self.wait_for(((tp, one.request_unsubscribe()) for tp, one in consumers.items()), "UNSUBSCRIBE")
         return backlogs
 
     def fetch_waiting(self, topic_partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
@@ -293,7 +308,9 @@ class Subscriptions(Topics):
         waiting: dict[TopicPartition, int] = {}
         for kind in (commands.SubType.Shared, commands.SubType.Failover):
             missing = [tp for tp in topic_partitions if tp not in waiting]
-            waiting |= self._fetch_shared(missing, self.subscription(name, kind=kind, priority_level=INT32_MAX))
+            durable = self.subscription(name, kind=kind, priority_level=INT32_MAX)
+            for window in windows(missing):
+                waiting |= self._fetch_shared(window, durable)
         unknown = [str(tp) for tp in topic_partitions if tp not in waiting]
         if unknown:
             raise ResourceBusyError(
@@ -315,7 +332,7 @@ class Subscriptions(Topics):
                 with suppress(ResourceBusyError):
                     joined[tp] = self.wait(opened, f"SUBSCRIBE of {tp}")
             found = self.wait_for_backlogs(joined)
-            self.wait_for({tp: one.request_close() for tp, one in joined.items()}, "CLOSE_CONSUMER")
+            self.wait_for(((tp, one.request_close()) for tp, one in joined.items()), "CLOSE_CONSUMER")
             return found
 
         return retrying(ask, deadline=self._deadline())

@@ -18,6 +18,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.retry import retrying
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.pulsar.client.admin import Admin
+from spark_mq_source.pulsar.client.connections import windows
 from spark_mq_source.pulsar.client.session import (
     Session,
     accepted,
@@ -32,9 +33,6 @@ T = TypeVar("T")
 
 
 K = TypeVar("K")
-
-MAX_REQUESTS_IN_FLIGHT = 500
-"""Maximum number of pending requests; a broker allows 5,000 topic loads and 50,000 lookups at once."""
 
 _TOPIC_NOT_FOUND = 11
 """`ServerError.TopicNotFound`, which a broker also returns for a topic without schema."""
@@ -219,8 +217,7 @@ class Topics(Admin):
     ) -> dict[K, T]:
         """Send requests for all keys, a limited number at once, and retry transient failures (unless `final`)."""
         results: dict[K, T] = {}
-        for start in range(0, len(keys), MAX_REQUESTS_IN_FLIGHT):
-            window = keys[start : start + MAX_REQUESTS_IN_FLIGHT]
+        for window in windows(keys):
 
             def attempt(window: Sequence[K] = window) -> None:
                 missing = [key for key in window if key not in results]

@@ -188,7 +188,7 @@ class Limiter:
         ends = {r.topic_partition: r.end for r in ranges}
         starts = {r.topic_partition: r.start for r in ranges}
         firsts = self._client.fetch_first_entries({tp: EARLIEST for tp, at in starts.items() if at == EARLIEST})
-        starts |= {tp: Position(entry.ledger_id, entry.entry_id - 1) for tp, entry in firsts.items()}
+        starts |= {tp: Position(entry.ledger, entry.entry - 1) for tp, entry in firsts.items()}
         entries = self._statistics.fetch_backlogs(starts, ends)
         whole = {tp: _Waiting(at, ends[tp], entries[tp], share=entries[tp], cut=ends[tp]) for tp, at in starts.items()}
         self._look(whole, {tp: w.first for tp, w in whole.items()})
@@ -289,8 +289,8 @@ class Limiter:
     def _look(self, waiting: Mapping[TopicPartition, _Waiting], places: Mapping[TopicPartition, Position]) -> None:
         """Add the first entry at or after each position to the samples, unless it was fetched before."""
         new = {tp: at for tp, at in places.items() if all(sample.asked != at for sample in waiting[tp].samples)}
-        for tp, message in self._client.fetch_first_entries(new).items():
-            sample = self._sample(tp, new[tp], message)
+        found = self._client.sample_first_entries(new, lambda tp, message: self._sample(tp, new[tp], message))
+        for tp, sample in found.items():
             waiting[tp].samples.append(sample)
             held = (sample.messages, sample.stored_bytes)
             old = self._seen.get(tp, held)
@@ -370,8 +370,7 @@ class Limiter:
 
     def _first_after(self, tp: TopicPartition, position: Position) -> Position | None:
         """Return the first entry for delivery after a position; None if none arrives in time."""
-        message = self._client.fetch_first_entries({tp: position.next_entry}).get(tp)
-        return None if message is None else Position(message.ledger_id, message.entry_id)
+        return self._client.fetch_first_entries({tp: position.next_entry}).get(tp)
 
     def _last_entry(self, tp: TopicPartition, ledger: int) -> int | None:
         """Return the last entry of a closed ledger; None if the broker does not report it.
@@ -438,15 +437,14 @@ class ProgressGuard:
         suspects = behind if stalled else [tp for tp in behind if starts[tp] < cuts[tp] and self._is_due(tp)]
         if not suspects:
             return dict(cuts)
-        found = self._client.fetch_first_entries({tp: _first_position(starts[tp]) for tp in suspects})
-        if stalled and not found:
+        entries = self._client.fetch_first_entries({tp: _first_position(starts[tp]) for tp in suspects})
+        if stalled and not entries:
             tp, waited_ms = suspects[0], self._options.operation_timeout_ms
             raise RequestTimeoutError(
                 f"pulsar-native: {tp}: no message came within {waited_ms} ms after {starts[tp]}, though the last one "
                 f"is {ends[tp]}, so the query makes no progress: check the broker's log and whether a transaction is "
                 f"left open, then restart the query, or raise operationTimeout"
             )
-        entries = {tp: Position(message.ledger_id, message.entry_id) for tp, message in found.items()}
         passed = {tp: entry for tp, entry in entries.items() if entry > cuts[tp]}
         if not stalled:
             passed = self._past_ledgers(passed, cuts)

@@ -130,7 +130,7 @@ def _check_letter_topics(client: PulsarClient, options: PulsarOptions) -> None:
                 source = QueueSource(retry_topic, -1, *(options.key_ranges or ((-1, -1),))[0], base=base)
                 how = replace(subscription_of(options, source, _DRIVER), creates_topic=options.create_topic)
                 opened = client.open_queue_consumers(partitions, how)
-                client.wait_for({tp: one.request_close() for tp, one in opened.items()}, "CLOSE_CONSUMER")
+                client.wait_for(((tp, one.request_close()) for tp, one in opened.items()), "CLOSE_CONSUMER")
             except TopicNotFoundError:
                 # Other clients may put off messages later; they subscribe before.
                 if options.ack_mode is AckMode.NACK:
@@ -204,7 +204,7 @@ class _Backlogs:
         finally:
             closing = {tp: one.request_close() for tp, one in consumers.items() if not one.session.closed}
             with suppress(MQSourceError):
-                self._client.wait_for(closing, "CLOSE_CONSUMER")
+                self._client.wait_for(closing.items(), "CLOSE_CONSUMER")
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._options.operation_timeout_ms)

@@ -8,7 +8,8 @@ the rest of the state follows from them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from typing import TypeVar
@@ -24,6 +25,7 @@ from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.retry import Deadline, retrying, until_found
 from spark_mq_source.net.stops import Finish, all_read
 from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.connections import windows
 from spark_mq_source.pulsar.client.consumer import Bounds, Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_offsets, encode_offsets
 from spark_mq_source.pulsar.options import PulsarOptions, SubscriptionType
@@ -286,9 +288,15 @@ class PulsarStream:
             empty = {tp: one.opened.first for tp, one in opened.items() if one.opened.last == EARLIEST}
             self._terminated = {tp: end for tp, end in self._terminated.items() if tp not in opened}
             self._terminated |= self._client.fetch_terminated_ends(empty)
-            asked = {tp: self._watchers[tp].request_bounds() for tp in partitions}
+            asked: dict[TopicPartition, Future[Bounds]] = {}
+
+            def ask_each() -> Iterator[tuple[TopicPartition, Future[Bounds]]]:
+                for tp in partitions:
+                    asked[tp] = self._watchers[tp].request_bounds()
+                    yield tp, asked[tp]
+
             try:
-                bounds = self._client.wait_for(asked, "the last message")
+                bounds = self._client.wait_for(ask_each(), "the last message")
             except MQSourceError:
                 # Unloaded, or the connection is lost: consumers without an answer are reopened.
                 for tp, answer in asked.items():
@@ -361,7 +369,7 @@ class PulsarStream:
             cursors = self._request_pins(targets)
             elsewhere = [tp for tp, at in targets.items() if (cursors[tp] > at if tp in firsts else cursors[tp] != at)]
             # The broker closes a consumer at SEEK; its subscription stays.
-            seeks = {tp: self._pins.pop(tp).request_seek(targets[tp].next_entry) for tp in elsewhere}
+            seeks = ((tp, self._pins.pop(tp).request_seek(targets[tp].next_entry)) for tp in elsewhere)
             self._pinning.wait_for(seeks, "SEEK")
             self._open_pins(elsewhere)
             for tp, cursor in self._request_pins(elsewhere).items():
@@ -383,11 +391,12 @@ class PulsarStream:
         def move() -> None:
             self._open_pins(positions)
             behind = [tp for tp, cursor in self._request_pins(targets).items() if cursor < targets[tp]]
-            acks = {tp: self._pins[tp].request_ack(targets[tp]) for tp in behind}
-            # An acknowledgement to a consumer that was just unloaded has no answer, but this request has: if it is
-            # answered after the acknowledgement, the consumer was open for both.
-            self._request_pins(behind)
-            self._pinning.wait_for(acks, "ACK")
+            for window in windows(behind):
+                acks = {tp: self._pins[tp].request_ack(targets[tp]) for tp in window}
+                # An acknowledgement to a consumer that was just unloaded has no answer, but this request has: if it is
+                # answered after the acknowledgement, the consumer was open for both.
+                self._request_pins(window)
+                self._pinning.wait_for(acks.items(), "ACK")
             for tp, cursor in self._request_pins(targets).items():
                 self._check_place(tp, cursor, targets[tp], is_there=cursor >= targets[tp])
 
@@ -398,7 +407,7 @@ class PulsarStream:
             logger.warning("%s: subscription %s stays at %s, not %s", tp, self._options.subscription, cursor, target)
 
     def _request_pins(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
-        asked = {tp: self._pins[tp].request_bounds() for tp in partitions}
+        asked = ((tp, self._pins[tp].request_bounds()) for tp in partitions)
         return {tp: bounds.first for tp, bounds in self._pinning.wait_for(asked, "the cursor").items()}
 
     def _with_pins(self, ask: Callable[[], ResultT]) -> ResultT:
@@ -420,7 +429,7 @@ class PulsarStream:
     def _before_first(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
         """Return the position before the first entry of each; the broker's cursor may be in an empty ledger."""
         found = self._client.fetch_first_entries(dict.fromkeys(partitions, EARLIEST))
-        return {tp: Position(entry.ledger_id, entry.entry_id - 1) for tp, entry in found.items()}
+        return {tp: Position(entry.ledger, entry.entry - 1) for tp, entry in found.items()}
 
     def _starting_late(self, topic_partition: str) -> Position | int | None:
         start = self._options.stream_starting_at(topic_partition)
@@ -438,19 +447,19 @@ class PulsarStream:
         return found
 
     def _present(self) -> tuple[Sequence[TopicPartition], Mapping[str, TopicNotFoundError]]:
-        names = topics_of(self._client, self._options)
+        return self._find(topics_of(self._client, self._options))
+
+    def _find(self, names: Sequence[str]) -> tuple[Sequence[TopicPartition], Mapping[str, TopicNotFoundError]]:
+        """Return the topic-partitions of those topics that exist, and the errors of the others."""
         try:
             return self._client.fetch_partitions(names), {}
-        except TopicNotFoundError:
-            pass  # all are requested at once, and the first missing one ends that
-        found: list[TopicPartition] = []
-        missing: dict[str, TopicNotFoundError] = {}
-        for name in names:
-            try:
-                found += self._client.fetch_partitions([name])
-            except TopicNotFoundError as error:
-                missing[name] = error
-        return found, missing
+        except TopicNotFoundError as error:
+            if len(names) == 1:
+                return [], {names[0]: error}
+        # All are requested at once, and the first missing one ends that.
+        half = len(names) // 2
+        (some, lacks), (others, lack_too) = self._find(names[:half]), self._find(names[half:])
+        return [*some, *others], {**lacks, **lack_too}
 
     def _partitions(self, known: Offsets) -> Sequence[TopicPartition]:
         """Return the topic-partitions to read now.
@@ -537,8 +546,7 @@ class PulsarStream:
         held = self._client.fetch_bounds(list(finish))
         cursors = {tp: cursor for tp, cursor in cursors.items() if cursor < min(finish[tp], held[tp].last)}
         after = {tp: at.next_entry for tp, at in cursors.items() if at > held[tp].first}
-        entries = self._client.fetch_first_entries(after)
-        starts = {tp: Position(entry.ledger_id, entry.entry_id) for tp, entry in entries.items()}
+        starts = self._client.fetch_first_entries(after)
         return {tp: starts.get(tp, EARLIEST) for tp in cursors if tp in starts or tp not in after}
 
     def _check_trimmed(self, tp: TopicPartition, position: Position) -> None:

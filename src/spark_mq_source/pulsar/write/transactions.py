@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from spark_mq_source.core.errors import BrokerError, MQSourceError, RequestTimeoutError, UnsupportedFeatureError
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.connections import windows
 from spark_mq_source.pulsar.client.session import accepted
-from spark_mq_source.pulsar.client.topics import MAX_REQUESTS_IN_FLIGHT
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.protocol import commands
 
@@ -244,8 +244,8 @@ def _end(
         again: MQSourceError | None = None
         # A copy, since `left` shrinks in the loop.
         asked = list(left)
-        for start in range(0, len(asked), MAX_REQUESTS_IN_FLIGHT):
-            for one, error in _end_once(client, asked[start : start + MAX_REQUESTS_IN_FLIGHT], action):
+        for window in windows(asked):
+            for one, error in _end_once(client, window, action):
                 if error is None:
                     del left[one]
                 elif error.retryable:
@@ -299,4 +299,4 @@ def _is_visible(client: PulsarClient, transaction: Transaction) -> bool:
     except MQSourceError as error:
         logger.info("pulsar-native: transaction %s: cannot read its entry: %s", transaction, error)
         return False
-    return found is not None and (found.ledger_id, found.entry_id) == (position.ledger, position.entry)
+    return found is not None and (found.ledger, found.entry) == (position.ledger, position.entry)

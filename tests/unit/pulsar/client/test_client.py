@@ -27,8 +27,9 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.client.connections import split_broker_url
+from spark_mq_source.pulsar.client.connections import MAX_REQUESTS_IN_FLIGHT, split_broker_url
 from spark_mq_source.pulsar.client.consumer import Bounds
+from spark_mq_source.pulsar.client.subscriptions import MAX_ENTRIES_AT_ONCE
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions, parse_topics_pattern
 from spark_mq_source.pulsar.protocol import commands as c
@@ -590,6 +591,55 @@ def test_planning_many_partitions_takes_few_round_trips(broker, client):
     assert set(bounds) == set(partitions)
     assert len(one.links) == 1
     assert len({x.subscription for x in one.of(c.Subscribe)}) == count
+
+
+@pytest.mark.parametrize("refused", [None, 3])
+def test_requests_of_many_partitions_are_sent_a_limited_number_at_once(client, refused):
+    unanswered, most = set(), 0
+
+    class Asked(Future):
+        def __init__(self, number):
+            super().__init__()
+            unanswered.add(number)
+            self.number = number
+
+        def result(self, timeout=None):
+            unanswered.remove(self.number)
+            if self.number == refused:
+                raise ServiceNotReadyError("moved")
+            return self.number
+
+    def asked():
+        nonlocal most
+        for number in range(3 * MAX_REQUESTS_IN_FLIGHT):
+            one = Asked(number)
+            most = max(most, len(unanswered))
+            yield TopicPartition(TOPIC, number), one
+
+    waiting = client("pulsar://127.0.0.1:1").wait_for
+    if refused is None:
+        assert list(waiting(asked(), "?").values()) == list(range(3 * MAX_REQUESTS_IN_FLIGHT))
+    else:
+        with pytest.raises(ServiceNotReadyError, match=r"\? of .*-partition-3: moved"):
+            waiting(asked(), "?")
+    assert most == MAX_REQUESTS_IN_FLIGHT
+
+
+def test_first_entries_that_fill_their_queues_do_not_hold_up_each_other(broker, client):
+    one = broker(partitions=2 * MAX_ENTRIES_AT_ONCE)
+    held: list[c.Message] = []
+
+    def last_first(_, flow):
+        held.append(message(4, 2 << 20, flow.consumer_id))
+        if len(held) < MAX_ENTRIES_AT_ONCE:
+            return None
+        return [held.pop()] if len(one.of(c.Flow)) > MAX_ENTRIES_AT_ONCE else held[::-1]
+
+    one.answers[c.Flow] = last_first
+    asked = client(one.url, receiveQueueBytes="1m")
+    found = asked.fetch_first_entries(dict.fromkeys(asked.fetch_partitions([TOPIC]), EARLIEST))
+    assert list(found.values()) == [Position(7, 4)] * 2 * MAX_ENTRIES_AT_ONCE
+    one.wait_for(lambda: len(one.of(c.CloseConsumer)) == len(found))
 
 
 def test_a_lost_connection_fails_every_request_and_is_made_anew(broker, client):

@@ -10,7 +10,6 @@ from spark_mq_source.core.options import STREAM
 from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.read import limits as limits_module
 from spark_mq_source.pulsar.read.limits import CHECKED_TRIGGERS, Limiter, ProgressGuard
 from tests.unit.pulsar.read.topic import TP, Topic
@@ -42,7 +41,7 @@ class Entries:
         for tp, start in starts.items():
             after = [(ledger, entry) for ledger, entry in self.entries[tp] if Position(ledger, entry) >= start]
             if after:
-                found[tp] = c.Message(0, *min(after), 0, (), memoryview(b""))
+                found[tp] = Position(*min(after))
         return found
 
 

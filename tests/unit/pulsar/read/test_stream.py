@@ -14,7 +14,6 @@ from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.read.limits import Limiter, ProgressGuard
 from spark_mq_source.pulsar.read.stream import PulsarStream, _pin_positions, offsets_from_json, offsets_to_json
 from spark_mq_source.spark.base import MQStreamReader
@@ -144,9 +143,7 @@ def test_batch_0_done_over_begins_where_the_subscription_has_been_placed(cursor,
     stream._open_pins = lambda *_, **__: None
     stream._request_pins = lambda asked: dict.fromkeys(asked, cursor)
     stream._client.fetch_bounds = lambda asked: dict.fromkeys(asked, Bounds(FIRST, last))
-    stream._client.fetch_first_entries = lambda asked: {
-        at: c.Message(0, first.ledger, first.entry, 0, (), memoryview(b"")) for at, first in asked.items()
-    }
+    stream._client.fetch_first_entries = dict
     assert stream._pinned_starts({AT: Position(14, 4)}) == ({} if begin is None else {AT: begin})
 
 
@@ -425,7 +422,7 @@ class Pinned(OnTopic):
             request_ack=lambda at: self._moved("ack", at),
             is_active=True,
         )
-        self._pinning = SimpleNamespace(wait_for=lambda asked, _: asked, close=lambda: None)
+        self._pinning = SimpleNamespace(wait_for=lambda asked, _: dict(asked), close=lambda: None)
         self._open_pins = lambda partitions, **_: self._pins.update(dict.fromkeys(partitions, pin))
         self._request_pins = lambda asked: dict.fromkeys(asked, self.cursor)
 

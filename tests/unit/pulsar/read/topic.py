@@ -97,10 +97,13 @@ class Topic:
         self.opened.append(Consumer(self, start, self.burst))
         return self.opened[-1]
 
-    def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, c.Message]:
+    def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+        return self.sample_first_entries(starts, lambda _, entry: Position(entry.ledger_id, entry.entry_id))
+
+    def sample_first_entries(self, starts: Mapping[TopicPartition, Position], take: Any) -> dict[TopicPartition, Any]:
         self.looked_at += starts.values()
         found = {tp: [at for at in self.entries if Position(*at) >= start] for tp, start in starts.items()}
-        return {tp: self.message(*at[0]) for tp, at in found.items() if at}
+        return {tp: take(tp, self.message(*at[0])) for tp, at in found.items() if at}
 
     def fetch_stored(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
         return {tp: self.cursor_at(Position(at.ledger, at.entry + 1)) for tp, at in positions.items()}

@@ -10,11 +10,11 @@ import pytest
 
 from spark_mq_source.core.errors import BrokerError
 from spark_mq_source.core.options import WRITE
+from spark_mq_source.pulsar.client.connections import MAX_REQUESTS_IN_FLIGHT
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.write.transactions import (
-    MAX_REQUESTS_IN_FLIGHT,
     Transaction,
     _is_visible,
     abort_transactions,
@@ -98,9 +98,9 @@ def test_only_its_own_entry_proves_that_a_transaction_was_committed(first, is_vi
     at, position = TopicPartition("persistent://public/default/t", 0), Position(7, 3)
 
     class Client:
-        def fetch_first_entries(self, starts: object) -> dict[TopicPartition, c.Message]:
+        def fetch_first_entries(self, starts: object) -> dict[TopicPartition, Position]:
             assert starts == {at: position}
-            return {} if first is None else {at: c.Message(0, *first, 0, (), memoryview(b""))}
+            return {} if first is None else {at: Position(*first)}
 
     assert _is_visible(Client(), Transaction(0, 1, at, position)) is is_visible
 
