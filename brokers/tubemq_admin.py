@@ -182,6 +182,16 @@ class TubeAdmin:
             "admin_set_def_flow_control_rule", flowCtrlInfo=json.dumps(list(rules)), qryPriorityId=priority, statusId=1
         )
 
+    def set_group_flow_control(self, group: str, rules: Sequence[Mapping[str, object]], *, priority: int = 301) -> None:
+        """Limits the read rate of a group; its consumers obey that, brokers do not enforce it (2.4.0)."""
+        self.modify(
+            "admin_set_group_flow_control_rule",
+            groupName=group,
+            flowCtrlInfo=json.dumps(list(rules)),
+            qryPriorityId=priority,
+            statusId=1,
+        )
+
     def remove_flow_control(self) -> None:
         """Removes the limit."""
         self.modify("admin_rmv_def_flow_control_rule")

@@ -259,17 +259,27 @@ public class TubeClient {
         private final PullMessageConsumer consumer;
         private final Thread reading = new Thread(this::read);
         private ArrayNode messages = JSON.createArrayNode();
+        private final boolean keeping;
+        private long bytes;
         private volatile boolean leaving;
         private volatile Throwable failure;
 
         Member(JsonNode request) throws Exception {
             ConsumerConfig config = consumerConfig(request);
+            keeping = request.path("keeping").asBoolean(true);
             sessions = new TubeMultiSessionFactory(config);
             consumer = sessions.createPullConsumer(config);
             for (JsonNode topic : request.get("topics")) {
                 consumer.subscribe(topic.asText(), filters(request));
             }
-            consumer.completeSubscribe();
+            if (request.hasNonNull("session")) {
+                Map<String, Long> offsets = new TreeMap<>();
+                request.get("offsets").fields().forEachRemaining(e -> offsets.put(e.getKey(), e.getValue().asLong()));
+                consumer.completeSubscribe(
+                        request.get("session").asText(), request.get("members").asInt(), true, offsets);
+            } else {
+                consumer.completeSubscribe();
+            }
             if (request.path("reading").asBoolean(true)) {
                 reading.start();
             }
@@ -284,7 +294,7 @@ public class TubeClient {
                         ConsumerResult confirmed = consumer.confirmConsume(result.getConfirmContext(), true);
                         if (confirmed.isSuccess()) {
                             synchronized (this) {
-                                result.getMessageList().forEach(m -> add(messages, m, result.getPartitionKey()));
+                                result.getMessageList().forEach(m -> take(m, result.getPartitionKey()));
                             }
                         }
                     } else if (result.getErrCode() == 400 || result.getErrCode() == 404) {
@@ -294,6 +304,13 @@ public class TubeClient {
             } catch (Throwable error) {
                 error.printStackTrace();
                 failure = error;
+            }
+        }
+
+        private void take(Message message, String partitionKey) {
+            bytes += message.getData().length;
+            if (keeping) {
+                add(messages, message, partitionKey);
             }
         }
 
@@ -313,6 +330,7 @@ public class TubeClient {
             }
             state.set("messages", messages);
             state.put("id", consumer.getConsumerId());
+            state.put("bytes", bytes);
             messages = JSON.createArrayNode();
             return state;
         }

@@ -115,6 +115,12 @@ def _parse_group(text: str) -> str:
     return text
 
 
+def _parse_session_key(text: str) -> str:
+    if not re.fullmatch(r"[!-~]{1,1024}", text):
+        raise ValueError("expected at most 1024 printable ASCII characters without spaces")
+    return text
+
+
 def _parse_zone(text: str) -> str:
     try:
         zoneinfo.ZoneInfo(parse_text(text))
@@ -213,8 +219,8 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         "topics with its other members; all members need the same topics and filters. Other reads share nothing: the "
         "broker shows them, and the progress of a stream, under this name. A task reads as `GROUP-read-N`, so that "
         "several tasks and members can read one partition. On a topic with group control, only the group itself needs "
-        "authorization: masters check it, brokers do not (2.4.0). Brokers apply the cluster's flow-control rule to "
-        "tasks; a group's own rule is obeyed only by consumers of the Java client.",
+        "authorization: masters check it, brokers do not (2.4.0). Tasks obey the group's flow-control rules, see "
+        "[flow control](../tubemq/read.md#flow-control).",
         default=None,
         default_text="derived from topics and filters",
         parse=_parse_group,
@@ -222,8 +228,9 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
     starting_offsets: OffsetOption | None = option(
         'Offsets to start at: `earliest`, or JSON by topic or partition, `{"flights": "earliest", "1:weather:0": '
         "2800}`, with a partition as `brokerId:topic:partition`. An offset is a multiple of 28, and the partitions of "
-        "one store share its offsets. A stream uses this only if it has no checkpoint; with `assignment=server` only "
-        "if the group has no offset either, and only `earliest` or `latest`.",
+        "one store share its offsets. A stream uses this only if it has no checkpoint. With `assignment=server`, "
+        "`earliest` and `latest` apply to partitions in which the group has no offset; JSON moves the group to these "
+        "offsets, also to the `latest`, see [exact offsets in a group](../tubemq/stream.md#exact-offsets-in-a-group).",
         default=None,
         default_text="`earliest`; `latest` in a stream",
         parse=parse_offsets,
@@ -251,6 +258,22 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         "waiting.",
         "3m",
         scope=STREAM,
+    )
+    session_key: str | None = option(
+        "With `assignment=server` and JSON in `startingOffsets`: key that all members of the group register with, so "
+        "that they start together: `sessionKey` of the Java client's `completeSubscribe`. Use another one for each "
+        "start; members with the previous key must have left.",
+        default=None,
+        default_text="a new one for each query",
+        scope=STREAM,
+        parse=_parse_session_key,
+    )
+    session_members: int = option(
+        "Number of members that start together with `sessionKey`: the master assigns no partition before all are "
+        "there (`sourceCount` of the Java client).",
+        default=1,
+        scope=STREAM,
+        check=at_least(1),
     )
     low_latency: bool = option(
         "Whether to read messages that are only in the broker's memory. By default only messages flushed to the "
@@ -358,11 +381,6 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         return f"spark-mq-source-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
-    def read_priority(self) -> int:
-        """The qryPriorityId of reads."""
-        return WITH_MEMORY if self.low_latency else FLUSHED_ONLY
-
-    @property
     def has_tls(self) -> bool:
         """True if connections use TLS."""
         return self.tls
@@ -399,11 +417,13 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
                 yield "topicsPattern needs assignment=client: the members of a group must have the same topics"
             if "wait_for_topic_ms" in given:
                 yield "waitForTopic needs assignment=client: with assignment=server a query waits for its partitions"
-            if self.starting_offsets is not None and self.starting_offsets.everywhere is None:
-                yield (
-                    "startingOffsets: with assignment=server offsets belong to the group; use earliest or latest for a "
-                    "group that has none, or assignment=client"
-                )
+            if self.session_members > 1 and self.session_key is None:
+                yield "sessionMembers needs sessionKey, which all members of the group share"
+        starts = self.starting_offsets
+        is_exact = self.assignment is Assignment.SERVER and starts is not None and starts.everywhere is None
+        for name in ("session_key", "session_members"):
+            if scope == STREAM and name in given and not is_exact:
+                yield f"{self.name_of(name)} needs assignment=server, and startingOffsets as JSON"
         yield from self.set_together("auth_user", "auth_password", given)
         yield from self.set_one("auth_user", "auth_plugin", given)
 

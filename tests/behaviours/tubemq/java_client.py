@@ -124,12 +124,27 @@ class TubeJavaClient:
         *,
         filters: Sequence[str] | None = None,
         reading: bool = True,
+        keeping: bool = True,
+        session: str | None = None,
+        members: int = 1,
+        offsets: Mapping[str, int] | None = None,
     ) -> Member:
-        """Joins a group, whose partitions the masters share out, and reads and confirms until `leave`."""
+        """Joins a group, whose partitions the masters share out, and reads and confirms until `leave`.
+
+        Without `keeping` it only counts bytes. With `session`, so many members start together, each with its offsets
+        by `broker:topic:partition`.
+        """
         name = f"member-{time.monotonic_ns()}"
-        self._ask(
-            cluster, None, do="join", name=name, topics=list(topics), group=group, filters=filters, reading=reading
-        )
+        request = {
+            "name": name,
+            "topics": list(topics),
+            "group": group,
+            "filters": filters,
+            "reading": reading,
+            "keeping": keeping,
+        }
+        start = {"session": session, "members": members, "offsets": offsets}
+        self._ask(cluster, None, do="join", **request, **start)
         return Member(self, cluster, name)
 
     def _ask(self, cluster: TubeCluster, masters: str | None, **request: Any) -> Any:
@@ -144,6 +159,7 @@ class Member:
     Attributes:
         read: everything it has confirmed so far, as of the last question.
         held: the partitions that it has, `broker:topic:partition`, each with its position.
+        nbytes: bytes of all values that it has confirmed.
     """
 
     client: TubeJavaClient
@@ -151,6 +167,7 @@ class Member:
     name: str
     read: list[JavaMessage] = field(default_factory=list)
     held: dict[str, int] = field(default_factory=dict)
+    nbytes: int = 0
 
     def __enter__(self) -> Self:
         return self
@@ -185,6 +202,7 @@ class Member:
         state = self.client._ask(self.cluster, None, do=do, name=self.name)
         self.read += [_message(document) for document in state["messages"]]
         self.held = state["held"]
+        self.nbytes = state["bytes"]
         return self
 
 

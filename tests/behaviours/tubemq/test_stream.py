@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ import pytest
 
 from spark_mq_source.core.errors import AuthorizationError, DataLossError, OptionError, RequestTimeoutError
 from spark_mq_source.core.options import READ
+from spark_mq_source.tubemq.client.flow import FlowPace
+from spark_mq_source.tubemq.protocol.commands import GetMessageResponse
 from spark_mq_source.tubemq.read.planner import plan_batch
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.behaviours.tubemq.streams import Query, encoded, numbered
@@ -157,6 +160,25 @@ def test_a_checkpoint_of_something_else_is_refused(tubemq: TubeUnderTest, query:
         query(tubemq.topic(), checkpoint={"version": 9, "positions": {}, "from": {}}).trigger()
 
 
+@pytest.mark.parametrize("assignment", ["client", "server"])
+def test_tasks_obey_the_rules_of_the_group(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish, assignment: str):
+    topic, group = tubemq.topic(), tubemq.group()
+    rule = {"start": "00:00", "end": "24:00", "dltInM": 21, "limitInM": 0, "freqInMs": 321}
+    tubemq.admin.set_group_flow_control(group, [{"type": 0, "rule": [rule]}], priority=202)
+    publish(topic, numbered(3000))
+    q = query(topic, group=group, assignment=assignment, startingOffsets="earliest", lowLatency="true")
+    q.trigger_until(lambda: len(q.rows) == 3000, "all is read")
+    assert q.at is not None
+    (task,) = q.stream.ranges(q.at, q.at)
+    for flow in (q.stream._client.flow_rules, task.flow):
+        assert flow is not None
+        assert flow.priority == 202  # nothing is read from memory
+        assert not flow.allows_memory(filtered=False)
+        pace = FlowPace(flow, filtered=False)
+        assert pace.escapes_cluster
+        assert pace.wait_ms(GetMessageResponse(True, 200, curr_data_dlt=1 << 20)) == 321
+
+
 # -- the query shares a group
 
 
@@ -189,6 +211,43 @@ def test_a_new_group_starts_where_it_is_told(
     publish(topic, ["new"])
     q.trigger_until(lambda: "new" in q.values, "the new message is read")
     assert sorted(q.values) == expected
+
+
+@pytest.mark.parametrize("start", [280, "latest"])
+def test_a_group_is_moved_to_exact_offsets_and_goes_on_there_after_a_restart(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, publish: Publish, start: int | str
+):
+    topic, group = tubemq.topic(), tubemq.group()
+    publish(topic, numbered(20))
+    assert len(tube_java.consume(tubemq.cluster, topic, group, 20 if start == 280 else 1)) >= 1
+    q = query(topic, group=group, startingOffsets=json.dumps({topic: start}))
+    q.trigger_until(lambda: bool(q.stream._assigned.partitions()), "the query has the partition")
+    q.trigger()
+    publish(topic, ["new"])
+    q.trigger_until(lambda: "new" in q.values, "the new message is read")
+    assert q.values == [*(numbered(20)[10:] if start == 280 else []), "new"]
+    q.restart()
+    publish(topic, ["newer"])
+    q.trigger_until(lambda: "newer" in q.values, "the restarted query goes on")
+    assert q.values[-2:] == ["new", "newer"]
+
+
+def test_a_query_and_a_java_consumer_start_a_session_together(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery
+):
+    topic, group = tubemq.topic(2), tubemq.group()
+    places = tube_java.produce(tubemq.cluster, topic, encoded(numbered(60)))
+    wait_until_flushed(tubemq_options(tubemq.masters, topic, READ))
+    offsets = [json.dumps({f"1:{topic}:0": 560}), {f"1:{topic}:1": 840}]
+    q = query(topic, group=group, startingOffsets=offsets[0], sessionKey="together", sessionMembers="2")
+    q.begin()
+    with tube_java.join(tubemq.cluster, [topic], group, session="together", members=2, offsets=offsets[1]) as member:
+        member.wait_until(lambda m: list(m.held) == [f"1:{topic}:1"], "the Java consumer has its partition")
+        expected = [
+            n for n, place in zip(numbered(60), places, strict=True) if place.partition == 0 and place.offset >= 560
+        ]
+        q.trigger_until(lambda: len(q.rows) >= len(expected), "the query has read its partition")
+    assert q.values == expected
 
 
 def test_a_java_consumer_takes_over_a_part_and_gives_it_back(

@@ -41,6 +41,7 @@ class Cluster:
 
     Attributes:
         limits: the chance that flow control answers a fetch.
+        rules: the flow rules of every group; empty for none.
         overflows: the chance that a broker has no room for a message.
         removals: how many messages, from where it begins, are removed when a fetch comes, by the number of the fetch.
         max_message_bytes: of any topic.
@@ -63,6 +64,7 @@ class Cluster:
         self.balance_seconds = balance_seconds
         self.authorized = authorized
         self.limits = 0.0
+        self.rules = ""
         self.overflows = 0.0
         self.removals: dict[int, int] = {}
         self.max_message_bytes = 1_048_576

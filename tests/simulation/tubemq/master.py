@@ -25,14 +25,7 @@ STANDBY = c.RpcException(
 )
 OK = "OK!"
 NOBODY = c.AuthorizedInfo(-2)
-RULES: dict[str, Any] = {
-    "def_flow_check_id": -2,
-    "def_flow_control_info": " ",
-    "group_flow_check_id": -2,
-    "group_flow_control_info": " ",
-    "ssd_store_id": -2,
-    "qry_priority_id": -2,
-}
+RULES_ID = 7
 
 Place = tuple[str, int, int]
 """Topic, broker's id, partition."""
@@ -55,15 +48,20 @@ class Member:
     held: set[Place] = field(default_factory=set)
     events: deque[c.Event] = field(default_factory=deque)
     is_sent: bool = False
+    session: tuple[str, int] | None = None
+    """Key and number of members of the session in which it starts."""
+    offsets: dict[Place, int] = field(default_factory=dict)
 
 
 @dataclass
 class Group:
-    """A group, and for how many rounds it has waited for the answer to an event."""
+    """A group, for how many rounds it has waited for the answer to an event, and who is to start a partition."""
 
     members: dict[str, Member] = field(default_factory=dict)
     rounds: int = 0
     is_allocated: bool = False
+    starts: dict[Place, str] = field(default_factory=dict)
+    times_started: int = 0
 
 
 class Master:
@@ -160,13 +158,14 @@ class Master:
                 member = self._member(request)
                 if member is None:
                     return c.ConsumerHeartbeatV2Response(411, f"Not found groupName {request.group_name} in holder!")
-                return c.ConsumerHeartbeatV2Response(200, OK, authorized_info=NOBODY)
+                ops = self._ops(request)
+                return c.ConsumerHeartbeatV2Response(200, OK, ops_task_info=ops, authorized_info=NOBODY)
             case c.GetPartMeta():
                 return self._metadata(request)
             case c.CloseConsumer():
                 group = self.groups.get(request.group_name)
                 if group is not None:
-                    group.members.pop(request.client_id, None)
+                    self._leave(group, request.client_id)
                 return c.CloseConsumerResponse(True, 200, OK)
         raise AssertionError(f"a master is not asked {request}")
 
@@ -188,7 +187,8 @@ class Master:
             member.heard_at = self.world.now
         return member
 
-    def _join(self, request: Any, *, is_balanced: bool) -> tuple[int, str]:
+    def _join(self, request: Any, *, is_balanced: bool) -> tuple[int, str]:  # noqa: PLR0911 - one line a code
+        session = (request.session_key, request.total_count) if getattr(request, "require_bound", False) else None
         group = self.groups.setdefault(request.group_name, Group())
         conditions = tuple(sorted(request.topic_condition))
         unknown = [topic for topic in request.topic_list if topic not in self.cluster.topics]
@@ -199,16 +199,33 @@ class Master:
         for other in group.members.values():
             if other.client_id == request.client_id:
                 continue
-            if other.is_balanced != is_balanced:
+            if other.is_balanced != is_balanced or (other.session is None) != (session is None):
                 return 424, "consume type"
             if set(other.topics) != set(request.topic_list):
                 return 425, "topics"
             if other.conditions != conditions:
                 return 426, "filters"
-        group.members[request.client_id] = Member(
-            request.client_id, tuple(request.topic_list), conditions, is_balanced, self.world.now
+            if session is not None and other.session != session:
+                return (427, "session") if other.session[0] != session[0] else (429, "members")  # type: ignore[index]
+        is_new = request.client_id not in group.members
+        member = group.members[request.client_id] = Member(
+            request.client_id, tuple(request.topic_list), conditions, is_balanced, self.world.now, session=session
         )
+        if session is not None and is_new:
+            self._book(group, member, request.required_partition)
         return 200, OK
+
+    @staticmethod
+    def _book(group: Group, member: Member, required: str) -> None:
+        """Note who starts a partition: the member with its highest offset, the last one of several."""
+        for text in filter(None, required.split(",")):
+            name, _, offset = text.partition("=")
+            number, topic, partition = name.split(":")
+            place = topic, int(number), int(partition)
+            member.offsets[place] = int(offset)
+            other = group.members.get(group.starts.get(place, ""))
+            if other is None or int(offset) >= other.offsets.get(place, -1):
+                group.starts[place] = member.client_id
 
     def _register(self, request: c.RegisterConsumer) -> c.RegisterConsumerResponse:
         code, words = self._join(request, is_balanced=True)
@@ -216,7 +233,9 @@ class Master:
             return c.RegisterConsumerResponse(False, code, words)
         group = self.groups[request.group_name]
         group.members[request.client_id].held = _places(request.subscribe_info)
-        return c.RegisterConsumerResponse(True, 200, OK, not group.is_allocated, authorized_info=NOBODY, **RULES)
+        return c.RegisterConsumerResponse(
+            True, 200, OK, not group.is_allocated, authorized_info=NOBODY, **self._rules(request)
+        )
 
     def _heartbeat(self, request: c.ConsumerHeartbeat) -> c.ConsumerHeartbeatResponse:
         member = self._member(request)
@@ -236,14 +255,30 @@ class Master:
             member.is_sent = True
             event = member.events[0]
         return c.ConsumerHeartbeatResponse(
-            True, 200, OK, event, not group.is_allocated, authorized_info=NOBODY, **RULES
+            True, 200, OK, event, not group.is_allocated, authorized_info=NOBODY, **self._rules(request)
         )
 
     def _register_v2(self, request: c.RegisterConsumerV2) -> c.RegisterConsumerV2Response:
         code, words = self._join(request, is_balanced=False)
         if code != 200:
             return c.RegisterConsumerV2Response(code, words)
-        return c.RegisterConsumerV2Response(200, OK, 1, self.cluster.broker_infos, authorized_info=NOBODY)
+        infos, ops = self.cluster.broker_infos, self._ops(request)
+        return c.RegisterConsumerV2Response(200, OK, 1, infos, ops_task_info=ops, authorized_info=NOBODY)
+
+    def _rules(self, known: Any) -> dict[str, Any]:
+        """Return the group's rules, their text only to a client that lacks it."""
+        none = {"def_flow_check_id": -2, "def_flow_control_info": " ", "ssd_store_id": -2, "qry_priority_id": -2}
+        if not self.cluster.rules:
+            return none | {"group_flow_check_id": -2, "group_flow_control_info": " "}
+        text = " " if known.group_flow_check_id == RULES_ID else self.cluster.rules
+        return none | {"group_flow_check_id": RULES_ID, "group_flow_control_info": text, "qry_priority_id": 301}
+
+    def _ops(self, request: Any) -> c.OpsTaskInfo:
+        found = self._rules(request.ops_task_info)
+        if found["group_flow_check_id"] != RULES_ID:
+            return c.OpsTaskInfo()
+        text = found["group_flow_control_info"].strip() or None
+        return c.OpsTaskInfo(group_flow_check_id=RULES_ID, group_flow_control_info=text, qry_priority_id=301)
 
     def _metadata(self, request: c.GetPartMeta) -> c.GetPartMetaResponse:
         member = self._member(request)
@@ -258,12 +293,17 @@ class Master:
 
     # -- who reads what
 
+    @staticmethod
+    def _leave(group: Group, client_id: str) -> None:
+        group.members.pop(client_id, None)
+        group.starts = {place: member for place, member in group.starts.items() if member != client_id}
+
     def _expire(self) -> None:
         now = self.world.now
         for group in self.groups.values():
             for client_id, member in list(group.members.items()):
                 if now - member.heard_at > MEMBER_SECONDS:
-                    del group.members[client_id]
+                    self._leave(group, client_id)
         for name, group in list(self.groups.items()):
             if not group.members:
                 del self.groups[name]
@@ -285,6 +325,14 @@ class Master:
                     member.events.clear()
                     member.is_sent = False
             group.rounds = 0
+            session = members[0].session
+            if session is not None and group.starts and not group.is_allocated and group.times_started < 2:
+                if len(members) >= session[1]:
+                    group.times_started += 1
+                    for member in members:
+                        if mine := sorted(place for place, who in group.starts.items() if who == member.client_id):
+                            self._tell(name, member, c.EventType.ONLY_CONNECT, mine)
+                continue
             self._share_out(name, members)
 
     def _share_out(self, group: str, members: list[Member]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
@@ -142,6 +143,10 @@ def make_cluster(world: World, plan: Plan) -> Cluster:
         balance_seconds=dice.choice((1.0, 3.0)),
     )
     cluster.limits = dice.choice((0.0, 0.0, 0.1))
+    if world.dice("rules").random() < 0.2:
+        paces = {"normFreqInMs": 50, "filterFreqInMs": 80, "minDataFilterFreqInMs": 100}
+        rules = [{"type": 1, "rule": [{"zeroCnt": 1, "freqInMs": 400}]}, {"type": 3, "rule": [paces]}]
+        cluster.rules = json.dumps(rules)
     cluster.overflows = dice.choice((0.0, 0.0, 0.1))
     everywhere = tuple(broker.number for broker in cluster.brokers)
     for n in range(dice.choice((1, 1, 2))):
@@ -617,6 +622,13 @@ class GroupRead:
         producer.publish(5 * plan.size)
         producer.keep_publishing(6 * plan.size, seconds)
         more = {"assignment": "server", "group": "g", "startingOffsets": "earliest"}
+        starts: dict[TopicPartition, int] = {}
+        if dice.random() < 0.4:
+            # The group starts at offsets of the queries' choice, though it may have been elsewhere.
+            starts = {tp: 28 * dice.randrange(3 * plan.size) for tp in partitions(cluster)}
+            starts = {tp: min(at, cluster.store(tp.topic, tp.broker_id, tp.partition).end) for tp, at in starts.items()}
+            more["startingOffsets"] = json.dumps({str(tp): at for tp, at in starts.items()})
+            more |= {"sessionKey": "s", "sessionMembers": dice.choice(("1", "2"))}
         options = FORMAT.parse_stream_options(reading_options(cluster, dice, **more))
         arrange(world, cluster, plan.faults)
         queries = [
@@ -658,17 +670,20 @@ class GroupRead:
                 raise fiber.error
         for query in queries:
             check_replays(query.checkpoint)
-        repeats = _check_group(cluster, queries, options.filters)
+        repeats = _check_group(cluster, queries, options.filters, starts)
         check_nothing_leaks(world, cluster)
         return "twice, as allowed" if repeats else "read"
 
 
-def _check_group(cluster: Cluster, queries: Sequence[Query], filters: Iterable[str]) -> int:
+def _check_group(
+    cluster: Cluster, queries: Sequence[Query], filters: Iterable[str], starts: Mapping[TopicPartition, int]
+) -> int:
     found = Counter(value for query in queries for row in query.checkpoint.rows() for value in [row["value"]])
     there = Counter(
         value
         for tp in partitions(cluster)
-        for value in truth(cluster, tp, 0, cluster.store(tp.topic, tp.broker_id, tp.partition).file_end, filters)
+        for end in [cluster.store(tp.topic, tp.broker_id, tp.partition).file_end]
+        for value in truth(cluster, tp, starts.get(tp, 0), end, filters)
     )
     if missing := there - found:
         raise ViolationError(f"never read: {sorted(missing)}")

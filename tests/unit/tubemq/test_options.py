@@ -36,8 +36,6 @@ def test_defaults():
     assert (options.starting_offsets, options.ending_offsets) == (None, None)
     assert (options.fail_on_data_loss, options.low_latency, options.tls) == (True, False, False)
     assert options.on_corrupt is OnCorrupt.FAIL
-    assert options.read_priority == 1
-    assert made(lowLatency="true").read_priority == 303
     assert made(STREAM, group="g").assignment is Assignment.SERVER
 
 
@@ -124,7 +122,10 @@ def test_a_stream_in_a_group_has_to_name_it():
 
 def test_positions_of_a_group_are_not_a_querys_to_choose():
     offsets = '{"t": "earliest"}'
-    assert "offsets belong to the group" in refusal(STREAM, group="g", startingOffsets=offsets)
+    more = {"group": "g", "sessionMembers": "2"}
+    assert "sessionMembers needs assignment=server, and startingOffsets as JSON" in refusal(STREAM, **more)
+    assert "sessionMembers needs sessionKey" in refusal(STREAM, **more, startingOffsets=offsets)
+    assert made(STREAM, **more, startingOffsets=offsets, sessionKey="k").session_members == 2
     assert "waitForTopic needs assignment=client" in refusal(STREAM, group="g", waitForTopic="5m")
     assert "endingOffsets needs assignment=client" in refusal(STREAM, group="g", endingOffsets='{"t": 28}')
     assert "latest is no end of a stream" in refusal(STREAM, assignment="client", endingOffsets="latest")

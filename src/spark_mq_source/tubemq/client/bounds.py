@@ -50,7 +50,7 @@ def fetch_bounds(
         client: sends the requests.
         options: the query's.
         partitions: the partitions.
-        priority: qryPriorityId, which selects the messages to count; None for that of the options.
+        priority: qryPriorityId, which selects the messages to count; None for that of reads.
 
     Raises:
         MQSourceError: a broker cannot be reached in time, or refuses.
@@ -58,7 +58,7 @@ def fetch_bounds(
     asked: dict[tuple[int, str, int], BrokerPartition] = {}
     for tp in sorted(partitions):
         asked.setdefault((tp.broker_id, tp.topic, tp.store), partitions[tp])
-    which = options.read_priority if priority is None else priority
+    which = client.read_priority if priority is None else priority
     found: dict[BrokerPartition, Bounds] = {}
     deadline = Deadline.after_ms(options.operation_timeout_ms)
     stores = list(asked.values())

@@ -12,10 +12,17 @@ from typing import Any, Final, TypeVar
 from spark_mq_source.core.errors import LocalProtocolError, MQSourceError, TransportError
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.authentication import PluginAuthentication, UserAuthentication
+from spark_mq_source.tubemq.client.flow import FlowRules
 from spark_mq_source.tubemq.client.masters import Masters
-from spark_mq_source.tubemq.client.members import ClientBalancedMember, ClusterMeta, GroupMember, ProducerMember
+from spark_mq_source.tubemq.client.members import (
+    ClientBalancedMember,
+    ClusterMeta,
+    GroupMember,
+    GroupSession,
+    ProducerMember,
+)
 from spark_mq_source.tubemq.client.session import Authorization, PartitionConsumer, Session, wait_for
-from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import AuthorizedInfo
 
@@ -64,6 +71,7 @@ class TubeMQClient:
     Args:
         options: addresses, credentials, timeouts.
         authorized: the driver's authorization by a master, so that a task need not request one.
+        rules: the flow rules that the driver got; by default those of this client's members of the group.
 
     Attributes:
         masters: the connections to the masters.
@@ -78,7 +86,9 @@ class TubeMQClient:
                     client.wait(consumer.register(curr_offset=0), f"register of {partition}")
     """
 
-    def __init__(self, options: TubeMQOptions, *, authorized: AuthorizedInfo | None = None) -> None:
+    def __init__(
+        self, options: TubeMQOptions, *, authorized: AuthorizedInfo | None = None, rules: FlowRules | None = None
+    ) -> None:
         self._options = options
         user: UserAuthentication | PluginAuthentication | None = None
         if options.auth_plugin is not None:
@@ -87,6 +97,8 @@ class TubeMQClient:
             user = UserAuthentication(options.auth_user, options.auth_password or "")
         self._authorization = Authorization(user, authorized, self._renew_authorization)
         self.masters = Masters(options, self._authorization)
+        if rules is not None:
+            self.masters.rules.rules = rules
         self.health = BrokerHealth()
         self._brokers_lock = threading.Lock()
         self._brokers: dict[tuple[str, int], Session] = {}
@@ -110,6 +122,18 @@ class TubeMQClient:
     def authorized(self) -> AuthorizedInfo | None:
         """The master's last authorization, for the clients of tasks; valid for at least 16 minutes."""
         return self._authorization.given
+
+    @property
+    def flow_rules(self) -> FlowRules:
+        """The flow rules of the group and of the cluster, as far as masters have sent them."""
+        return self.masters.rules.rules
+
+    @property
+    def read_priority(self) -> int:
+        """The qryPriorityId of reads: memory is read only if the options and the group's rules allow it."""
+        filtered = bool(self._options.filters)
+        reads_memory = self._options.low_latency and self.flow_rules.allows_memory(filtered=filtered)
+        return WITH_MEMORY if reads_memory else FLUSHED_ONLY
 
     def authorization_for_brokers(self) -> AuthorizedInfo:
         """Return the authorization for sending a message."""
@@ -221,13 +245,14 @@ class TubeMQClient:
         filters: Sequence[str] = (),
         on_connect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
         on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
+        session: GroupSession | None = None,
     ) -> GroupMember:
         """Join a group whose partitions the master assigns; see `GroupMember`.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
         """
-        member = GroupMember(self.masters, group, topics, filters, on_connect, on_disconnect)
+        member = GroupMember(self.masters, group, topics, filters, on_connect, on_disconnect, session)
         retrying(member.start, deadline=self._deadline())
         return member
 

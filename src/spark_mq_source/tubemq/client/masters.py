@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from spark_mq_source.core.errors import LocalProtocolError, MQSourceError, TransportError
+from spark_mq_source.tubemq.client.flow import KnownRules
 from spark_mq_source.tubemq.client.session import Authorization, Session, local_address, wait_for
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands
@@ -34,9 +35,13 @@ class Masters:
     Args:
         options: addresses and timeouts.
         authorization: the credentials; updated from the answers.
+
+    Attributes:
+        rules: the flow rules of the group whose members use these connections.
     """
 
     def __init__(self, options: TubeMQOptions, authorization: Authorization) -> None:
+        self.rules = KnownRules()
         self._options = options
         self._authorization = authorization
         self._addresses = list(options.addresses)
@@ -94,6 +99,7 @@ class Masters:
         response = wait_for(answer, type(request).__name__, self._options.request_timeout_ms)
         assert not isinstance(response, commands.RpcException)  # noqa: S101 - for mypy: raised by the session
         self._authorization.take(getattr(response, "authorized_info", None))
+        self.rules.take(response)
         if response.err_code != SUCCESS and not any_code:
             raise error_for_code(response.err_code, response.err_msg, session.address)
         return response

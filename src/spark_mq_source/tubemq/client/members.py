@@ -175,6 +175,33 @@ class _Member:
                 logger.warning("%s: a heartbeat failed and is sent again: %s", self.client_id, error)
 
 
+@dataclass(slots=True)
+class GroupSession:
+    """Session in which a group starts at given offsets: all of its members register for it (a "bound" subscription).
+
+    A master assigns each named partition to a member with its highest offset, once all members are there; unnamed
+    partitions, and members that come later, get partitions as in any group (master 2.4.0).
+
+    Attributes:
+        key: the same for all members; a master refuses members with another key until the last of this one has left.
+        members: number of members for which the master waits.
+        offsets: the offsets by partition, as ``brokerId:topic:partition``.
+        is_starting: whether the partitions that are being taken start at these offsets.
+        is_counted: whether this member registered before any had partitions, so that no position is below its offsets.
+    """
+
+    key: str
+    members: int
+    offsets: Mapping[str, int]
+    is_starting: bool = False
+    is_counted: bool = False
+
+    @property
+    def required(self) -> str:
+        """`required_partition` of the registration."""
+        return ",".join(f"{name}={offset}" for name, offset in self.offsets.items())
+
+
 class GroupMember(_Member):
     """A member of a group whose partitions the master assigns (V1).
 
@@ -190,6 +217,7 @@ class GroupMember(_Member):
         on_connect: takes partitions, and returns those taken.
         on_disconnect: releases partitions after their last commit, and returns those released. If some are missing, the
             event is answered with FAILED, and the master sends it again.
+        session: the session that this member starts or joins, if any.
 
     Attributes:
         assigned: set once the first event has been answered.
@@ -204,6 +232,7 @@ class GroupMember(_Member):
         filters: Sequence[str],
         on_connect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
         on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
+        session: GroupSession | None = None,
     ) -> None:
         super().__init__(masters, group, GROUP_HEARTBEAT_SECONDS)
         self.assigned = threading.Event()
@@ -215,7 +244,11 @@ class GroupMember(_Member):
         self.assignment: frozenset[BrokerPartition] = frozenset()
         self._reports = 0
         """Number of reasons to report the partitions held: some were given up, or the master asked."""
-        self._todo: deque[commands.Event] = deque()
+        self._session = session
+        self._session_time_ms = time.time_ns() // 1_000_000
+        self._is_starting = session is not None
+        """True while no member has had partitions in this session, by the answers so far."""
+        self._todo: deque[tuple[commands.Event, bool]] = deque()
         self._done: deque[commands.Event] = deque()
         self._arrived = threading.Condition()
         self._worker = threading.Thread(target=self._answer_events, name=f"spark-mq-source {group} events", daemon=True)
@@ -244,7 +277,8 @@ class GroupMember(_Member):
     def register(self) -> None:
         """See `_Member`; report the partitions held before."""
         assignment = self.assignment
-        self._masters.ask(
+        session = self._session
+        answer = self._masters.ask(
             commands.RegisterConsumer(
                 self.client_id,
                 self._group,
@@ -252,18 +286,23 @@ class GroupMember(_Member):
                 self._topics,
                 subscribe_info=self._subscribed(),
                 topic_condition=self._conditions,
-                require_bound=False,
-                session_time=time.time_ns() // 1_000_000,
-                total_count=-1,
-                required_partition="",
+                require_bound=session is not None,
+                session_time=self._session_time_ms,
+                session_key=None if session is None else session.key,
+                total_count=-1 if session is None else session.members,
+                required_partition="" if session is None else session.required,
                 not_allocated=not assignment,
                 select_big=True,
-                group_flow_check_id=-2,
-                def_flow_check_id=-2,
-                qry_priority_id=-2,
                 jdk_version="",
+                **self._masters.rules.ids,
             )
         )
+        self._take_allocated(expect(answer, commands.RegisterConsumerResponse).not_allocated)
+        if session is not None and not self._thread.is_alive():
+            session.is_counted = self._is_starting
+
+    def _take_allocated(self, not_allocated: bool | None) -> None:
+        self._is_starting = self._is_starting and not_allocated is not False
 
     def send_heartbeat(self) -> None:
         """See `_Member`; report the finished rebalance event, and fetch the next."""
@@ -276,8 +315,7 @@ class GroupMember(_Member):
             report_subscribe_info=is_changed,
             subscribe_info=self._subscribed() if is_changed else (),
             event=done,
-            def_flow_check_id=-2,
-            group_flow_check_id=-2,
+            **self._masters.rules.ids,
         )
         response = self._ask(request, commands.ConsumerHeartbeatResponse, f"heartbeat of group {self._group}")
         with self._arrived:
@@ -291,8 +329,11 @@ class GroupMember(_Member):
                 if event.op_type == EventType.REPORT:
                     self._reports += 1
                 else:
-                    self._todo.append(event)
+                    # Another member may have answered first: only an event after that is of a later round.
+                    self._todo.append((event, self._is_starting))
+                    self._is_starting = False
                     self._arrived.notify_all()
+        self._take_allocated(response.not_allocated)
         if self._done or self._reports:
             self._wake.set()
 
@@ -308,7 +349,9 @@ class GroupMember(_Member):
                 self._arrived.wait_for(lambda: self._todo or self._closing.is_set())
                 if self._closing.is_set():
                     return
-                event = self._todo.popleft()
+                event, is_starting = self._todo.popleft()
+            if self._session is not None:
+                self._session.is_starting = is_starting
             self._done.append(self._answer(event))
             self._wake.set()
 
@@ -369,13 +412,19 @@ class ClientBalancedMember(_Member):
         address = self._masters.local_address()
         self._masters.ask(
             commands.RegisterConsumerV2(
-                self.client_id, self._group, address, self.topics, topic_condition=self._conditions
+                self.client_id,
+                self._group,
+                address,
+                self.topics,
+                topic_condition=self._conditions,
+                ops_task_info=commands.OpsTaskInfo(**self._masters.rules.ids),
             )
         )
 
     def send_heartbeat(self) -> None:
         """See `_Member`."""
-        request = commands.ConsumerHeartbeatV2(self.client_id, self._group)
+        ops = commands.OpsTaskInfo(**self._masters.rules.ids)
+        request = commands.ConsumerHeartbeatV2(self.client_id, self._group, ops_task_info=ops)
         self._ask(request, commands.ConsumerHeartbeatV2Response, f"heartbeat of group {self._group}")
 
     def fetch_topics(self) -> ClusterMeta:

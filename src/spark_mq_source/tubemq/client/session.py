@@ -441,9 +441,16 @@ class PartitionConsumer:
         (answer,) = self.session.call(self._commit)
         return answer  # type: ignore[return-value]
 
-    def get_and_commit(self) -> tuple[Future[commands.GetMessageResponse], Future[commands.CommitOffsetResponse]]:
-        """Fetch, and commit that fetch, together: the commit's `curr_offset` is the end of the fetch."""
-        get, commit = _Waiter(self._fetch, _READABLE), _Waiter(self._commit, _ONLY_SUCCESS)
+    def get_and_commit(
+        self, *, escapes: bool = False
+    ) -> tuple[Future[commands.GetMessageResponse], Future[commands.CommitOffsetResponse]]:
+        """Fetch, and commit that fetch, together: the commit's `curr_offset` is the end of the fetch.
+
+        Args:
+            escapes: whether the broker must not apply the cluster's flow rules.
+        """
+        fetch = self._fetch if not escapes else dataclasses.replace(self._fetch, esc_flow_ctrl=True)
+        get, commit = _Waiter(fetch, _READABLE), _Waiter(self._commit, _ONLY_SUCCESS)
         self.session._send([get, commit])
         return get.answer, commit.answer  # type: ignore[return-value]
 

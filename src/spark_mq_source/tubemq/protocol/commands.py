@@ -284,7 +284,11 @@ class RegisterConsumer(MemberRequest):
 
     Attributes:
         topic_condition: items `topic#filter,filter`.
+        require_bound: whether the group starts a session at given offsets; the next fields belong to it.
+        total_count: number of the session's members.
+        required_partition: items `broker:topic:partition=offset`, joined by commas.
         not_allocated: whether the member has no partitions yet.
+        select_big: whether the highest of several offsets for a partition wins.
     """
 
     host_name: Annotated[str, 3]

@@ -86,7 +86,12 @@ _CODES: Final = {
     ),
     425: _Code("CLIENT_INCONSISTENT_TOPICSET", BrokerError, f"the group has members with other topics; {_GROUP}"),
     426: _Code("CLIENT_INCONSISTENT_FILTERSET", BrokerError, f"the group has members with other filters; {_GROUP}"),
-    427: _Code("CLIENT_INCONSISTENT_SESSIONKEY", BrokerError, f"the group has members with another session; {_GROUP}"),
+    427: _Code(
+        "CLIENT_INCONSISTENT_SESSIONKEY",
+        ResourceBusyError,
+        "the group has members of another session (sessionKey), which must leave first; a member that died has left "
+        "after 30 s",
+    ),
     428: _Code("CLIENT_INCONSISTENT_SELECTBIG", BrokerError, f"the group has members with another selection; {_GROUP}"),
     429: _Code("CLIENT_INCONSISTENT_SOURCECOUNT", BrokerError, f"the group has another number of members; {_GROUP}"),
     430: _Code("CLIENT_DUPLICATE_INDEXID", BrokerError, f"the group has a member with this number; {_GROUP}"),

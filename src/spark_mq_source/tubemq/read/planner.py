@@ -65,7 +65,7 @@ def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
         start = resolve_offset(starts, tp, bounds[tp], fail_on_data_loss=options.fail_on_data_loss)
         end = min(ends.at(tp) or 0, bounds[tp].last)
         if start < end:
-            ranges.append(TubeMQRange(tp, partitions[tp].broker, start, end, client.authorized))
+            ranges.append(TubeMQRange(tp, partitions[tp].broker, start, end, client.authorized, client.flow_rules))
     return split_ranges(options, ranges)
 
 
@@ -98,11 +98,16 @@ def _cut(r: TubeMQRange, pieces: int) -> Iterator[TubeMQRange]:
     pieces = max(1, min(pieces, messages))
     cuts = [r.start + messages * k // pieces * INDEX_BYTES for k in range(pieces)]
     for start, end in itertools.pairwise([*cuts, r.end]):
-        yield dataclasses.replace(r, start=start, end=end)
+        yield dataclasses.replace(r, start=start, end=end, readers=r.readers * pieces)
 
 
-def check_named(options: TubeMQOptions, partitions: Iterable[TopicPartition]) -> None:
+def check_named(options: TubeMQOptions, partitions: Iterable[TopicPartition], *, needs_all: bool = True) -> None:
     """Refuse offsets that name partitions which are not read (most likely misspelt), or leave out one that is read.
+
+    Args:
+        options: the query's options.
+        partitions: the partitions that are read.
+        needs_all: whether all of them must have an offset.
 
     Raises:
         OptionError: names them.
@@ -117,7 +122,7 @@ def check_named(options: TubeMQOptions, partitions: Iterable[TopicPartition]) ->
         if unknown:
             raise OptionError(f"{option} names {', '.join(unknown)}, which this query does not read")
         missing = sorted(str(tp) for tp in known if wanted.at(tp) is None)
-        if missing:
+        if missing and needs_all:
             raise OptionError(f"{option} must name every partition or its topic; missing: {', '.join(missing)}")
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -37,6 +38,7 @@ from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.flow import FlowPace, FlowRules
 from spark_mq_source.tubemq.client.reading_groups import register_in_any_group
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.offsets import TopicPartition
@@ -84,6 +86,8 @@ class TubeMQRange:
         start: an offset; if the broker's first message is later, messages are lost.
         end: an offset, exclusive.
         authorized: the driver's authorization by a master.
+        flow: the flow rules that the driver got.
+        readers: number of tasks that read this partition at the same time.
 
     Example:
         >>> str(TubeMQRange(TopicPartition("flights", 1, 0), Broker(1, "host", 8123), 280, 560))
@@ -95,6 +99,8 @@ class TubeMQRange:
     start: int
     end: int
     authorized: AuthorizedInfo | None = field(default=None, repr=False)
+    flow: FlowRules | None = field(default=None, repr=False)
+    readers: int = field(default=1, repr=False)
 
     def __str__(self) -> str:
         return f"{self.topic_partition} [{self.start}, {self.end})"
@@ -119,7 +125,7 @@ def read_range(
         CorruptMessageError: a message cannot be decoded, also when fetched again.
         MQSourceError: the broker cannot be reached, or sends nothing, for `operationTimeout`; or it refuses.
     """
-    with TubeMQClient(options, authorized=task.authorized) as client:
+    with TubeMQClient(options, authorized=task.authorized, rules=task.flow) as client:
         try:
             yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
         except MQSourceError as error:
@@ -145,12 +151,22 @@ class _Cursor:
         began: its start.
     """
 
-    def __init__(self, client: TubeMQClient, options: TubeMQOptions, consumer: PartitionConsumer, start: int) -> None:
+    def __init__(
+        self,
+        client: TubeMQClient,
+        options: TubeMQOptions,
+        consumer: PartitionConsumer,
+        start: int,
+        pace: FlowPace | None = None,
+    ) -> None:
         self.position = self.began = start
+        self._pace = pace if pace is not None and pace.has_rules else None
         self._client = client
         self._options = options
         self._consumer = consumer
-        self._most = options.fetches_in_flight
+        # A fetch sent ahead could not wait as the rules demand.
+        self._most = options.fetches_in_flight if self._pace is None else 1
+        self._not_before = 0.0
         self._timeout_ms = options.operation_timeout_ms
         self._pairs: deque[_Pair] = deque()
         self._advance = 1
@@ -173,9 +189,12 @@ class _Cursor:
         patience = Deadline.after_ms(self._timeout_ms)
         unproven: list[int] = []
         while True:
+            patience = self._wait_as_ruled(patience)
             self._prefetch(end)
             pair = self._pairs.popleft()
             got, ended = self._wait(pair)
+            default_ms = round(self._pause * 1000)
+            wait_ms = None if self._pace is None else self._pace.wait_ms(got, default_ms)
             if got.err_code == SUCCESS and got.curr_offset != self.position:
                 raise ServiceNotReadyError(
                     f"{self._consumer.address}: a fetch began at {got.curr_offset} where {self.position} was to follow"
@@ -184,6 +203,8 @@ class _Cursor:
                 self._advance = max(ended - self.position, 1)
                 self._pause = FIRST_PAUSE_SECONDS
                 self._is_held_back = False
+                if wait_ms and (got.err_code == SUCCESS or wait_ms != default_ms):
+                    self._not_before = time.monotonic() + wait_ms / 1000
                 self.began, self.position = self.position, ended
                 if got.err_code != SUCCESS:
                     unproven.append(self.began)
@@ -194,6 +215,8 @@ class _Cursor:
                     self._check_retained(unproven[0])
                 return got
             seconds = self._pause
+            if wait_ms is not None and wait_ms != default_ms:
+                self._not_before, seconds = time.monotonic() + wait_ms / 1000, 0.0
             if got.err_code == SERVER_CONSUME_SPEED_LIMIT:
                 # A deliberate delay does not count as silence.
                 patience = Deadline.after_ms(self._timeout_ms)
@@ -235,12 +258,21 @@ class _Cursor:
             raise
         return self._client.wait(pair.got, what), ended
 
+    def _wait_as_ruled(self, patience: Deadline) -> Deadline:
+        """Wait as the flow rules demand, which does not count as silence of the broker; return the later deadline."""
+        seconds = self._not_before - time.monotonic() if self._pace is not None else 0.0
+        if seconds <= 0:
+            return patience
+        threading.Event().wait(seconds)
+        return Deadline(patience.at + seconds)
+
     def _prefetch(self, end: int) -> None:
         """Keep as many fetches in transit as likely end within the range, and at least one."""
+        escapes = self._pace is not None and self._pace.escapes_cluster
         while not self._pairs or (
             len(self._pairs) < self._most and self.position + len(self._pairs) * self._advance < end
         ):
-            self._pairs.append(_Pair(*self._consumer.get_and_commit()))
+            self._pairs.append(_Pair(*self._consumer.get_and_commit(escapes=escapes)))
 
     def _rest(self, seconds: float) -> None:
         # Fetches in transit get the same answer; then there is one at a time until the position moves again.
@@ -268,6 +300,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             time_zone=options.message_time_zone,
         )
         self._end = task.end
+        self._pace = FlowPace(client.flow_rules, filtered=bool(options.filters), readers=task.readers)
         self._previous: PartitionConsumer | None = None
         """The consumer that holds the partition over a lost connection."""
 
@@ -291,7 +324,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             with contextlib.suppress(BrokerError):
                 self._client.wait(again.unregister(commit=False), "unregister")
         consumer, response = register_in_any_group(
-            self._client, self._options, self._partition, self._done, priority=self._options.read_priority
+            self._client, self._options, self._partition, self._done, priority=self._client.read_priority
         )
         try:
             self._check(consumer, response)
@@ -319,7 +352,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
     def _drain(self, consumer: PartitionConsumer) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one registration, until the range is finished or an error ends it."""
         options, decoder = self._options, self._decoder
-        cursor = _Cursor(self._client, options, consumer, self._done)
+        cursor = _Cursor(self._client, options, consumer, self._done, self._pace)
         while self._done < self._end:
             with waiting(self._counters):
                 got = cursor.next_fetch(self._end)

@@ -34,7 +34,7 @@ from spark_mq_source.net.retry import Deadline, retrying, until_found
 from spark_mq_source.net.stops import Finish, all_read, check_stop
 from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
-from spark_mq_source.tubemq.client.members import ClientBalancedMember, GroupMember, unique_client_id
+from spark_mq_source.tubemq.client.members import ClientBalancedMember, GroupMember, GroupSession, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.offsets import (
     EARLIEST,
@@ -237,7 +237,11 @@ class TubeMQStream:
         for tp in sorted(trigger.begins):
             if tp in partitions:
                 begin, finish = trigger.begins[tp], trigger.positions[tp]
-                ranges.append(TubeMQRange(tp, partitions[tp].broker, begin, finish, self._client.authorized))
+                ranges.append(
+                    TubeMQRange(
+                        tp, partitions[tp].broker, begin, finish, self._client.authorized, self._client.flow_rules
+                    )
+                )
             else:
                 self._report(f"{tp} is no longer there, with whatever was not read of it")
         return split_ranges(self._options, ranges)
@@ -440,8 +444,9 @@ class Membership(_Assigned):
         self._closing = False
         self._has_waited = False
         self._member: GroupMember | None = None
+        self._session: GroupSession | None = None
         wanted = options.starting_offsets
-        self._from_first = wanted is not None and wanted.everywhere == EARLIEST
+        self._from_first = wanted is not None and wanted.everywhere != LATEST
 
     def initial(self) -> Positions:
         """Return no positions: the group has them."""
@@ -451,7 +456,7 @@ class Membership(_Assigned):
     def partitions(self, known: Positions | None = None) -> Partitions:
         """Return the partitions held now; wait for some time if there are none."""
         self._known = self._known.union(known or ())
-        member = self._joined()
+        member = self._joined(known)
         with self._changed:
             has_some = bool(self._held)
         if not has_some and not self._closing:
@@ -535,20 +540,52 @@ class Membership(_Assigned):
         if self._member is not None:
             self._member.close()
 
-    def _joined(self) -> GroupMember:
+    def _joined(self, known: Positions | None = None) -> GroupMember:
         error = None if self._member is None else self._member.error
         if error is not None:
             self._member = None
             raise error.within(f"tubemq: group {self._group}")
         if self._member is None:
+            self._session = self._start_session(known or {})
             self._member = self._client.join(
                 self._group,
                 self._options.topic_names,
                 filters=self._options.filters,
                 on_connect=self._connect,
                 on_disconnect=self._disconnect,
+                session=self._session,
             )
         return self._member
+
+    def _start_session(self, known: Positions) -> GroupSession | None:
+        """Return the session in which the group starts at `startingOffsets`, or at the query's positions; or None.
+
+        Raises:
+            DataLossError: `startingOffsets` names an offset that does not exist, and `failOnDataLoss` is true.
+        """
+        options, wanted = self._options, self._options.starting_offsets
+        if wanted is None or wanted.everywhere is not None:
+            return None
+        offsets = dict(known)
+        if not offsets:
+            brokers = self._client.fetch_brokers()
+            places = {
+                tp: BrokerPartition(brokers[tp.broker_id], tp.topic, tp.partition)
+                for tp in wanted.partitions
+                if tp.broker_id in brokers and tp.topic in options.topic_names
+            }
+            # Only a producer learns of a topic's partitions before the group has any.
+            if topics := [topic for topic in options.topic_names if topic in wanted.topics]:
+                producer = self._client.publish(topics)
+                places |= partitions_of(producer.meta.partitions())
+                producer.close()
+            check_named(options, places, needs_all=False)
+            bounds = fetch_bounds(self._client, options, places, priority=WITH_MEMORY)
+            lossless = options.fail_on_data_loss
+            offsets = {tp: resolve_offset(wanted, tp, bounds[tp], fail_on_data_loss=lossless) for tp in sorted(places)}
+        # A key of its own: a master that still knows an earlier run's member would not start at these offsets.
+        key = options.session_key or self._client_id
+        return GroupSession(key, options.session_members, {str(tp): at for tp, at in sorted(offsets.items())})
 
     def _connect(self, partitions: Sequence[BrokerPartition]) -> Collection[BrokerPartition]:
         """Take partitions, in the member's thread; return those taken."""
@@ -618,8 +655,16 @@ class Membership(_Assigned):
     def _open(self, tp: TopicPartition, partition: BrokerPartition) -> _Registration:
         # After an earlier read, the query never continues at the end of the topic, whatever the broker has lost.
         from_first = self._from_first or tp in self._known
+        session = self._session
+        start = None if session is None else session.offsets.get(str(tp))
         consumer = self._client.consumer(partition, client_id=self._client_id, group=self._group)
-        return _Registration(partition, consumer, self._register(consumer, None, from_first=from_first))
+        if session is not None and session.is_starting:
+            return _Registration(partition, consumer, self._register(consumer, start, from_first=from_first))
+        position = self._register(consumer, None, from_first=from_first)
+        if start is not None and session is not None and session.is_counted and position < start:
+            # A master that took over meanwhile, or assigned it later, has let nobody start there.
+            position = self._register(consumer, start)
+        return _Registration(partition, consumer, position)
 
     def _register(self, consumer: PartitionConsumer, position: int | None, *, from_first: bool = True) -> int:
         """Register a partition in the group's name, at a position or at the group's; return the position."""

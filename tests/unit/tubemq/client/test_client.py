@@ -17,7 +17,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.tubemq.client import client as client_module
 from spark_mq_source.tubemq.client import members as members_module
 from spark_mq_source.tubemq.client.client import TubeMQClient
-from spark_mq_source.tubemq.client.members import unique_client_id
+from spark_mq_source.tubemq.client.members import GroupSession, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
@@ -220,6 +220,36 @@ def test_a_member_reports_when_asked_and_refuses_what_it_does_not_know(
         (6, c.EventStatus.FAILED),
     ]
     assert {len(beat.subscribe_info) for beat in told} == {1}
+    member.close()
+
+
+@pytest.mark.parametrize("was_allocated", [False, True])
+def test_only_the_first_partitions_of_a_session_start_at_its_offsets(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch, was_allocated: bool
+) -> None:
+    """Another member may have answered its event of the same round already, which the same heartbeat tells."""
+    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    events = [c.Event(3, 10, None, subscribed(0)), c.Event(4, 10, None, subscribed(1))]
+
+    def answer(_: Link, request: Any) -> object:
+        event = events.pop(0) if events and (len(events) == 2 or request.event is not None) else None
+        return c.ConsumerHeartbeatResponse(True, 200, "OK!", event, False)
+
+    registered = c.RegisterConsumerResponse(True, 200, "OK!", not was_allocated)
+    one = server({c.ConsumerHeartbeat: answer, c.RegisterConsumer: lambda _, __: registered})
+    session = GroupSession("key", 2, {"1:t:0": 280, "1:t:1": 560})
+    starts: list[bool] = []
+
+    def take(held: Sequence[BrokerPartition]) -> Sequence[BrokerPartition]:
+        starts.append(session.is_starting)
+        return held
+
+    member = client(one).join("g", ["t"], on_connect=take, on_disconnect=take, session=session)
+    wait_until(lambda: len(starts) == 2, "both partitions are taken", 30)
+    assert (starts, session.is_counted) == ([not was_allocated, False], not was_allocated)
+    (request,) = one.of(c.RegisterConsumer)
+    assert (request.require_bound, request.session_key, request.total_count) == (True, "key", 2)
+    assert request.required_partition == "1:t:0=280,1:t:1=560"
     member.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.client.bounds import Bounds
+from spark_mq_source.tubemq.client.flow import FlowPace, FlowRules
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
@@ -50,8 +52,9 @@ class Consumer:
         self.fetches, self.registered = list(fetches), list(registered)
         self.asked = self.registrations = 0
 
-    def get_and_commit(self) -> tuple[Future[Any], Future[Any]]:
+    def get_and_commit(self, *, escapes: bool = False) -> tuple[Future[Any], Future[Any]]:
         self.asked += 1
+        self.escapes = escapes
         code, began, ended, *body = self.fetches.pop(0) if self.fetches else (404, -1, 0)
         limit_ms = ended if code == SERVER_CONSUME_SPEED_LIMIT else -1
         got = GetMessageResponse(code == 200, code, "said", began, limit_ms, body=memoryview(*body or (b"",)))
@@ -63,7 +66,7 @@ class Consumer:
         return done(SimpleNamespace(curr_offset=at, max_offset=10**6))
 
 
-CLIENT: Any = SimpleNamespace(wait=lambda future, _: future.result())
+CLIENT: Any = SimpleNamespace(wait=lambda future, _: future.result(), flow_rules=FlowRules(), read_priority=1)
 
 
 class World:
@@ -81,6 +84,7 @@ class World:
         monkeypatch.setattr(module, "fetch_bounds", self._bounds)
         event = SimpleNamespace(wait=self._wait)
         monkeypatch.setattr(module, "threading", SimpleNamespace(Event=lambda: event))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr("spark_mq_source.net.retry.time", SimpleNamespace(monotonic=lambda: self.now))
 
     def _bounds(self, *_: object, **__: object) -> dict[TopicPartition, Bounds]:
@@ -135,6 +139,21 @@ def test_a_fetch_that_moves_on(
     made = cursor(consumer)
     made.next_fetch(end)
     assert (made.began, made.position, world.proofs, consumer.asked) == (began, position, proofs, asked)
+
+
+def test_rules_of_the_group_let_the_next_fetch_wait_and_are_no_silence(world: World) -> None:
+    rules = [
+        {"type": 0, "rule": [{"start": "00:00", "end": "24:00", "dltInM": 21, "limitInM": 0, "freqInMs": 300}]},
+        {"type": 1, "rule": [{"zeroCnt": 1, "freqInMs": 5000}]},
+        {"type": 3, "rule": [{"normFreqInMs": 400}]},
+    ]
+    pace = FlowPace(FlowRules(group=json.dumps(rules)), filtered=False)
+    consumer = Consumer([(200, 0, 280), (404, -1, 280), (404, -1, 280), (200, 280, 560), (200, 560, 840)])
+    made = module._Cursor(CLIENT, options_of(fetchesInFlight="8"), consumer, 0, pace)
+    for _ in range(3):
+        made.next_fetch(840)
+    assert (made.position, consumer.asked, consumer.escapes) == (840, 5, True)
+    assert [round(seconds, 3) for seconds in world.waits if seconds] == [0.4, 5.0, 5.0, 0.4]
 
 
 @pytest.mark.parametrize(("first", "is_kept"), [(0, True), (28, True), (29, False), (56, False), (400, False)])
