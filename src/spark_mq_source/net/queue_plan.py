@@ -39,7 +39,8 @@ class QueueTask(Generic[SourceT]):
     duplicates: frozenset[str] = frozenset()
     recent: str = ""
 
-    source_type: ClassVar[type[Any]]
+    source_type: ClassVar[Callable[..., Any]]
+    """Makes a source of the fields that a plan has of it."""
 
     @property
     def is_repeatable(self) -> bool:

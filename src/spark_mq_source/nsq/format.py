@@ -114,7 +114,7 @@ def _check_attempt(options: NsqOptions, task: NsqRange, tries: int) -> None:
     if task.folder or options.ack_mode is AckMode.REQUEUE or not tries:
         return
     raise DataLossError(
-        f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.nsqd.name}: attempt {tries + 1} at a read "
-        "without walDir: an earlier attempt may have finished messages whose rows are lost; see why it failed, "
+        f"nsq topic {task.source.topic}, channel {options.channel}, nsqd {task.nsqd.name}: attempt {tries + 1} at a "
+        "read without walDir: an earlier attempt may have finished messages whose rows are lost; see why it failed, "
         "and set walDir and runId to make tasks repeatable"
     )

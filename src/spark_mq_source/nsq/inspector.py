@@ -8,9 +8,9 @@ from functools import partial
 
 from spark_mq_source.core.errors import OptionError, TopicNotFoundError, TransportError
 from spark_mq_source.net.transport import TlsSettings
-from spark_mq_source.nsq.client.client import NsqClient, Nsqd
+from spark_mq_source.nsq.client.client import NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.read.planner import find_nsqds, topic_not_found
+from spark_mq_source.nsq.read.planner import check_all_found, find_sources, topic_not_found, topics_of
 from spark_mq_source.nsq.read.reader import NsqRange
 
 logger = logging.getLogger(__name__)
@@ -42,20 +42,22 @@ def keep_existing(options: NsqOptions, tasks: Sequence[NsqRange]) -> list[NsqRan
         TopicNotFoundError: no nsqd has it, or one does not report its channels.
     """
     client = NsqClient(options)
-    topic, channel = options.topic or "", options.channel or ""
-    found = {nsqd: client.fetch_stats(nsqd, topic, channel) for nsqd in dict.fromkeys(task.nsqd for task in tasks)}
-    where = f"nsq topic {topic}, channel {channel}"
+    channel = options.channel or ""
+    sources = dict.fromkeys(task.source for task in tasks)
+    found = {source: client.fetch_stats(source.nsqd, source.topic, channel) for source in sources}
+    where = f"{options.topics_text}, channel {channel}"
     remedy = "set createChannel=true (-o createChannel=true) to read it, and to create it if it does not exist"
-    for nsqd, stats in found.items():
+    for source, stats in found.items():
         if stats is None:
             raise TopicNotFoundError(
-                f"{where}: {nsqd.name} does not report whether it has the channel "
-                f"({client.missing_stats_reason(nsqd)}); {remedy}"
+                f"{where}: {source.nsqd.name} does not report whether it has the channel "
+                f"({client.missing_stats_reason(source.nsqd)}); {remedy}"
             )
-    has_it = {nsqd for nsqd, stats in found.items() if stats is not None and stats.exists}
-    kept = [task for task in tasks if task.nsqd in has_it]
+    has_it = {source for source, stats in found.items() if stats is not None and stats.exists}
+    kept = [task for task in tasks if task.source in has_it]
     if not kept:
-        raise TopicNotFoundError(f"{where}: {', '.join(nsqd.name for nsqd in found)} has no such channel; {remedy}")
+        names = ", ".join(dict.fromkeys(source.nsqd.name for source in found))
+        raise TopicNotFoundError(f"{where}: {names} has no such channel; {remedy}")
     return kept
 
 
@@ -83,25 +85,26 @@ class NsqInspector:
         """Do nothing: no connection stays open between calls."""
 
     def topics(self) -> Iterator[Mapping[str, object]]:
-        """Yield the topic, its number of nsqd, and the channels known to nsqlookupd; without a topic, all topics.
+        """Yield each topic, its number of nsqd, and the channels known to nsqlookupd; without a topic, all topics.
 
         Raises:
             MQSourceError: no nsqlookupd answers; or for all topics, no nsqd does.
         """
-        if self._options.topic is None:
+        if not self._options.topic_names and self._options.topics_pattern is None:
             yield from self._all_topics()
             return
-        found = self._client.fetch_topology(self._topic)
-        yield {"topic": self._topic, "nsqds": len(found.nsqds), "channels": sorted(found.channels)}
+        for topic in topics_of(self._client, self._options):
+            found = self._client.fetch_topology(topic)
+            yield {"topic": topic, "nsqds": len(found.nsqds), "channels": sorted(found.channels)}
 
     def partitions(self) -> Iterator[Mapping[str, object]]:
-        """Yield the nsqd of the topic.
+        """Yield the nsqd of each topic.
 
         Raises:
             MQSourceError: no nsqlookupd answers.
         """
-        for nsqd in self._nsqds():
-            yield {"topic": self._topic, "nsqd": nsqd.name, "http": nsqd.http_url}
+        for source in self._sources():
+            yield {"topic": source.topic, "nsqd": source.nsqd.name, "http": source.nsqd.http_url}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
         """Yield the messages in the channel on each nsqd, since NSQ has no positions; NULL if an nsqd reports none.
@@ -110,12 +113,12 @@ class NsqInspector:
             MQSourceError: no nsqlookupd answers.
         """
         channel = self._options.channel or ""
-        for nsqd in self._nsqds():
-            stats = self._client.fetch_stats(nsqd, self._topic, channel)
+        for source in self._sources():
+            stats = self._client.fetch_stats(source.nsqd, source.topic, channel)
             yield {
-                "topic": self._topic,
+                "topic": source.topic,
                 "channel": channel,
-                "nsqd": nsqd.name,
+                "nsqd": source.nsqd.name,
                 "waiting": stats and stats.depth,
                 "in_flight": stats and stats.in_flight,
                 "deferred": stats and stats.deferred,
@@ -139,7 +142,7 @@ class NsqInspector:
         """Yield the checks for a read, in order; each returns its finding, or raises an error."""
         yield from TlsSettings.of(self._options).steps()
         yield "find the nsqd of the topic", self._find_nsqds
-        for nsqd in self._nsqds():
+        for nsqd in dict.fromkeys(source.nsqd for source in self._sources()):
             yield f"connect to {nsqd.name} and sign in", partial(self._connect, nsqd)
         yield "find the channel", self._find_channel
 
@@ -151,25 +154,25 @@ class NsqInspector:
             OptionError: the topic has no channel on an nsqd, so the tail would take the messages waiting in the topic.
             MQSourceError: no nsqlookupd answers.
         """
-        found = {nsqd: self._client.fetch_channels(nsqd, self._topic) for nsqd in self._nsqds()}
-        nsqds = [nsqd for nsqd, topics in found.items() if topics is None or self._topic in topics]
-        if not nsqds:
-            raise topic_not_found(self._options)
-        for nsqd in nsqds:
-            channels = (found[nsqd] or {}).get(self._topic)
+        found = {source: self._client.fetch_channels(source.nsqd, source.topic) for source in self._sources()}
+        sources = [source for source, topics in found.items() if topics is None or source.topic in topics]
+        if not sources:
+            raise topic_not_found(self._options, *self._options.topic_names[:1])
+        for source in sources:
+            channels = (found[source] or {}).get(source.topic)
             if not channels and not self._options.create_channel:
-                why = self._client.missing_stats_reason(nsqd) if channels is None else "has no channel"
+                why = self._client.missing_stats_reason(source.nsqd) if channels is None else "has no channel"
                 raise OptionError(
-                    f"nsq topic {self._topic}, nsqd {nsqd.name}: {why}: the first channel of a topic takes the "
+                    f"nsq topic {source.topic}, nsqd {source.nsqd.name}: {why}: the first channel of a topic takes the "
                     f"messages waiting in it; set createChannel=true (-o createChannel=true) to accept that"
                 )
         logger.warning(
-            "nsq topic %s: reading copies from an own channel, %s, which nsqd deletes when this ends; no other channel "
+            "%s: reading copies from an own channel, %s, which nsqd deletes when this ends; no other channel "
             "loses a message",
-            self._topic,
+            self._options.topics_text,
             self._options.channel,
         )
-        return [NsqTail(NsqRange(nsqd, None)) for nsqd in nsqds]
+        return [NsqTail(NsqRange(source, None)) for source in sources]
 
     def _all_topics(self) -> Iterator[Mapping[str, object]]:
         nsqds = self._client.fetch_writable(None)
@@ -183,18 +186,14 @@ class NsqInspector:
             channels = sorted({channel for place in places for channel in place})
             yield {"topic": name, "nsqds": len(places), "channels": channels}
 
-    @property
-    def _topic(self) -> str:
-        return self._options.topic or ""
-
-    def _nsqds(self) -> Sequence[Nsqd]:
-        return self._client.fetch_topology(self._topic).nsqds
+    def _sources(self) -> Sequence[Source]:
+        topics = topics_of(self._client, self._options)
+        return [Source(topic, nsqd) for topic in topics for nsqd in self._client.fetch_topology(topic).nsqds]
 
     def _find_nsqds(self) -> str:
-        found = self._nsqds()
-        if not found:
-            raise topic_not_found(self._options)
-        return ", ".join(nsqd.name for nsqd in found)
+        found = self._sources()
+        check_all_found(self._options, found)
+        return ", ".join(dict.fromkeys(source.nsqd.name for source in found))
 
     def _connect(self, nsqd: Nsqd) -> str:
         with self._client.open_session(nsqd) as session:
@@ -205,5 +204,5 @@ class NsqInspector:
             return f"{found}, authorized as {who} with {authorized.permission_count} permissions"
 
     def _find_channel(self) -> str:
-        find_nsqds(self._client, self._options)
+        find_sources(self._client, self._options)
         return f"{self._options.channel} exists"

@@ -34,6 +34,7 @@ from spark_mq_source.core.shared_options import (
     DrainOptions,
     PaceOptions,
     TlsOptions,
+    parse_regex,
 )
 from spark_mq_source.nsq.protocol.commands import OFF, parse_name
 from spark_mq_source.values.options import TypedOptions
@@ -135,6 +136,10 @@ def _parse_topic(text: str) -> str:
     return parse_name(parse_text(text))
 
 
+def _parse_topics(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(parse_name(name) for name in parse_list(text)))
+
+
 def _or_off(parse: Callable[[str], int]) -> Callable[[str], int]:
     return lambda text: OFF if text == str(OFF) else parse(text)
 
@@ -228,12 +233,20 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
 
     # -- topic and range
     topic: str | None = option(
-        "The topic. Required for writing unless every row has a `topic`.",
+        "The topic. A read needs exactly one of `topic`, `topics`, `topicsPattern`. Required for writing unless every "
+        "row has a `topic`.",
         default=None,
-        default_text="required to read",
         scope=EVERYWHERE,
         parse=_parse_topic,
         section=Section.CHOOSE,
+    )
+    topics: tuple[str, ...] = option("Comma-separated list of topics.", default=(), parse=_parse_topics)
+    topics_pattern: re.Pattern[str] | None = option(
+        "All topics whose names match: a regular expression, as in `flights-.*`. nsqlookupd lists them, and the HTTP "
+        "interfaces of `nsqdTcpAddresses`. A topic without the channel is left out unless `createChannel=true`. A "
+        "stream reads topics that match later, too.",
+        default=None,
+        parse=lambda text: parse_regex(parse_text(text)),
     )
     channel: str | None = option(
         "Channel to read. Each channel of a topic gets every message once; queries on the same channel share its "
@@ -278,8 +291,9 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
     )
     # -- reading
     connections_per_nsqd: int = option(
-        "Number of tasks per nsqd, with one connection each. **Above 1, a redelivered message may be in two tasks of "
-        "one batch:** a task recognises duplicates of earlier batches and its own messages, not those of other tasks.",
+        "Number of tasks per nsqd and topic, with one connection each. **Above 1, a redelivered message may be in two "
+        "tasks of one batch:** a task recognises duplicates of earlier batches and its own messages, not those of "
+        "other tasks.",
         default=1,
         check=between(1, 1000),
         section=Section.LIMIT,
@@ -402,6 +416,25 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
     )
 
     @property
+    def topic_names(self) -> tuple[str, ...]:
+        """`topic` or `topics`; empty if `topics_pattern` is set."""
+        return (self.topic,) if self.topic else self.topics
+
+    @property
+    def topics_text(self) -> str:
+        """What is read, for errors and logs.
+
+        Example:
+            >>> NsqOptions.from_spark(
+            ...     {"nsqdTcpAddresses": "h", "topicsPattern": "a.*", "channel": "c", "maxRows": "1"}, READ
+            ... ).topics_text
+            'nsq topics matching a.*'
+        """
+        if self.topics_pattern is not None:
+            return f"nsq topics matching {self.topics_pattern.pattern}"
+        return f"nsq topic {', '.join(self.topic_names)}"
+
+    @property
     def has_tls(self) -> bool:
         """True if any connection uses TLS, to nsqd or to an HTTP interface."""
         urls = self.nsqlookupd_http_addresses + self.nsqd_http_addresses
@@ -415,7 +448,12 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         if self.nsqd_http_addresses and len(self.nsqd_http_addresses) != len(self.nsqd_tcp_addresses):
             yield "nsqdHttpAddresses: give one for each of nsqdTcpAddresses, in their order"
         if scope & _READING:
-            yield from (f"{name}: required but not set" for name in ("topic", "channel") if name not in given)
+            if len(topics := given & {"topic", "topics", "topics_pattern"}) != 1:
+                yield "set exactly one of topic, topics, topicsPattern" + (
+                    f", not {' and '.join(sorted(map(self.name_of, topics)))}" if topics else ""
+                )
+            if "channel" not in given:
+                yield "channel: required but not set"
             yield from self._dead_letter_problems(given)
             if self.heartbeat_interval_ms == OFF:
                 yield "heartbeatInterval=-1 is for writing: nsqd refuses a consumer without heartbeats"
@@ -428,9 +466,11 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         yield from self._security_problems(given)
 
     def _dead_letter_problems(self, given: frozenset[str]) -> Iterator[str]:
+        letters, pattern = self.dead_letter_topic, self.topics_pattern
+        is_matched = letters is not None and pattern is not None and pattern.fullmatch(letters) is not None
         yield from self.dead_letter_problems(
             given,
-            is_read=self.dead_letter_topic is not None and self.dead_letter_topic == self.topic,
+            is_read=is_matched or letters in self.topic_names,
             others={"onMaxAttempts=deadLetter": self.on_max_attempts is OnMaxAttempts.DEAD_LETTER},
         )
         if "on_max_attempts" in given and not self.max_attempts:

@@ -15,10 +15,11 @@ class NsqDataSource(MQDataSource):
 
     Name: `nsq`
 
-    Options: see docs/reference/nsq.md; `topic`, `channel`, and `nsqlookupdHttpAddresses` or `nsqdTcpAddresses` are
-    required to read.
+    Options: see docs/reference/nsq.md; `topic`, `topics` or `topicsPattern`, `channel`, and `nsqlookupdHttpAddresses`
+    or `nsqdTcpAddresses` are required to read.
 
-    Columns: `value`, `topic`, `channel`, `message_id`, `timestamp`, `attempts`, `nsqd`; `.schema()` chooses among them.
+    Columns: `value`, `topic`, `channel`, `message_id`, `timestamp`, `attempts`, `nsqd`; `.schema()` chooses among them,
+    and can add `timestamp_ns`.
 
     NSQ has no positions. A batch read drains the channel and needs an end: `maxRows`, `maxSeconds` or `idleTimeout`.
     With `walDir` and `runId` the rows are stored in a write-ahead log, and repeating the read returns the same rows. A

@@ -24,8 +24,10 @@ def numbered(count: int, what: str = "m") -> list[bytes]:
     return [f"{what}{number:06d}".encode() for number in range(count)]
 
 
-def read_options(broker: NsqUnderTest, topic: str, **options: Any) -> NsqOptions:
-    given = {"nsqlookupdHttpAddresses": broker.lookupd_address, "topic": topic, "channel": "c"} | options
+def read_options(broker: NsqUnderTest, topic: str | None, **options: Any) -> NsqOptions:
+    given = {"nsqlookupdHttpAddresses": broker.lookupd_address, "channel": "c"} | options
+    if topic is not None:
+        given["topic"] = topic
     if "nsqdTcpAddresses" in options:
         del given["nsqlookupdHttpAddresses"]
     if not given.keys() & {"maxRows", "maxSeconds", "idleTimeout"}:
@@ -50,9 +52,10 @@ def values(table: pa.Table) -> list[bytes]:
 class Query(QueueQuery[NsqRange, bytes]):
     """A streaming query of a channel."""
 
-    def __init__(self, broker: NsqUnderTest, topic: str, wal: Path, **options: Any) -> None:
-        where = {"nsqlookupdHttpAddresses": broker.lookupd_address, "topic": topic, "channel": "c", "walDir": wal}
-        given = where | options
+    def __init__(self, broker: NsqUnderTest, topic: str | None, wal: Path, **options: Any) -> None:
+        given = {"nsqlookupdHttpAddresses": broker.lookupd_address, "channel": "c", "walDir": wal} | options
+        if topic is not None:
+            given["topic"] = topic
         if "nsqdTcpAddresses" in options:
             del given["nsqlookupdHttpAddresses"]
         super().__init__(NsqOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, STREAM))

@@ -313,7 +313,7 @@ def test_what_may_come_again_is_looked_for_a_day_long_while_the_query_runs(
     store, batch = open_folder("nsq", str(tmp_path / "wal")), f"{q.at['wal']}/1"
     plan = dict(read_plan(store, batch))
     plan["planned"] = time.time() - hours * 3600
-    plan["duplicates"] = {nsq.tcp_address: {"a" * 16: 24.5 * 3600, "b" * 16: 22.5 * 3600}}
+    plan["duplicates"] = {f"{topic} on {nsq.tcp_address}": {"a" * 16: 24.5 * 3600, "b" * 16: 22.5 * 3600}}
     store.remove(f"{batch}/plan")
     assert write_plan(store, batch, plan)
     nsq.publish(topic, b"2")

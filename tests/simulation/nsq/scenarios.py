@@ -34,6 +34,7 @@ from tests.simulation.world import World
 
 FORMAT = NsqFormat()
 TOPIC, CHANNEL = "t", "c"
+TOPICS = (TOPIC, "u")
 SCHEMA = pa.schema([("value", pa.binary()), ("nsqd", pa.string()), ("message_id", pa.string())])
 
 HOLDER_SECONDS = 10.0
@@ -200,11 +201,19 @@ def cluster_of(world: World) -> Cluster:
         msg_timeout_ms=dice.choice((2_000, 2_000, 60_000)),
         max_rdy_count=dice.choice((3, 10, 2500)),
     )
-    cluster.create(TOPIC, CHANNEL)
+    for topic in TOPICS:
+        cluster.create(topic, CHANNEL)
     return cluster
 
 
-def publish(cluster: Cluster, count: int, seconds: float, body: Callable[[int], bytes] = b"%05d".__mod__) -> None:
+def publish(
+    cluster: Cluster,
+    count: int,
+    seconds: float,
+    body: Callable[[int], bytes] = b"%05d".__mod__,
+    *,
+    topics: Sequence[str],
+) -> None:
     """Foreign producers publish so many messages, in parts, over this time; to an nsqd that is down, later."""
     world, dice = cluster.world, cluster.world.dice("producers")
     numbers = iter(range(count))
@@ -212,7 +221,7 @@ def publish(cluster: Cluster, count: int, seconds: float, body: Callable[[int], 
     def send(bodies: Sequence[bytes]) -> None:
         up = [nsqd for nsqd in cluster.nsqds if nsqd.is_up]
         if up:
-            dice.choice(up).publish(TOPIC, bodies)
+            dice.choice(up).publish(dice.choice(topics), bodies)
         else:
             world.after(1.0, lambda: send(bodies))
 
@@ -228,9 +237,15 @@ def where(cluster: Cluster, dice: Random) -> dict[str, str]:
     return found | ({"nsqdhttpaddresses": cluster.http_addresses} if dice.random() < 0.7 else {})
 
 
+def topics_read(given: Mapping[str, str]) -> Sequence[str]:
+    """Return the topics of a read with these options."""
+    return (TOPIC,) if "topic" in given else TOPICS
+
+
 def read_options(cluster: Cluster, dice: Random, plan: Plan) -> dict[str, str]:
     """Return the options that all reads have."""
-    given = where(cluster, dice) | {"topic": TOPIC, "channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
+    given = where(cluster, dice) | {"channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
+    given |= dice.choice(({"topic": TOPIC}, {"topic": TOPIC}, {"topics": ",".join(TOPICS)}, {"topicspattern": "[tu]"}))
     given["connectionspernsqd"] = "1" if plan.faults else dice.choice(("1", "2"))
     given["maxbatchrows"] = dice.choice(("1", "3", "100"))
     return given
@@ -267,7 +282,7 @@ class Stream:
         query = Query(FORMAT, FORMAT.parse_stream_options(given), SCHEMA, executors_of(world), checkpoint)
         query.interval = dice.choice((0.1, 1.0))
         arrange(world, cluster, plan.faults)
-        publish(cluster, 12 * plan.size, 2.0 * plan.size)
+        publish(cluster, 12 * plan.size, 2.0 * plan.size, topics=topics_read(given))
         world.sleep(0.0)
         outcome = self._read(world, plan, cluster, query)
         found = messages_of(checkpoint.rows())
@@ -317,7 +332,7 @@ class Drain:
         parsed = FORMAT.parse_options(given | {"runid": "run"})
         executors = executors_of(world)
         arrange(world, cluster, plan.faults)
-        publish(cluster, 12 * plan.size, 2.0 * plan.size)
+        publish(cluster, 12 * plan.size, 2.0 * plan.size, topics=topics_read(given))
         world.sleep(0.0)
         rows: list[dict[str, Any]] = []
         outcome, patience, number = "read", Patience(world), 0
@@ -363,7 +378,7 @@ class Write:
         given.pop("createchannel", None)
         given["batchingmaxmessages"] = dice.choice(("1", "4", "1000"))
         given["maxpendingbytes"] = dice.choice(("1", "100", "16m"))
-        given["heartbeatinterval"] = dice.choice(("1s", "30s"))
+        given["heartbeatinterval"] = dice.choice(("1s", "30s", "-1"))
         if dice.random() < 0.3:
             # Without any fault a packet may take a second, and so may the OK: 2 s are no time to be sure of then.
             given["sendtimeout"] = dice.choice(("2s", "10s")) if plan.faults else "10s"
@@ -414,7 +429,11 @@ class DeadLetters(Stream):
         given |= {"valueformat": "string", "oncorrupt": "deadLetter", "deadlettertopic": DEAD}
         executors = executors_of(world)
         arrange(world, cluster, plan.faults)
-        publish(cluster, 12 * plan.size, 2.0 * plan.size, lambda n: (b"%05d" if n % 3 else b"\xff%05d") % n)
+
+        def body(number: int) -> bytes:
+            return (b"%05d" if number % 3 else b"\xff%05d") % number
+
+        publish(cluster, 12 * plan.size, 2.0 * plan.size, body, topics=topics_read(given))
         world.sleep(0.0)
         if dice.random() < 0.5:
             options = FORMAT.fit_read(FORMAT.parse_stream_options(given), TEXT_SCHEMA)
@@ -438,7 +457,7 @@ class DeadLetters(Stream):
         outcome, patience = "read", Patience(world)
 
         def left() -> list[Message]:
-            return sorted((nsqd.name, body) for nsqd in cluster.nsqds for body in nsqd.held(TOPIC))
+            return sorted((nsqd.name, body) for nsqd in cluster.nsqds for topic in TOPICS for body in nsqd.held(topic))
 
         def read() -> None:
             spark.in_driver(lambda: spark.read_batch(FORMAT, options, TEXT_SCHEMA, executors))

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import DataLossError
-from spark_mq_source.nsq.client.client import Nsqd
+from spark_mq_source.nsq.client.client import Nsqd, Source
 from spark_mq_source.nsq.format import NsqFormat
 from spark_mq_source.nsq.read.reader import NsqRange
 
-NSQD = Nsqd("h:4150", "h", 4150, None)
+SOURCE = Source("t", Nsqd("h:4150", "h", 4150, None))
 SCHEMA = pa.schema([("value", pa.binary())])
 
 
@@ -22,12 +22,12 @@ def begin(task: NsqRange, *, tries: int, **more: str) -> None:
 
 
 def test_a_drain_is_not_done_over():
-    begin(NsqRange(NSQD), tries=0)
+    begin(NsqRange(SOURCE), tries=0)
     text = "nsq topic t, channel c, nsqd h:4150: attempt 2 at a read without walDir: .* set walDir and runId"
     with pytest.raises(DataLossError, match=text):
-        begin(NsqRange(NSQD), tries=1)
+        begin(NsqRange(SOURCE), tries=1)
 
 
 def test_what_loses_nothing_is_done_over():
-    begin(NsqRange(NSQD), tries=1, ackmode="requeue")
-    begin(NsqRange(NSQD, folder="run-r"), tries=1, waldir="/w", runid="r")
+    begin(NsqRange(SOURCE), tries=1, ackmode="requeue")
+    begin(NsqRange(SOURCE, folder="run-r"), tries=1, waldir="/w", runid="r")

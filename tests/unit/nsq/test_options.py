@@ -146,7 +146,7 @@ def test_everything_that_is_missing_is_said_at_once() -> None:
         NsqOptions.from_spark({}, READ)
     for words in (
         "set nsqlookupdHttpAddresses or nsqdTcpAddresses",
-        "topic: required",
+        "set exactly one of topic, topics, topicsPattern",
         "channel: required",
         "set maxRows, maxSeconds or idleTimeout",
     ):

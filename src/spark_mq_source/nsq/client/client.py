@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, TopicNotFoundError, TransportError
@@ -62,6 +62,29 @@ class Nsqd:
     host: str
     port: int
     http_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A topic on an nsqd: what one connection consumes.
+
+    Attributes:
+        topic: the topic.
+        nsqd: the nsqd.
+    """
+
+    topic: str
+    nsqd: Nsqd
+
+    @classmethod
+    def of_plan(cls, topic: str, nsqd: Mapping[str, Any]) -> Source:
+        """Return a source from its form in a plan."""
+        return cls(topic, Nsqd(**nsqd))
+
+    @property
+    def name(self) -> str:
+        """The identity of the source: message ids are unique only for a topic and an nsqd (seen on nsqd 1.3.0)."""
+        return f"{self.topic} on {self.nsqd.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +187,27 @@ class NsqClient:
             names = answer.get("channels")
             channels.update(name for name in names if isinstance(name, str)) if isinstance(names, list) else None
         return Topology(tuple(found[name] for name in sorted(found)), frozenset(channels), bool(answers))
+
+    def fetch_topics(self) -> list[str]:
+        """Return the names of all topics, from each nsqlookupd and from the nsqd of `nsqdTcpAddresses`.
+
+        Raises:
+            TransportError: an nsqd does not report its topics.
+            MQSourceError: no nsqlookupd answered.
+        """
+        names: set[str] = set()
+        for _, answer in self._get_lookupds("/topics"):
+            listed = answer.get("topics")
+            names.update(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else None
+        for _, nsqd in self._given():
+            of_nsqd = self.fetch_channels(nsqd)
+            if of_nsqd is None:
+                raise TransportError(
+                    f"nsq: {nsqd.name} does not report its topics ({self.missing_stats_reason(nsqd)}); set "
+                    f"nsqdHttpAddresses, or topics instead of topicsPattern"
+                )
+            names.update(of_nsqd)
+        return sorted(names)
 
     def fetch_writable(self, topic: str | None) -> tuple[Nsqd, ...]:
         """Return the nsqd to write to: all of them, whether they have the topic or not, except tombstoned ones.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
 from spark_mq_source.net.queue_plan import run_tasks, share_drain, share_waiting, split_parts
 from spark_mq_source.net.write_ahead import open_folder
-from spark_mq_source.nsq.client.client import ChannelStats, NsqClient, Nsqd
+from spark_mq_source.nsq.client.client import ChannelStats, NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.reader import NsqRange
 
@@ -22,8 +22,8 @@ MAX_AT_ONCE: Final = 16
 _TLS_REQUIRED: Final = "TLS_REQUIRED"
 """Text in the body of nsqd's 403 over plain HTTP with `-tls-required` (nsqd 1.3.0)."""
 
-Waiting = Mapping[Nsqd, int | None]
-"""The number of waiting messages on each nsqd; None if it does not report it."""
+Waiting = Mapping[Source, int | None]
+"""The number of waiting messages of each source; None if its nsqd does not report it."""
 
 
 def plan_batch(options: NsqOptions) -> list[NsqRange]:
@@ -46,46 +46,95 @@ def plan_batch(options: NsqOptions) -> list[NsqRange]:
 
 def _drain(options: NsqOptions) -> list[NsqRange]:
     client = NsqClient(options)
-    nsqds = find_nsqds(client, options)
-    if not nsqds:
-        raise topic_not_found(options)
-    return _tasks(options, share_drain(fetch_waiting(client, options, nsqds), options.max_rows))
+    sources = find_sources(client, options)
+    check_all_found(options, sources)
+    return _tasks(options, share_drain(fetch_waiting(client, options, sources), options.max_rows))
 
 
-def topic_not_found(options: NsqOptions, *, is_stream: bool = False) -> TopicNotFoundError:
-    """Return the error for a topic that no nsqd has."""
-    asked = ", ".join(options.nsqlookupd_http_addresses)
+def check_all_found(options: NsqOptions, sources: Sequence[Source], *, is_stream: bool = False) -> None:
+    """Check that each topic, or one that matches the pattern, has an nsqd.
+
+    Raises:
+        TopicNotFoundError: it has none.
+    """
+    found = {source.topic for source in sources}
+    missing = [topic for topic in options.topic_names if topic not in found]
+    if missing or not sources:
+        raise topic_not_found(options, *missing[:1], is_stream=is_stream)
+
+
+def topic_not_found(options: NsqOptions, topic: str = "", *, is_stream: bool = False) -> TopicNotFoundError:
+    """Return the error for a topic that no nsqd has; without one, for a pattern that no topic matches."""
+    asked = ", ".join(options.nsqlookupd_http_addresses) or ", ".join(options.nsqd_http_addresses)
     wait = "; set waitForTopic to wait for it" if is_stream else ""
+    what = f"nsq topic {topic}" if topic else options.topics_text
     return TopicNotFoundError(
-        f"nsq topic {options.topic}: {asked}: no nsqd is registered with this topic. Check the topic's name, and that "
+        f"{what}: {asked}: no nsqd is registered with this topic. Check the topic's name, and that "
         f"its nsqd are up; the first message that is published to a topic creates it{wait}"
     )
 
 
-def find_nsqds(client: NsqClient, options: NsqOptions, *, was_found: bool = False) -> Sequence[Nsqd]:
-    """Return the nsqd that have the topic; check that the channel exists, or create it on each.
+def topics_of(client: NsqClient, options: NsqOptions, known: Collection[str] = ()) -> Sequence[str]:
+    """Return the topics of the options, or those that match the pattern now; if none can be listed, the known ones.
+
+    Raises:
+        MQSourceError: the topics cannot be listed, and none is known.
+    """
+    pattern = options.topics_pattern
+    if pattern is None:
+        return options.topic_names
+    try:
+        return [topic for topic in client.fetch_topics() if pattern.fullmatch(topic)]
+    except MQSourceError as error:
+        if not (known and error.retryable):
+            raise
+        logger.warning("%s: reading the topics that are known: %s", options.topics_text, error)
+        return sorted(known)
+
+
+def find_sources(client: NsqClient, options: NsqOptions, known: Collection[str] = ()) -> list[Source]:
+    """Return the topics and their nsqd; check that the channel exists, or create it on each.
 
     Args:
         client: sends the requests.
         options: options of the query.
-        was_found: whether the query has found the channel before: then an nsqd that cannot be checked, because it
+        known: topics whose channel the query has found before: then an nsqd that cannot be checked, because it
             restarts, is no error.
 
     Raises:
-        TopicNotFoundError: the channel does not exist or cannot be checked, and `createChannel` is false.
+        TopicNotFoundError: the channel does not exist or cannot be checked, and `createChannel` is false. With a
+            pattern: no topic that matches has the channel.
         MQSourceError: no nsqlookupd answers, or an nsqd cannot be reached to check or create the channel.
     """
-    topic, channel = options.topic or "", options.channel or ""
+    found: list[Source] = []
+    without_channel: list[TopicNotFoundError] = []
+    for topic in topics_of(client, options, known):
+        try:
+            nsqds = _find_nsqds(client, options, topic, was_found=topic in known)
+        except TopicNotFoundError as error:
+            if options.topics_pattern is None:
+                raise
+            logger.info("left out: %s", error)
+            without_channel.append(error)
+        else:
+            found += [Source(topic, nsqd) for nsqd in nsqds]
+    if without_channel and not found and not known:
+        raise without_channel[0]
+    return found
+
+
+def _find_nsqds(client: NsqClient, options: NsqOptions, topic: str, *, was_found: bool) -> Sequence[Nsqd]:
+    channel = options.channel or ""
     topology = client.fetch_topology(topic)
     if not topology.nsqds or channel in topology.channels:
         return topology.nsqds
-    stats = _ask(client, options, topology.nsqds)
+    stats = _ask(client, options, [Source(topic, nsqd) for nsqd in topology.nsqds])
     if any(found is not None and found.exists for found in stats.values()):
         return topology.nsqds
     if was_found and not all(stats.values()):
         return topology.nsqds
     if not options.create_channel:
-        raise _no_channel(client, options, stats)
+        raise _no_channel(client, options, topic, {source.nsqd: found for source, found in stats.items()})
     failures: list[MQSourceError] = []
     for nsqd in topology.nsqds:
         try:
@@ -102,14 +151,14 @@ def find_nsqds(client: NsqClient, options: NsqOptions, *, was_found: bool = Fals
 
 
 def _no_channel(
-    client: NsqClient, options: NsqOptions, stats: Mapping[Nsqd, ChannelStats | None]
+    client: NsqClient, options: NsqOptions, topic: str, stats: Mapping[Nsqd, ChannelStats | None]
 ) -> TopicNotFoundError:
     """Return the error for a channel that no nsqd is known to have.
 
     Raises:
         MQSourceError: an nsqd that could have it cannot be reached.
     """
-    where = f"nsq topic {options.topic}, channel {options.channel}"
+    where = f"nsq topic {topic}, channel {options.channel}"
     unknown = [nsqd for nsqd, found in stats.items() if found is None]
     for nsqd in unknown:
         # If its HTTP interface does not answer, its TCP port may have the same problem.
@@ -133,16 +182,16 @@ def _no_channel(
     )
 
 
-def fetch_waiting(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd]) -> dict[Nsqd, int | None]:
+def fetch_waiting(client: NsqClient, options: NsqOptions, sources: Sequence[Source]) -> dict[Source, int | None]:
     """Return how many messages each nsqd could deliver now: not those of a paused channel, deferred or in flight."""
     return {
-        nsqd: None if found is None else 0 if found.is_paused else found.depth
-        for nsqd, found in _ask(client, options, nsqds).items()
+        source: None if found is None else 0 if found.is_paused else found.depth
+        for source, found in _ask(client, options, sources).items()
     }
 
 
 def trigger_tasks(options: NsqOptions, waiting: Waiting, budget: int | None, *, turn: int) -> list[NsqRange]:
-    """Plan the tasks of a trigger: the nsqd of each, and its number of waiting messages, within the total budget.
+    """Plan the tasks of a trigger: the source of each, and its number of waiting messages, within the total budget.
 
     An nsqd that does not report its messages is read up to the budget, or completely without one (None).
     """
@@ -151,12 +200,15 @@ def trigger_tasks(options: NsqOptions, waiting: Waiting, budget: int | None, *, 
 
 def _tasks(options: NsqOptions, parts: Waiting) -> list[NsqRange]:
     split = split_parts(parts.items(), options.connections_per_nsqd, most=options.max_records_per_partition)
-    return [NsqRange(nsqd, rows) for nsqd, rows in split]
+    return [NsqRange(source, rows) for source, rows in split]
 
 
-def _ask(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd]) -> dict[Nsqd, ChannelStats | None]:
-    if not nsqds:
+def _ask(client: NsqClient, options: NsqOptions, sources: Sequence[Source]) -> dict[Source, ChannelStats | None]:
+    if not sources:
         return {}
-    topic, channel = options.topic or "", options.channel or ""
-    with ThreadPoolExecutor(min(len(nsqds), MAX_AT_ONCE), thread_name_prefix="nsqd http") as pool:
-        return dict(zip(nsqds, pool.map(lambda nsqd: client.fetch_stats(nsqd, topic, channel), nsqds), strict=True))
+
+    def ask(source: Source) -> ChannelStats | None:
+        return client.fetch_stats(source.nsqd, source.topic, options.channel or "")
+
+    with ThreadPoolExecutor(min(len(sources), MAX_AT_ONCE), thread_name_prefix="nsqd http") as pool:
+        return dict(zip(sources, pool.map(ask, sources), strict=True))

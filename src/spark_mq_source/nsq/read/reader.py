@@ -35,7 +35,7 @@ from spark_mq_source.net.queue_plan import QueueTask
 from spark_mq_source.net.queue_task import Collector, Limits, drained, only_rows
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.net.write_ahead import TaskLog, open_folder
-from spark_mq_source.nsq.client.client import NsqClient, Nsqd
+from spark_mq_source.nsq.client.client import NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import AckMode, NsqOptions, OnMaxAttempts
 from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.payload.messages import MessageDecoder, message_ids
@@ -62,18 +62,19 @@ _LOGGED: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class NsqRange(QueueTask[Nsqd]):
+class NsqRange(QueueTask[Source]):
     """The work of one task."""
 
-    source_type = Nsqd
+    source_type = Source.of_plan
 
     def __str__(self) -> str:
-        return f"nsqd {self.source.name}" + (f", task {self.task} of {self.folder}" if self.folder else "")
+        part = f", task {self.task} of {self.folder}" if self.folder else ""
+        return f"nsqd {self.nsqd.name}, topic {self.source.topic}{part}"
 
     @property
     def nsqd(self) -> Nsqd:
         """The nsqd of the task."""
-        return self.source
+        return self.source.nsqd
 
 
 def read_range(
@@ -136,7 +137,7 @@ class _Inflow:
         """The ids of messages that were taken last."""
         self._counters = counters
         self._decoder = MessageDecoder(
-            schema, topic=options.topic or "", channel=options.channel or "", nsqd=task.source.name
+            schema, topic=task.source.topic, channel=options.channel or "", nsqd=task.nsqd.name
         )
         self._ids: list[bytes] = []
         self._since = 0.0
@@ -209,15 +210,15 @@ class _Task:
         self._counters = counters
         self._options = options
         self._task = task
-        self._where = f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.source.name}"
+        self._where = f"nsq topic {task.source.topic}, channel {options.channel}, nsqd {task.nsqd.name}"
 
     @contextmanager
     def _subscribed(self) -> Iterator[Consumer]:
         with waiting(self._counters):
-            opened = NsqClient(self._options).open_session(self._task.source)
+            opened = NsqClient(self._options).open_session(self._task.nsqd)
         with opened as session:
             with waiting(self._counters):
-                consumer = session.subscribe(self._options.topic or "", self._options.channel or "")
+                consumer = session.subscribe(self._task.source.topic, self._options.channel or "")
             yield consumer
 
     def _close_consumer(self, consumer: Consumer) -> bytes:
@@ -374,8 +375,8 @@ class _Projection:
 
     def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> None:
         self._schema = schema
-        self._where = f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.source.name}"
-        constants = {"topic": options.topic or "", "channel": options.channel or "", "nsqd": task.source.name}
+        self._where = f"nsq topic {task.source.topic}, channel {options.channel}, nsqd {task.nsqd.name}"
+        constants = {"topic": task.source.topic, "channel": options.channel or "", "nsqd": task.nsqd.name}
         self._constants = {
             field.name: ConstantColumn(constants[field.name], field.type) for field in schema if field.name in constants
         }

@@ -11,11 +11,17 @@ from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.queue_stream import QueueStream
 from spark_mq_source.net.retry import until_found
 from spark_mq_source.net.write_ahead import open_folder
-from spark_mq_source.nsq.client.client import NsqClient, Nsqd
+from spark_mq_source.nsq.client.client import NsqClient, Source
 from spark_mq_source.nsq.client.session import Session
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES
-from spark_mq_source.nsq.read.planner import fetch_waiting, find_nsqds, topic_not_found, trigger_tasks
+from spark_mq_source.nsq.read.planner import (
+    check_all_found,
+    fetch_waiting,
+    find_sources,
+    topic_not_found,
+    trigger_tasks,
+)
 from spark_mq_source.nsq.read.reader import NsqRange
 from spark_mq_source.nsq.read.recent import RECENT_IDS
 
@@ -25,7 +31,7 @@ EPHEMERAL: Final = "#ephemeral"
 """The suffix of a channel that nsqd deletes with its last consumer (V2 specification, Notes)."""
 
 
-class NsqStream(QueueStream[Nsqd, NsqRange]):
+class NsqStream(QueueStream[Source, NsqRange]):
     """Plans the triggers of one query.
 
     Args:
@@ -38,16 +44,16 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
 
     def __init__(self, options: NsqOptions) -> None:
         super().__init__(
-            f"nsq topic {options.topic}",
+            options.topics_text,
             open_folder("nsq", options.wal_dir or "", probe=True),
             NsqRange,
-            topic=options.topic,
+            topic=options.topics_text.removeprefix("nsq topic "),
             max_rows=options.max_rows_per_trigger,
             pace=TriggerPace(options.min_rows_per_trigger, options.max_trigger_delay_ms),
         )
         self._options = options
         self._client = NsqClient(options)
-        self._was_found = False
+        self._known: set[str] = set()
         self._held: dict[str, Session] = {}
 
     def close(self) -> None:
@@ -55,69 +61,74 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
         while self._held:
             self._held.popitem()[1].close()
 
-    def _await_topic(self) -> Sequence[Nsqd]:
-        """Return the nsqd with the topic; with `waitForTopic` wait until there is one, and its channel.
+    def _await_topics(self) -> Sequence[Source]:
+        """Return the topics and their nsqd; with `waitForTopic` wait until all have one, and their channel.
 
         Raises:
             TopicNotFoundError: there is none after that time, or no channel, which is not to be created.
         """
 
-        def look() -> Sequence[Nsqd]:
-            nsqds = self._find_nsqds()
-            if not nsqds and self._options.wait_for_topic_ms is not None:
-                raise topic_not_found(self._options)
-            return nsqds
+        def look() -> Sequence[Source]:
+            sources = self._sources_found()
+            if self._options.wait_for_topic_ms is not None:
+                check_all_found(self._options, sources)
+            return sources
 
         return until_found(look, self._options.wait_for_topic_ms)
 
     def _begin(self) -> None:
-        if not self._await_topic() and not self._options.create_channel:
-            if not self._client.fetch_topology(self._options.topic or "").is_known:
-                raise topic_not_found(self._options, is_stream=True)
-            logger.warning("%s: none of its nsqd is registered now; the query waits", self._where)
+        found = {source.topic for source in self._await_topics()}
+        if self._options.create_channel:
+            return
+        if self._options.topics_pattern is not None and not found:
+            raise topic_not_found(self._options, is_stream=True)
+        for topic in set(self._options.topic_names) - found:
+            if not self._client.fetch_topology(topic).is_known:
+                raise topic_not_found(self._options, topic, is_stream=True)
+            logger.warning("nsq topic %s: none of its nsqd is registered now; the query waits", topic)
 
-    def _sources(self) -> Sequence[Nsqd]:
-        nsqds = self._find_nsqds()
-        self._keep_channel(nsqds)
-        return nsqds
+    def _sources(self) -> Sequence[Source]:
+        sources = self._sources_found()
+        self._keep_channel(sources)
+        return sources
 
-    def _sources_now(self) -> Sequence[Nsqd]:
-        nsqds = self._await_topic()
-        if not nsqds and not self._options.create_channel:
-            raise topic_not_found(self._options)
-        return nsqds
+    def _sources_now(self) -> Sequence[Source]:
+        sources = self._await_topics()
+        if not self._options.create_channel:
+            check_all_found(self._options, sources)
+        return sources
 
-    def _waiting(self, sources: Sequence[Nsqd]) -> dict[Nsqd, int | None]:
+    def _waiting(self, sources: Sequence[Source]) -> dict[Source, int | None]:
         return fetch_waiting(self._client, self._options, sources)
 
-    def _unknown_reason(self, source: Nsqd) -> str:
-        return self._client.missing_stats_reason(source)
+    def _unknown_reason(self, source: Source) -> str:
+        return self._client.missing_stats_reason(source.nsqd)
 
-    def _check(self, source: Nsqd) -> None:
-        self._client.open_session(source).close()
+    def _check(self, source: Source) -> None:
+        self._client.open_session(source.nsqd).close()
 
-    def _tasks(self, waiting: Mapping[Nsqd, int | None], budget: int | None, *, turn: int) -> Sequence[NsqRange]:
+    def _tasks(self, waiting: Mapping[Source, int | None], budget: int | None, *, turn: int) -> Sequence[NsqRange]:
         return trigger_tasks(self._options, waiting, budget, turn=turn)
 
     def _merged(self, recent: str, last: str) -> str:
         return (recent + last)[-RECENT_IDS * MESSAGE_ID_BYTES :]
 
-    def _keep_channel(self, nsqds: Sequence[Nsqd]) -> None:
+    def _keep_channel(self, sources: Sequence[Source]) -> None:
         """Prevent nsqd from deleting an ephemeral channel, with its waiting messages, between two triggers."""
-        topic, channel = self._options.topic or "", self._options.channel or ""
+        channel = self._options.channel or ""
         if not channel.endswith(EPHEMERAL):
             return
-        for nsqd in nsqds:
-            held = self._held.get(nsqd.name)
+        for source in sources:
+            held = self._held.get(source.name)
             if held is None or held.closed:
                 try:
-                    session = self._client.open_session(nsqd)
-                    self._held[nsqd.name] = session
-                    session.subscribe(topic, channel)
+                    session = self._client.open_session(source.nsqd)
+                    self._held[source.name] = session
+                    session.subscribe(source.topic, channel)
                 except TransportError as error:
-                    logger.warning("%s: the channel %s of %s is not kept there: %s", nsqd.name, channel, topic, error)
+                    logger.warning("%s: the channel %s is not kept there: %s", source.name, channel, error)
 
-    def _find_nsqds(self) -> Sequence[Nsqd]:
-        nsqds = find_nsqds(self._client, self._options, was_found=self._was_found)
-        self._was_found = self._was_found or bool(nsqds)
-        return nsqds
+    def _sources_found(self) -> Sequence[Source]:
+        sources = find_sources(self._client, self._options, self._known)
+        self._known.update(source.topic for source in sources)
+        return sources

@@ -10,8 +10,9 @@ import pytest
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import TooManyAttemptsError
 from spark_mq_source.core.options import READ
+from spark_mq_source.nsq.client.client import Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.read.reader import _LOGGED, _Collector, _Task
+from spark_mq_source.nsq.read.reader import _LOGGED, NsqRange, _Collector, _Task
 
 
 def batch(*attempts: int) -> pa.RecordBatch:
@@ -27,7 +28,7 @@ def kept(attempts: list[int], known: set[int], repeated: set[int] = frozenset(),
     options = {"nsqdTcpAddresses": "h", "topic": "t", "channel": "c", "idleTimeout": "1s", "maxAttempts": str(limit)}
     options |= {"onMaxAttempts": "fail"} if limit else {}
     made = NsqOptions.from_spark({name.lower(): text for name, text in options.items()}, READ)
-    task = _Task(made, SimpleNamespace(source=SimpleNamespace(name="h:4150")), Counters())
+    task = _Task(made, NsqRange(Source("t", Nsqd("h:4150", "h", 4150))), Counters())
     ids = {f"{n:016x}" for n in known}
     rows = task._without_repeats(None, batch(*attempts), lambda: ids, repeated)
     return [int(id_, 16) for id_ in rows.column("message_id").to_pylist()]
