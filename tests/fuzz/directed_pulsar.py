@@ -219,6 +219,7 @@ def random_metadata(rng: Random) -> list[tuple[str, Any]]:
         ("replicated_from", lambda: random_text(rng)),
         ("event_time", lambda: random_time(rng)),
         ("schema_version", lambda: rng.randbytes(rng.randint(0, 9))),
+        ("schema_id", lambda: rng.randbytes(rng.randint(0, 9))),
         ("ordering_key", lambda: random_text(rng)),
         ("deliver_at_time", lambda: rng.getrandbits(64)),
         ("txnid_least_bits", lambda: rng.getrandbits(64)),

@@ -28,7 +28,7 @@ METADATA_FIELDS: Final = {
     "txnid_least_bits": (22, "uint64"), "txnid_most_bits": (23, "uint64"), "highest_sequence_id": (24, "uint64"),
     "null_value": (25, "bool"), "uuid": (26, "bytes"), "num_chunks_from_msg": (27, "int32"),
     "total_chunk_msg_size": (28, "int32"), "chunk_id": (29, "int32"), "null_partition_key": (30, "bool"),
-    "compacted_batch_indexes": (31, "*int32"),
+    "compacted_batch_indexes": (31, "*int32"), "replicate_to": (7, "*bytes"), "schema_id": (32, "bytes"),
 }  # fmt: skip
 SINGLE_FIELDS: Final = {
     "properties": (1, "*bytes"), "partition_key": (2, "bytes"), "payload_size": (3, "int32"),
@@ -280,7 +280,7 @@ class Reader:
         count = entry.messages
         check(0 < count <= len(payload) // 6, "count")
         limit = 16 * max(self.max_message_bytes, len(entry.payload))
-        for name in ("producer_name", "schema_version", "replicated_from"):
+        for name in ("producer_name", "schema_version", "schema_id", "replicated_from"):
             check(name not in self.columns or len(getattr(entry.metadata, name)) * count <= limit, "explodes")
         wanted = []
         for index in range(count):
@@ -318,7 +318,7 @@ class Reader:
             "broker_publish_time": None,
             "redelivery_count": 0,
         }
-        for name in ("producer_name", "schema_version", "replicated_from"):
+        for name in ("producer_name", "schema_version", "schema_id", "replicated_from"):
             cells[name] = getattr(said, name) if said.HasField(name) else None
         cells["ordering_key"] = message.ordering_key if message.HasField("ordering_key") else None
         if "key" in columns and message.HasField("partition_key") and not own("null_partition_key"):

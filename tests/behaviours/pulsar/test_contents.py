@@ -100,6 +100,7 @@ def test_all_columns_of_a_message(pulsar_format: PulsarFormat, java: JavaClient)
             "sequence_id": 0,
             "ordering_key": b"\x00\xff",
             "schema_version": None,
+            "schema_id": None,
             "replicated_from": None,
             "broker_publish_time": None,
             "broker_index": None,

@@ -21,7 +21,10 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.protocol.metadata import LOCAL, decode_metadata
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from spark_mq_source.values.encoders import encoded_rows
 from tests.behaviours.pulsar.java_client import JavaClient
@@ -55,6 +58,28 @@ def read_official(broker: PulsarUnderTest, topic: str, count: int) -> list[Any]:
     assert not reader.has_message_available()
     reader.close()
     return messages
+
+
+def test_where_messages_are_replicated_and_what_the_broker_shows_of_producers(pulsar: PulsarUnderTest):
+    topic = pulsar.topic()
+    official_producer = pulsar.client().create_producer(topic)
+    official_producer.send(b"theirs", disable_replication=True)
+    official_producer.close()
+    given = options(pulsar, topic, replicationClusters="none", producerProperties='{"team": "delays"}')
+    with PulsarWriter(given, ATTEMPT) as writer:
+        writer.write(pa.record_batch({"value": [b"a", b"b"]}))
+        writer.flush()
+        (publisher,) = pulsar.admin.stats(topic)["publishers"]
+    assert publisher["metadata"] == {"team": "delays"}
+    at = TopicPartition.parse(topic)
+    with PulsarClient(given) as client:
+        consumer = client.open_consumer(at, EARLIEST)
+        consumer.grant(10)
+        messages: list[Any] = []
+        while len(messages) < 2:
+            messages += consumer.receive(max_bytes=1, timeout_seconds=20)
+    theirs, ours = (decode_metadata(message.body)[0]["replicate_to"] for message in messages)
+    assert list(ours) == list(theirs) == [LOCAL]
 
 
 def test_a_cluster_that_cannot_be_reached_is_replaced_by_another_one(pulsar: PulsarUnderTest):

@@ -52,6 +52,13 @@ def test_the_names_of_hashes(text: str, number: int) -> None:
     assert parse(hashingScheme=text).hashing == number
 
 
+def test_clusters_and_properties() -> None:
+    assert (parse().replication_clusters, parse().producer_properties) == ((), ())
+    assert parse(replicationClusters="us-east, us-west").replication_clusters == ("us-east", "us-west")
+    assert parse(replicationClusters="None").replication_clusters == ("__local__",)
+    assert parse(producerProperties='{"team": "delays"}').producer_properties == (("team", "delays"),)
+
+
 def test_names_of_the_java_client_are_known() -> None:
     options = parse(
         **{

@@ -175,8 +175,8 @@ class Producers(Topics):
         # A namespace may require encryption of its producers; the default is not sent.
         return bool(self._options.public_key_names) or None
 
-    @staticmethod
     def _create_producer(
+        self,
         topic_partition: TopicPartition,
         producer_id: int,
         name: str | None,
@@ -191,6 +191,7 @@ class Producers(Topics):
             producer_name=name,
             epoch=epoch,
             user_provided_producer_name=False,
+            metadata=tuple(commands.KeyValue(key=key, value=value) for key, value in self._options.producer_properties),
             **more,
         )
 

@@ -18,11 +18,14 @@ from spark_mq_source.core.options import (
     between,
     duration_option,
     option,
+    parse_list,
     parse_text,
     size_option,
 )
 from spark_mq_source.pulsar.offsets import is_persistent
+from spark_mq_source.pulsar.options.queue import parse_properties
 from spark_mq_source.pulsar.payload.schema import ValueSchema, parse_schema
+from spark_mq_source.pulsar.protocol.metadata import LOCAL
 
 
 class DeliveryGuarantee(StrEnum):
@@ -35,6 +38,10 @@ class DeliveryGuarantee(StrEnum):
 
 _ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 """The names of `commands.ProducerAccessMode`, by number."""
+
+
+def _parse_clusters(text: str) -> tuple[str, ...]:
+    return (LOCAL,) if text.lower() == "none" else tuple(parse_list(text))
 
 
 def _parse_access_mode(text: str) -> int:
@@ -176,6 +183,20 @@ class WriteOptions(Options):
         scope=WRITE,
         parse=parse_text,
         section=Section.WRITE,
+    )
+    producer_properties: tuple[tuple[str, str], ...] = option(
+        'Properties of the producers, as JSON: `{"team": "delays"}`. The broker\'s statistics show them.',
+        default=(),
+        scope=WRITE,
+        parse=parse_properties,
+    )
+    replication_clusters: tuple[str, ...] = option(
+        "Comma-separated clusters to which the messages are replicated, instead of those of the namespace; `none` for "
+        "no replication.",
+        default=(),
+        default_text="those of the namespace",
+        scope=WRITE,
+        parse=_parse_clusters,
     )
     transaction_timeout_ms: int = duration_option(
         "Time after which the broker aborts an abandoned transaction; must exceed the duration of a job or "

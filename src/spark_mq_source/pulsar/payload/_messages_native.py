@@ -86,9 +86,11 @@ _Single = cython.struct(
 _Common = cython.struct(column=cython.pointer(Column), number=cython.int, kind=cython.int)
 
 # For each field number of MessageMetadata, the tag, or 0.
-_FIELDS = cython.declare(cython.int, 32)
-_TAGS = cython.declare(cython.ulonglong[32])
+_FIELDS = cython.declare(cython.int, 48)
+_TAGS = cython.declare(cython.ulonglong[48])
 for _tag in TAGS.values():
+    if _tag >> 3 >= _FIELDS:
+        raise ImportError(f"field {_tag >> 3} of MessageMetadata is beyond the {_FIELDS} of this module")
     _TAGS[_tag >> 3] = _tag
 _PRODUCER_NAME = cython.declare(cython.int, TAGS["producer_name"] >> 3)
 _SEQUENCE_ID = cython.declare(cython.int, TAGS["sequence_id"] >> 3)
@@ -266,8 +268,8 @@ class EntryColumns(Columns):
     metadata_end: cython.Py_ssize_t
     has_compacted: cython.bint
     # Its metadata, each field at its number; a bit of `present` tells whether the field was present.
-    fields: Field[32]
-    present: cython.uint
+    fields: Field[48]
+    present: cython.ulonglong
     has_broker_time: cython.bint
     has_broker_index: cython.bint
     broker_time_ms: cython.longlong
@@ -452,7 +454,7 @@ class EntryColumns(Columns):
             number = field.tag >> 3
             if number < cython.cast(cython.ulonglong, _FIELDS) and field.tag == _TAGS[number]:
                 self.fields[number] = field
-                self.present |= cython.cast(cython.uint, 1) << number
+                self.present |= cython.cast(cython.ulonglong, 1) << number
             if number == cython.cast(cython.ulonglong, _COMPACTED_BATCH_INDEXES) and field.tag & 5 == 0:
                 self.has_compacted = True
                 if field.tag & 2:

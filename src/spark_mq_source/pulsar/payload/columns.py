@@ -36,6 +36,9 @@ COLUMNS: Final = ColumnTable(
     Column("sequence_id", ("bigint",), by_default=False),
     Column("ordering_key", ("binary",), ("binary",), by_default=False, note="NULL if the message has none"),
     Column("schema_version", ("binary",), by_default=False, note="NULL if the message has none"),
+    Column("schema_id", ("binary",), by_default=False,
+           note="the id in an external registry (PIP-420), after a byte FF; of a key and a value: FE, the size of the "
+           "key's id (4 bytes), both ids; NULL if the message has none"),
     Column("replicated_from", ("string",), by_default=False, note="the source cluster; NULL if not replicated"),
     Column("broker_publish_time", ("timestamp",), by_default=False,
            note="NULL if the broker does not expose its entry metadata"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -122,6 +122,7 @@ class EntryEncoder:
         chunking: whether a message larger than `max_message_bytes` is split into several entries, or is an error.
         schema_version: of the messages, from PRODUCER_SUCCESS; empty for none.
         txn_id: their transaction: the less and the more significant half of its id.
+        replicate_to: the clusters that get copies; empty for those of the namespace.
         numbering: returns the sequence ids of entries; None for the rows' own.
         encryptor: encrypts payloads; None for none.
         implementation: ``native`` or ``python``; None for that of the environment variable, else the best available.
@@ -159,6 +160,7 @@ class EntryEncoder:
         chunking: bool = False,
         schema_version: bytes = b"",
         txn_id: tuple[int, int] | None = None,
+        replicate_to: Sequence[str] = (),
         numbering: Numbering | None = None,
         encryptor: PayloadEncryptor | None = None,
         implementation: str | None = None,
@@ -172,6 +174,7 @@ class EntryEncoder:
         self._chunking = chunking
         self.schema_version = schema_version
         self._txn_id = txn_id
+        self._replicate_to = replicate_to
         self._numbering = numbering
         self._encryptor = encryptor
         # With `numbering`, attempts share names and ids: a message must not be assembled from chunks of several
@@ -351,6 +354,8 @@ class EntryEncoder:
             metadata["schema_version"] = self.schema_version
         if self._txn_id is not None:
             metadata["txnid_least_bits"], metadata["txnid_most_bits"] = self._txn_id
+        if self._replicate_to:
+            metadata["replicate_to"] = self._replicate_to
         return metadata
 
     def _compressed(self, payload: bytes | memoryview, metadata: MessageMetadata) -> bytes | memoryview | None:

@@ -35,6 +35,7 @@ ENTRY_COLUMNS: Final = {
     "publish_time": TIME,
     "producer_name": CELL,
     "schema_version": CELL,
+    "schema_id": CELL,
     "replicated_from": CELL,
 }
 """The columns that have the MessageMetadata field of the same name in all rows of an entry; by kind.

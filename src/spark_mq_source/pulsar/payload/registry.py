@@ -30,6 +30,11 @@ def encoding_of_schema(schema: Schema) -> Encoding | KeyValueEncoding | None:
         >>> encoding_of_schema(Schema("t", b"", SchemaType.INT32))
         Encoding(name='int32', definition='', message='')
     """
+    if schema.type == SchemaType.EXTERNAL:
+        raise ValueError(
+            "its schema is in an external registry (PIP-420), to which brokers have no access: set valueFormat and "
+            "valueSchema; the column schema_id has the ids of messages"
+        )
     try:
         kind = SchemaType(schema.type).name
     except ValueError:

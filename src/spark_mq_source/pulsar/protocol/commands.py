@@ -170,6 +170,7 @@ class SchemaType(IntEnum):
     LOCAL_TIME = 18
     LOCAL_DATE_TIME = 19
     PROTOBUF_NATIVE = 20
+    EXTERNAL = 22
 
 
 class TxnAction(IntEnum):
@@ -664,6 +665,7 @@ class Producer(Request):
 
     Attributes:
         producer_name: None to let the broker generate one, for reuse after a reconnect.
+        metadata: of the producer; shown in the broker's statistics.
         epoch: number of reconnects of a producer whose name the broker generated.
         topic_epoch: from PRODUCER_SUCCESS, if an exclusive producer reconnects.
     """
@@ -673,6 +675,7 @@ class Producer(Request):
     request_id: Annotated[Uint64, 3]
     producer_name: Annotated[str | None, 4] = None
     encrypted: Annotated[bool | None, 5] = None
+    metadata: Annotated[tuple[KeyValue, ...], 6] = ()
     schema: Annotated[Schema | None, 7] = None
     epoch: Annotated[Uint64 | None, 8] = None
     user_provided_producer_name: Annotated[bool | None, 9] = None

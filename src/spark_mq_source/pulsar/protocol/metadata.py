@@ -14,6 +14,9 @@ from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.pulsar.protocol.commands import KeyValue
 from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 
+LOCAL: Final = "__local__"
+"""The only cluster in `replicate_to` of a message that is not replicated (`PulsarApi.proto`'s users in Java)."""
+
 
 class _EncryptionKey(TypedDict):
     key: Annotated[str, 1]
@@ -38,12 +41,15 @@ class MessageMetadata(_RequiredMetadata, total=False):
     Attributes:
         publish_time: ms since 1970, like all times.
         compression: NONE=0, LZ4=1, ZLIB=2, ZSTD=3, SNAPPY=4.
+        replicate_to: clusters, instead of those of the namespace; `LOCAL` for none.
         num_messages_in_batch: absent for a single message.
+        schema_id: of an external registry (PIP-420).
     """
 
     properties: Annotated[Sequence[KeyValue], 4]
     replicated_from: Annotated[str, 5]
     partition_key: Annotated[str, 6]
+    replicate_to: Annotated[Sequence[str], 7]
     compression: Annotated[Int32, 8]
     uncompressed_size: Annotated[Uint32, 9]
     num_messages_in_batch: Annotated[Int32, 11]
@@ -66,6 +72,7 @@ class MessageMetadata(_RequiredMetadata, total=False):
     chunk_id: Annotated[Int32, 29]
     null_partition_key: Annotated[bool, 30]
     compacted_batch_indexes: Annotated[Sequence[Int32], 31]
+    schema_id: Annotated[bytes, 32]
 
 
 _PROTOBUF: Final = ProtobufCodec()

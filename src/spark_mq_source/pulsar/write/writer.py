@@ -893,6 +893,7 @@ class PulsarWriter:
             chunking=options.chunking,
             schema_version=opened.schema_version,
             txn_id=None if txn_id is None else (txn_id[1], txn_id[0]),
+            replicate_to=options.replication_clusters,
             numbering=producer.numbers,
             encryptor=self._encryptor,
         )

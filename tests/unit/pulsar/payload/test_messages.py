@@ -248,7 +248,8 @@ def test_every_column_has_what_an_entry_with_every_field_says(impl: str) -> None
         "partition_key": "k", "event_time": 3, "encryption_algo": "AES", "encryption_param": b"iv",
         "schema_version": b"s", "partition_key_b64_encoded": False, "ordering_key": b"o", "deliver_at_time": 4,
         "txnid_least_bits": 5, "txnid_most_bits": 6, "highest_sequence_id": 7, "null_value": False,
-        "null_partition_key": False, "compression": 0, "uncompressed_size": 8,
+        "null_partition_key": False, "compression": 0, "uncompressed_size": 8, "schema_id": b"\xffi",
+        "replicate_to": ["c"],
     }  # fmt: skip
     key = {"key": "k", "value": b"v", "metadata": [pair]}
     more = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 1, "chunk_id": 0,
@@ -269,8 +270,8 @@ def test_every_column_has_what_an_entry_with_every_field_says(impl: str) -> None
         "key": b"k", "value": b"v", "topic": "t", "partition": 3,
         "message_id": {"ledger_id": 7, "entry_id": 5, "batch_index": -1}, "publish_time": ms(2), "event_time": ms(3),
         "properties": {"k": "v"}, "producer_name": "p", "sequence_id": 1, "ordering_key": b"o", "schema_version": b"s",
-        "replicated_from": "r", "broker_publish_time": ms(8), "broker_index": 9, "redelivery_count": 3,
-        "_corrupt": None, "_error": None,
+        "schema_id": b"\xffi", "replicated_from": "r", "broker_publish_time": ms(8), "broker_index": 9,
+        "redelivery_count": 3, "_corrupt": None, "_error": None,
     }  # fmt: skip
 
 
@@ -782,9 +783,9 @@ def test_a_batch_made_to_explode_is_refused(impl: str) -> None:
     assert len(rows_of(impl, body, schema=schema, max_message_bytes=1_000_000)) == 1000
 
 
-@pytest.mark.parametrize("name", ["producer_name", "schema_version", "replicated_from"])
+@pytest.mark.parametrize("name", ["producer_name", "schema_version", "schema_id", "replicated_from"])
 def test_a_batch_made_to_explode_is_refused_as_a_whole_whose_parts_would_fit(impl: str, name: str) -> None:
-    long: str | bytes = b"n" * 80_000 if name == "schema_version" else "n" * 80_000
+    long: str | bytes = b"n" * 80_000 if name.startswith("schema") else "n" * 80_000
     messages = 860_000
     # 87 KB that would become 69 GB: no part of 1,000 rows has more than 80 MB of them.
     body = entry(single() * messages, num_messages_in_batch=messages, compression=2, **{name: long})

@@ -94,6 +94,11 @@ def test_a_schema_of_a_class_without_its_fields(bad):
         encoding_of_schema(bad)
 
 
+def test_a_schema_of_an_external_registry_is_unknown_to_brokers():
+    with pytest.raises(ValueError, match="external registry .*set valueFormat and valueSchema; the column schema_id"):
+        encoding_of_schema(Schema("t", b"", 22))
+
+
 def test_a_native_schema_has_descriptors_and_a_message():
     message = schema("M: at Timestamp 1")
     document = {
