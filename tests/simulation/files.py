@@ -70,9 +70,14 @@ class Store:
             raise FileNotFoundError(path)
         return self.files[path]
 
-    def read_part(self, path: str, offset: int, size: int) -> memoryview:
+    def read_part(self, path: str, offset: int, into: memoryview) -> memoryview:
         """See `net.storage.Store`."""
-        return storage._whole(memoryview(self.read(path))[offset : offset + size], size, self.where(path))
+        part = self.read(path)[offset : offset + len(into)]
+        storage._whole(into, len(part), self.where(path))[:] = part
+        return into
+
+    def close(self) -> None:
+        """See `net.storage.Store`."""
 
     def exists(self, path: str) -> bool:
         """See `net.storage.Store`."""

@@ -5,6 +5,8 @@ A view stays valid for as long as it is referenced, because viewed memory is nev
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 BLOCK_BYTES = 4 << 20
 """The size of one block: large enough that an unfinished tail is rarely copied into the next block."""
 
@@ -117,3 +119,17 @@ class ReceiveBuffer:
         taken = spare.pop() if spare else None
         self._retired = [*spare[-SPARE_BLOCKS:], *viewed]
         return taken
+
+
+def fill(into: memoryview, read: Callable[[memoryview], int | None]) -> int:
+    """Fill memory by reads, until it is full or a read returns nothing; return the number of bytes.
+
+    Example:
+        >>> import io
+        >>> fill(memoryview(bytearray(9)), io.BytesIO(b"hello").readinto)
+        5
+    """
+    filled = 0
+    while filled < len(into) and (size := read(into[filled:])):
+        filled += size
+    return filled

@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from spark_mq_source.core.buffer import fill
 from spark_mq_source.core.errors import OptionError, StorageError, UnsupportedFeatureError
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 PROBE_WRITERS: Final = 4
 PROBE_ROUNDS: Final = 5
 """The numbers of writers and of files in the race that a folder must pass."""
+
+SIGNED_FOR: Final = datetime.timedelta(hours=12)
+"""The time for which a URL of an object is signed."""
 
 RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": datetime.timedelta(seconds=60)}
 """The limits of retries for requests to an object store that does not answer or is busy."""
@@ -73,8 +77,8 @@ class Store(Protocol):
             FileNotFoundError: the file does not exist.
         """
 
-    def read_part(self, path: str, offset: int, size: int) -> memoryview:
-        """Return a part of a file that has at least so many bytes.
+    def read_part(self, path: str, offset: int, into: memoryview) -> memoryview:
+        """Fill this memory with a part of a file; return it. Safe to call from several threads.
 
         Raises:
             FileNotFoundError: the file does not exist.
@@ -89,6 +93,9 @@ class Store(Protocol):
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all its files; do nothing if it does not exist."""
+
+    def close(self) -> None:
+        """Close the connections that are kept for `read_part`."""
 
 
 class LocalStore:
@@ -148,11 +155,12 @@ class LocalStore:
         with _failing(self.where(path), "read"):
             return (self._root / path).read_bytes()
 
-    def read_part(self, path: str, offset: int, size: int) -> memoryview:
+    def read_part(self, path: str, offset: int, into: memoryview) -> memoryview:
         """See `Store`."""
-        with _failing(self.where(path), "read"), (self._root / path).open("rb") as file:
+        with _failing(self.where(path), "read"), (self._root / path).open("rb", buffering=0) as file:
             file.seek(offset)
-            return _whole(memoryview(file.read(size)), size, self.where(path))
+            filled = fill(into, file.readinto)
+        return _whole(into, filled, self.where(path))
 
     def exists(self, path: str) -> bool:
         """See `Store`."""
@@ -175,6 +183,9 @@ class LocalStore:
                 shutil.rmtree(target)
             else:
                 target.unlink()
+
+    def close(self) -> None:
+        """See `Store`."""
 
     def _folder_of(self, path: str) -> Path:
         target = self._root / path
@@ -226,6 +237,8 @@ class ObjectStore:
             import obstore  # noqa: PLC0415 - an extra, wanted for URLs only
             from obstore.exceptions import AlreadyExistsError, BaseError  # noqa: PLC0415
             from obstore.store import from_url  # noqa: PLC0415
+
+            from spark_mq_source.net.signed_reads import SignedReads  # noqa: PLC0415 - HTTP, for URLs only
         except ImportError as error:
             raise UnsupportedFeatureError(
                 f"{name}{url} needs obstore: pip install 'spark-mq-source[s3]' on the driver and every executor"
@@ -239,6 +252,7 @@ class ObjectStore:
             self._store: Any = from_url(url, retry_config=RETRIES)
         except (ValueError, BaseError) as error:
             raise OptionError(f"{name}{url} cannot be used: {_first_line(error)}") from error
+        self._direct = SignedReads(self._sign)
 
     def where(self, path: str) -> str:
         """See `Store`."""
@@ -269,11 +283,13 @@ class ObjectStore:
         with _failing(self.where(path), "read", self._errors):
             return bytes(self._obstore.get(self._store, path).bytes())
 
-    def read_part(self, path: str, offset: int, size: int) -> memoryview:
-        """See `Store`."""
-        with _failing(self.where(path), "read", self._errors):
-            part = memoryview(self._obstore.get_range(self._store, path, start=offset, length=size))
-        return _whole(part, size, self.where(path))
+    def read_part(self, path: str, offset: int, into: memoryview) -> memoryview:
+        """See `Store`. What cannot be read directly is read by obstore, which repeats requests."""
+        if not self._direct.read_part(path, offset, into):
+            with _failing(self.where(path), "read", self._errors):
+                part = memoryview(self._obstore.get_range(self._store, path, start=offset, length=len(into)))
+            _whole(into, len(part), self.where(path))[:] = part
+        return into
 
     def exists(self, path: str) -> bool:
         """See `Store`."""
@@ -299,6 +315,16 @@ class ObjectStore:
                 with contextlib.suppress(FileNotFoundError):
                     self._obstore.delete(self._store, one)
 
+    def close(self) -> None:
+        """See `Store`."""
+        self._direct.close()
+
+    def _sign(self, path: str) -> str:
+        try:
+            return str(self._obstore.sign(self._store, "GET", path, SIGNED_FOR))
+        except self._errors as error:
+            raise OSError(str(error)) from error
+
 
 @contextlib.contextmanager
 def _failing(where: str, what: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
@@ -315,8 +341,8 @@ def _failing(where: str, what: str, errors: tuple[type[Exception], ...] = (OSErr
 
 
 def _whole(part: memoryview, size: int, where: str) -> memoryview:
-    if len(part) < size:
-        raise StorageError(f"{where} is shorter than expected: {size - len(part)} bytes are missing; restore the file")
+    if size < len(part):
+        raise StorageError(f"{where} is shorter than expected: {len(part) - size} bytes are missing; restore the file")
     return part
 
 

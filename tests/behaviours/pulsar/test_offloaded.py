@@ -221,7 +221,7 @@ def test_rows_are_those_of_the_broker(
     (task,) = SPARK_MQ.plan(options, ())
     batches = SPARK_MQ.read(options, task, pa.schema([("value", pa.binary())]))
     found = next(batches)["value"].to_pylist()
-    broker.admin.request("PUT", f"/namespaces/{broker.namespace}/offloadDeletionLagMs", 0)
+    broker.admin.request("PUT", f"namespaces/{broker.namespace}/offloadDeletionLagMs", 0)
     broker.admin.offload(moved)
     broker.admin.trim(moved)
     assert found + [value for batch in batches for value in batch["value"].to_pylist()] == values

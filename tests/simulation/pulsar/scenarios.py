@@ -351,7 +351,7 @@ class BatchRead:
         cluster = _readable_cluster(world, dice)
         names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
         fill(cluster, names, dice, 6 * plan.size, chunks=self._chunks)
-        how = world.dice("store").choice(("auto", "auto", "always"))
+        how = world.dice("store").choice(("auto", "auto", "auto", "always"))
         offloader = _offloader(world, cluster, names) if self._stored else None
         for name in names:
             cluster.subscribe(name, "keeper")

@@ -118,7 +118,8 @@ def _parts_of(
     if ledger.stored_bytes <= range_bytes:
         return [_Part(end, ledger, ledger.stored_bytes)]
     try:
-        index = _StoredLedger(open_objects(options), ledger).index
+        with closing(open_objects(options)) as store:
+            index = _StoredLedger(store, ledger).index
     except StorageError as error:
         if options.read_offloaded == ALWAYS:
             raise
@@ -171,60 +172,66 @@ _BROKERS_MAY_READ: Final = (StorageError, _TransactionError)
 
 
 class _StoredLedger:
-    """The two objects of a ledger.
+    """The two objects of a ledger, and the entries of them that a task reads.
+
+    Args:
+        store: has the objects.
+        ledger: the ledger.
+        first: the first entry wanted.
+        last: the last one.
+        max_entry_bytes: the size of the largest entry accepted.
 
     Raises:
         StorageError: the index is gone, damaged or unreachable.
     """
 
-    def __init__(self, store: Store, ledger: Ledger) -> None:
+    def __init__(self, store: Store, ledger: Ledger, first: int = 0, last: int = 0, max_entry_bytes: int = 0) -> None:
         self._store = store
-        self._ledger = ledger
-        self._path = f"{ledger.uuid}-ledger-{ledger.ledger_id}"
-        self.index: LedgerIndex = self._guarded(f"{self._path}-index", self._read_index)
+        self.ledger = ledger
+        self._first = first
+        self._last = last
+        self._found = first - 1
+        self.path = f"{ledger.uuid}-ledger-{ledger.ledger_id}"
+        self.index: LedgerIndex = self._guarded(f"{self.path}-index", self._read_index)
+        block, end = self.index.extent(first, last)
+        self.extent = block.offset, end
+        """Where in the data object the entries are."""
+        self._parser = EntryParser(self.index, block, max_entry_bytes=max_entry_bytes)
 
-    def entries(
-        self, first: int, last: int, *, part_bytes: int, max_entry_bytes: int, counters: Counters
-    ) -> Iterator[list[tuple[int, memoryview]]]:
-        """Yield the entries from `first` to `last`, in lists.
+    def receive(self, part: Future[memoryview]) -> memoryview:
+        """Return a part of the data object once it is there.
 
         Raises:
-            StorageError: the data object is gone, damaged or unreachable.
+            StorageError: the data object is gone, shorter or unreachable.
         """
-        block, end = self.index.extent(first, last)
-        parser = EntryParser(self.index, block, max_entry_bytes=max_entry_bytes)
-        found = first - 1
-        with closing(self._parts(block.offset, end, part_bytes, counters)) as parts:
-            for part in parts:
-                got = self._guarded(self._path, partial(parser.feed, part))
-                if got and got[-1][0] >= first:
-                    found = got[-1][0]
-                    yield [one for one in got if first <= one[0] <= last]
-        if found < last:
-            raise self._damaged(self._path, f"it ends after entry {found}, before {last}")
+        return self._guarded(self.path, part.result)
 
-    def _parts(self, offset: int, end: int, size: int, counters: Counters) -> Generator[memoryview, None, None]:
-        """Yield an object's bytes in parts, read ahead by `PARTS_AHEAD` requests."""
-        ahead: deque[Future[memoryview]] = deque()
-        offsets = iter(range(offset, end, size))
-        with ThreadPoolExecutor(PARTS_AHEAD, thread_name_prefix="offloaded ledger") as pool:
-            try:
-                while True:
-                    for at in itertools.islice(offsets, PARTS_AHEAD - len(ahead)):
-                        ahead.append(pool.submit(self._store.read_part, self._path, at, min(size, end - at)))
-                    if not ahead:
-                        return
-                    with waiting(counters):
-                        part = self._guarded(self._path, ahead.popleft().result)
-                    yield part
-            finally:
-                for future in ahead:
-                    future.cancel()
+    def entries(self, part: memoryview) -> list[tuple[int, memoryview]]:
+        """Return the wanted entries that are whole with the next part of the data object.
+
+        Raises:
+            StorageError: the data object is damaged.
+        """
+        got = self._guarded(self.path, partial(self._parser.feed, part))
+        if got:
+            self._found = max(self._found, got[-1][0])
+            if got[0][0] < self._first or got[-1][0] > self._last:
+                got = [one for one in got if self._first <= one[0] <= self._last]
+        return got
+
+    def finish(self) -> None:
+        """Check, after the last part, that all entries were there.
+
+        Raises:
+            StorageError: they were not.
+        """
+        if self._found < self._last:
+            raise self._damaged(self.path, f"it ends after entry {self._found}, before {self._last}")
 
     def _read_index(self) -> LedgerIndex:
-        index = parse_index(self._store.read(f"{self._path}-index"))
-        if index.entries != self._ledger.entries:
-            raise CorruptMessageError(f"it has {index.entries} entries instead of {self._ledger.entries}")
+        index = parse_index(self._store.read(f"{self.path}-index"))
+        if index.entries != self.ledger.entries:
+            raise CorruptMessageError(f"it has {index.entries} entries instead of {self.ledger.entries}")
         return index
 
     def _guarded(self, path: str, take: Callable[[], _T]) -> _T:
@@ -232,7 +239,7 @@ class _StoredLedger:
             return take()
         except FileNotFoundError:
             raise StorageError(
-                f"{self._store.where(path)} does not exist, so ledger {self._ledger.ledger_id} was deleted since the "
+                f"{self._store.where(path)} does not exist, so ledger {self.ledger.ledger_id} was deleted since the "
                 "query was planned, or offloadStorage is not where the broker's offloader puts ledgers; plan again, or "
                 "set readOffloaded=auto, which then asks brokers"
             ) from None
@@ -241,7 +248,7 @@ class _StoredLedger:
 
     def _damaged(self, path: str, reason: str) -> StorageError:
         return StorageError(
-            f"{self._store.where(path)} is not ledger {self._ledger.ledger_id} as Pulsar's offloaders write it: "
+            f"{self._store.where(path)} is not ledger {self.ledger.ledger_id} as Pulsar's offloaders write it: "
             f"{reason}; restore the object, or set readOffloaded=auto, which then asks brokers"
         )
 
@@ -280,23 +287,67 @@ class _StoreReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the range."""
-        start, end, options = self._task.start, self._task.end, self._options
-        store = open_objects(options)
-        for ledger in self._task.ledgers:
-            stored = _StoredLedger(store, ledger)
+        with (
+            closing(open_objects(self._options)) as store,
+            ThreadPoolExecutor(PARTS_AHEAD + 1, thread_name_prefix="offloaded ledger") as pool,
+            closing(self._parts(store, pool)) as parts,
+        ):
+            for stored, entries in parts:
+                self._counters.entries += len(entries)
+                yield from self._decoded(stored.ledger.ledger_id, entries)
+        yield from self.rest()
+
+    def _parts(
+        self, store: Store, pool: ThreadPoolExecutor
+    ) -> Generator[tuple[_StoredLedger, Sequence[tuple[int, memoryview]]], None, None]:
+        """Yield the entries of all ledgers, part by part; `PARTS_AHEAD` requests are under way or answered.
+
+        The memory of a part is used again for a later one: new memory costs as much as the bytes that come into it.
+        """
+        size = min(PART_BYTES, self._options.receive_queue_bytes // (PARTS_AHEAD + 1))
+        ahead: deque[tuple[_StoredLedger, bool, bytearray, Future[memoryview]]] = deque()
+        free: list[bytearray] = []
+        requests = self._requests(store, pool, size)
+        try:
+            while True:
+                for stored, offset, end in itertools.islice(requests, PARTS_AHEAD - len(ahead)):
+                    buffer = free.pop() if free else bytearray(size)
+                    into = memoryview(buffer)[: min(size, end - offset)]
+                    future = pool.submit(store.read_part, stored.path, offset, into)
+                    ahead.append((stored, offset + size >= end, buffer, future))
+                if not ahead:
+                    return
+                stored, is_last, buffer, future = ahead.popleft()
+                with waiting(self._counters):
+                    part = stored.receive(future)
+                yield stored, stored.entries(part)
+                if is_last:
+                    stored.finish()
+                free.append(buffer)
+        finally:
+            for *_, future in ahead:
+                future.cancel()
+
+    def _requests(self, store: Store, pool: ThreadPoolExecutor, size: int) -> Iterator[tuple[_StoredLedger, int, int]]:
+        """Yield each ledger, the offset of each part of it, and the end; the next index is read meanwhile."""
+        start, end, ledgers = self._task.start, self._task.end, self._task.ledgers
+
+        def opened(ledger: Ledger) -> Future[_StoredLedger]:
             # A start within an entry is that entry.
             first = start.entry + (start.batch < 0) if ledger.ledger_id == start.ledger else 0
             last = end.entry if ledger.ledger_id == end.ledger else ledger.entries - 1
-            for entries in stored.entries(
-                max(first, 0),
-                min(last, ledger.entries - 1),
-                part_bytes=min(PART_BYTES, options.receive_queue_bytes // (PARTS_AHEAD + 1)),
-                max_entry_bytes=options.max_message_bytes,
-                counters=self._counters,
-            ):
-                self._counters.entries += len(entries)
-                yield from self._decoded(ledger.ledger_id, entries)
-        yield from self.rest()
+            bounds = max(first, 0), min(last, ledger.entries - 1)
+            return pool.submit(_StoredLedger, store, ledger, *bounds, self._options.max_message_bytes)
+
+        following = opened(ledgers[0])
+        for number in range(1, len(ledgers) + 1):
+            with waiting(self._counters):
+                stored = following.result()
+            if number < len(ledgers):
+                following = opened(ledgers[number])
+            begin, stop = stored.extent
+            for offset in range(begin, stop, size):
+                yield stored, offset, stop
 
     def _decoded(self, ledger: int, entries: Sequence[tuple[int, memoryview]]) -> Iterator[pa.RecordBatch]:
         decoder, options, start, end = self._decoder, self._options, self._task.start, self._task.end

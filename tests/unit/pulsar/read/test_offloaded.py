@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, StorageError, UnsupportedFeatureError
 from spark_mq_source.core.options import READ
-from spark_mq_source.net import storage
+from spark_mq_source.net import signed_reads, storage
 from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -144,16 +145,21 @@ def test_a_damaged_object_is_an_error_or_read_from_brokers(
 
 
 @contextlib.contextmanager
-def faulty_store(folder: Path, faults: list[str]) -> Iterator[str]:
+def faulty_store(folder: Path, faults: list[str], signed: list[str]) -> Iterator[str]:
     """An S3 server of a folder that answers its first requests with these faults, and the last one for ever."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            content = (folder / self.path.rpartition("/")[2]).read_bytes()
+            url = urlsplit(self.path)
+            signed.extend(name for name in ["X-Amz-Signature"] if name in url.query)
+            content = (folder / url.path.rpartition("/")[2]).read_bytes()
             _, _, part = self.headers.get("Range", "").partition("=")
             first, _, last = part.partition("-")
             content = content[int(first or 0) : int(last or len(content)) + 1]
             fault = faults.pop(0) if len(faults) > 1 else faults[0]
+            if fault == "refused" and url.query:
+                self.send_error(403)
+                return
             if fault == "busy":
                 self.send_error(503)
                 return
@@ -180,10 +186,26 @@ def faulty_store(folder: Path, faults: list[str]) -> Iterator[str]:
         server.server_close()
 
 
-@pytest.mark.parametrize("faults", [["busy", "none"], ["none", "busy", "none"], ["reset", "none", "reset", "none"]])
-def test_a_request_that_fails_is_repeated(folder: Path, faults: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = rows_of_store(folder, faults, monkeypatch)
+@pytest.mark.parametrize(
+    ("faults", "direct"),
+    [
+        (["busy", "none"], True),
+        (["none", "busy", "none"], True),
+        (["reset", "none", "reset", "none"], True),
+        (["refused"], True),
+        (["none", "busy", "none"], False),
+    ],
+)
+def test_a_request_that_fails_is_repeated(
+    folder: Path, faults: list[str], direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Small parts, so that there are many; behind a proxy none is read by a signed URL.
+    monkeypatch.setattr(offloaded, "PART_BYTES", 300)
+    monkeypatch.setattr(signed_reads, "getproxies", lambda: {} if direct else {"http": "http://x"})
+    signed: list[str] = []
+    rows = rows_of_store(folder, faults, monkeypatch, signed)
     assert rows == [b"single %d" % n for n in range(50)]
+    assert bool(signed) is direct
 
 
 @pytest.mark.parametrize("faults", [["none", "busy"], ["none", "reset"]])
@@ -195,10 +217,13 @@ def test_a_store_that_keeps_failing_is_an_error_with_the_ledger(
         rows_of_store(folder, faults, monkeypatch)
 
 
-def rows_of_store(folder: Path, faults: list[str], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def rows_of_store(
+    folder: Path, faults: list[str], monkeypatch: pytest.MonkeyPatch, signed: list[str] | None = None
+) -> list[Any]:
     pytest.importorskip("obstore")
-    with faulty_store(folder, faults) as url:
-        for name, value in {"ENDPOINT_URL": url, "REGION": "x", "ALLOW_HTTP": "true", "SKIP_SIGNATURE": "true"}.items():
+    given = {"REGION": "x", "ALLOW_HTTP": "true", "ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret"}
+    with faulty_store(folder, faults, [] if signed is None else signed) as url:
+        for name, value in {**given, "ENDPOINT_URL": url}.items():
             monkeypatch.setenv(f"AWS_{name}", value)
         options = options_of(folder, offloadstorage="s3://bucket")
         batches = read_offloaded(options, range_of((3, -1), (3, 49), RECORDED), VALUES)
