@@ -94,7 +94,7 @@ def running(setup: Setup) -> Iterator[Iterator[Case]]:
         use_namespace(standalone.admin_url)
         with contextlib.closing(PulsarSpark(standalone.service_url, standalone.admin_url)) as spark:
             broker = Broker(standalone, setup)
-            yield itertools.chain(cases(broker, spark), history(broker) if history_settings else ())
+            yield itertools.chain(cases(broker, spark), history(broker, _perf_reads) if history_settings else ())
 
 
 def cases(broker: Broker, spark: PulsarSpark) -> Iterator[Case]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,13 +55,13 @@ def offloading(folder: Path) -> Iterator[dict[str, str]]:
         }
 
 
-def history(broker: Broker) -> Iterator[Case]:
-    """Reading 100 B and 1 KiB, from the store and from the broker."""
+def history(broker: Broker, perf_reads: Callable[[Broker, Workload], Sample]) -> Iterator[Case]:
+    """Reading 100 B and 1 KiB, from the store, from the broker, and by the Java client, which reads from the broker."""
     for size, messages in MESSAGES.items():
-        yield _reads(broker, _History(size, "none", 1, broker.setup.scaled(messages)))
+        yield _reads(broker, _History(size, "none", 1, broker.setup.scaled(messages)), perf_reads)
 
 
-def _reads(broker: Broker, workload: Workload) -> Case:
+def _reads(broker: Broker, workload: Workload, perf_reads: Callable[[Broker, Workload], Sample]) -> Case:
     topic, rows, admin = workload.topic, workload.messages, broker.standalone.admin
     partition = f"{topic}-partition-0"
     job = Job("read", "pulsar-native", broker.options(topic), rows, None)
@@ -99,6 +99,7 @@ def _reads(broker: Broker, workload: Workload) -> Case:
         ours("ours_value", "value only, from the store", job, lambda: around(VALUE_ONLY, stored)),
         Contender("null_value", "null source, value only", "limit", here(null, VALUE_ONLY), "ours_value"),
         ours("broker_value", "value only, from the broker", job, lambda: around(VALUE_ONLY, {})),
+        Contender("pulsar_perf", "pulsar-perf (Java)", "peer", here(perf_reads, broker, workload), warm=0),
     )
     size = f"{workload.value_bytes} B" if workload.value_bytes % 1024 else f"{workload.value_bytes // 1024} KiB"
     return Case("history", size, contenders, prepare=prepare)

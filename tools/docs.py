@@ -256,7 +256,7 @@ PARTS: Final[Mapping[str, Callable[[str], str]]] = {
     "option-index": option_index,
     "command-line": command_line,
     "bars": bars,
-    **{f"bench-{part}": partial(_measured, part) for part in ("read", "write", "stream", "queue")},
+    **{f"bench-{part}": partial(_measured, part) for part in ("read", "write", "stream", "queue", "history")},
 }
 
 _FILE: Final = re.compile(r"!\[[^\]]*\]\(([^)]+)\)|\[[^\]]*\]\((?!\w+:)([^)]+\.json)\)")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Final
 
@@ -28,8 +29,10 @@ from spark_mq_source.pulsar.offsets import (
     split_partition,
 )
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.options.reading import NEVER
 from spark_mq_source.pulsar.read.letters import retry_topic_of
-from spark_mq_source.pulsar.read.planner import topics_of
+from spark_mq_source.pulsar.read.limits import Limiter
+from spark_mq_source.pulsar.read.planner import TaskSplitter, count_entries, topics_of
 from spark_mq_source.pulsar.read.reader import PulsarRange
 
 _WAIT_SECONDS: Final = 3600.0
@@ -147,12 +150,16 @@ class PulsarInspector:
         """Yield the first and last position of each topic-partition, and the number of entries (messages or batches).
 
         Positions have the form of `startingOffsets`; `earliest` is before the first message, `latest` is the last one.
+        With `readOffloaded`, there is a row for each part of a topic-partition that is read from the same `source`.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
         found = self._client.fetch_bounds(self._topic_partitions())
         filled = {tp: bounds for tp, bounds in found.items() if bounds.first < bounds.last}
+        if self._options.read_offloaded != NEVER:
+            yield from self._sources([PulsarRange(tp, bounds.first, bounds.last) for tp, bounds in filled.items()])
+            return
         entries = self._client.fetch_backlogs(
             {tp: bounds.first for tp, bounds in filled.items()}, {tp: bounds.last for tp, bounds in filled.items()}
         )
@@ -163,6 +170,19 @@ class PulsarInspector:
                 "earliest": bounds.first.to_json(),
                 "latest": bounds.last.to_json(),
                 "entries": entries.get(tp, 0),
+            }
+
+    def _sources(self, ranges: Sequence[PulsarRange]) -> Iterator[Mapping[str, object]]:
+        with closing(Limiter(self._client, self._options)) as limiter:
+            parts = TaskSplitter(self._client, self._options, limiter).by_source(ranges, sys.maxsize)
+        for part in parts:
+            yield {
+                "topic": part.topic_partition.topic,
+                "partition": part.topic_partition.partition,
+                "earliest": part.start.to_json(),
+                "latest": part.end.to_json(),
+                "entries": count_entries(self._client, self._options, part),
+                "source": "offloadStorage" if part.ledgers else "brokers",
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:

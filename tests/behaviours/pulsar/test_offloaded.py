@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +172,11 @@ def test_rows_are_those_of_the_broker(
     assert rows == plain
     assert len(plan) > 2
     assert plan[0].ledgers
+    given = access(broker, topic) | {name.lower(): text for name, text in stored.items()}
+    with closing(SPARK_MQ.open_inspector(SPARK_MQ.parse_list_options(given))) as inspector:
+        parts = list(inspector.offsets())
+    assert [part["source"] for part in parts] == ["offloadStorage", "brokers"]
+    assert sum(part["entries"] for part in parts) == sum(n for _, n in broker.admin.ledgers(topic))
     with pytest.raises(UnsupportedFeatureError, match="is not in offloadStorage: end the range before it"):
         rows_of(broker, topic, **stored | {"readOffloaded": "always"})
 

@@ -6,6 +6,7 @@ import datetime
 import itertools
 import logging
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -187,26 +188,24 @@ class TaskSplitter:
         options = self._options
         if options.read_offloaded == NEVER:
             return numbered(split_ranges(self._client, options, self._limiter.split(list(ranges))))
-        open_objects(options)  # whose options are wrong for all tasks
-        ledgers = [self._ledgers_of(r) for r in ranges]
+        open_objects(options).close()  # whose options are wrong for all tasks
         wanted = options.min_partitions or 1
-        stored = sum(
-            x.stored_bytes
-            for r, those in zip(ranges, ledgers, strict=True)
-            for x in those
-            if x.uuid and r.start.ledger <= x.ledger_id <= r.end.ledger
-        )
-        size = min(RANGE_BYTES, max(1, stored // wanted))
-        pieces = [
-            piece
-            for r, those in zip(ranges, ledgers, strict=True)
-            for piece in split_by_storage(options, r, those, size)
-        ]
+        whole = self.by_source(ranges, sys.maxsize)
+        stored = sum(x.stored_bytes for piece in whole for x in piece.ledgers)
+        pieces = self.by_source(ranges, min(RANGE_BYTES, max(1, stored // wanted)))
         of_store = [piece for piece in pieces if piece.ledgers]
         rest = [piece for piece in pieces if not piece.ledgers]
         split = split_ranges(self._client, replace(options, min_partitions=max(1, wanted - len(of_store))), rest)
         logger.info("%d ranges of offloadStorage and %d of brokers", len(of_store), len(split))
         return numbered(sorted([*of_store, *split], key=lambda r: (r.topic_partition, r.start)))
+
+    def by_source(self, ranges: Sequence[PulsarRange], range_bytes: int) -> list[PulsarRange]:
+        """Return the parts of ranges that the object store has, each of about so many bytes, and those of brokers.
+
+        Raises:
+            MQSourceError: as for `split`.
+        """
+        return [part for r in ranges for part in split_by_storage(self._options, r, self._ledgers_of(r), range_bytes)]
 
     def _ledgers_of(self, r: PulsarRange) -> Sequence[Ledger]:
         """Return the ledgers of a range's topic-partition; asked again if one of the range may be offloaded since."""
@@ -358,6 +357,15 @@ def count_pieces(sizes: Sequence[int], wanted: int) -> list[int]:
 def numbered(ranges: Sequence[PulsarRange]) -> list[PulsarRange]:
     """Return the ranges with their numbers, which are in the names of their consumers."""
     return [replace(r, number=number) for number, r in enumerate(ranges)]
+
+
+def count_entries(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> int:
+    """Return the number of entries of a range; exact with `adminUrl`, or within a ledger.
+
+    Raises:
+        MQSourceError: the admin API cannot be reached in time, or refuses.
+    """
+    return sum(entries for _, _, entries in _stretches(client, options, r))
 
 
 def _stretches(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> list[tuple[int, int, int]]:

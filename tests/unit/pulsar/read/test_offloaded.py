@@ -30,6 +30,7 @@ from tests.vectors import OFFLOADED_LEDGER
 TP = TopicPartition("persistent://public/default/t", -1)
 UUID, _, _ID = OFFLOADED_LEDGER.name.rpartition("-ledger-")
 RECORDED = Ledger(int(_ID), 50, 2190, UUID)
+PAGE = Path(__file__).parents[4] / "docs" / "pulsar" / "history.md"
 VALUES = pa.schema([("value", pa.binary())])
 
 
@@ -120,16 +121,17 @@ def damage(data: Path, index: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("gone", "does not exist, so ledger 3 was deleted"),
-        ("cut", "shorter than expected"),
-        ("other version", "is not ledger 3 as Pulsar's offloaders write it: the index begins with"),
-        ("other ledger", "1 entries instead of 50"),
+        ("gone", "does not exist, so ledger 3 was deleted since the query was planned"),
+        ("cut", "is shorter than expected: 1918 bytes are missing"),
+        ("other version", "is not ledger 3 as Pulsar's offloaders write it: the index begins with 0x26a66d32"),
+        ("other ledger", "it has 1 entries instead of 50"),
         ("flipped", "ledger 3 in offloadStorage: message 3:7: the checksum does not match"),
     ],
 )
 def test_a_damaged_object_is_an_error_or_read_from_brokers(
     folder: Path, how: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert f"| `{words}` |" in PAGE.read_text()
     damage(folder / OFFLOADED_LEDGER.name, folder / f"{OFFLOADED_LEDGER.name}-index", how)
     task = range_of((3, -1), (3, 49), RECORDED)
     with pytest.raises(StorageError, match=words):

@@ -270,6 +270,21 @@ def test_a_start_past_everything_that_is_stored_is_refused(start, is_there):
     assert planner(cluster, startingOffsets=named, failOnDataLoss="false").ranges() == []
 
 
+def test_a_time_range_leaves_ledgers_of_the_store_out():
+    tp = TopicPartition(TOPIC, 0)
+    ledgers = [Ledger(number, 10, 99, uuid="u") for number in (3, 4, 5)]
+    cluster = Cluster(
+        bounds={tp: Bounds(Position(3, -1), Position(5, 9))},
+        ledgers=ledgers,
+        times={7: Position(3, 9), 8: Position(4, 9)},
+    )
+    stored = {"adminUrl": "http://x:8080", "offloadStorage": "/x", "readOffloaded": "auto"}
+    (found,) = planner(
+        cluster, [Predicate("publish_time", ">=", at(7)), Predicate("publish_time", "<", at(8))], **stored
+    ).ranges()
+    assert found.ledgers == (ledgers[1],)
+
+
 @pytest.mark.parametrize("driver", ["", "S3", "aws-s3", "filesystem"])
 def test_brokers_read_what_only_they_can_read(driver):
     tp = TopicPartition(TOPIC, 0)
