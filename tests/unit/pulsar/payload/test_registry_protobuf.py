@@ -95,7 +95,7 @@ def test_a_schema_of_a_class_without_its_fields(bad):
 
 
 def test_a_schema_of_an_external_registry_is_unknown_to_brokers():
-    with pytest.raises(ValueError, match="external registry .*set valueFormat and valueSchema; the column schema_id"):
+    with pytest.raises(ValueError, match=r"external registry .*set valueFormat and valueSchema; the column schema_id"):
         encoding_of_schema(Schema("t", b"", 22))
 
 
