@@ -257,6 +257,9 @@ def test_a_member_that_chooses_for_itself_is_remembered_and_registers_again(
         client.masters.ask(c.CloseConsumer(chooser.client_id, group))
         chooser.send_heartbeat()
         assert len(chooser.fetch_topics().partitions()) == 3
+        chooser.send_heartbeat()
+        (shown,) = tubemq.admin.group_members(group)
+        assert [sorted(one["partId"] for one in shown["parInfo"]), shown["parCount"]] == [[0, 1, 2], 3]
 
 
 # -- secure clusters

@@ -83,6 +83,7 @@ class Master:
         self.producers: dict[str, float] = {}
         self.links: list[Link] = []
         self._last_rebalance = 0
+        self._informed_at = 0.0
         self._lives = 0
         self._dice = self.world.dice(f"master {number}")
         self.start()
@@ -112,6 +113,8 @@ class Master:
         """Serve from now on."""
         self.world.note(f"master {self.address} leads")
         self.leads = True
+        # It knows what brokers have as soon as they have reported that.
+        self._informed_at = self.world.now + self._dice.choice((0.0, 0.5, 3.0))
         self._lives += 1
         life = self._lives
 
@@ -176,7 +179,7 @@ class Master:
         infos = tuple(
             f"{topic}#" + ",".join(f"{n}:{known.partitions}:{known.stores}" for n in known.brokers) + "#"
             for topic in request.topic_list
-            if (known := self.cluster.topics.get(topic)) is not None
+            if self.world.now >= self._informed_at and (known := self.cluster.topics.get(topic)) is not None
         )
         return c.ProducerHeartbeatResponse(True, 200, OK, 1, infos, self.cluster.broker_infos, authorized_info=NOBODY)
 

@@ -6,18 +6,18 @@ import itertools
 import logging
 import os
 import random
-import re
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from spark_mq_source.core.connection import client_version, expect
 from spark_mq_source.core.errors import BrokerError, MQSourceError, RemoteProtocolError, TopicNotFoundError
 from spark_mq_source.tubemq.client.masters import Masters
+from spark_mq_source.tubemq.client.session import local_address
 from spark_mq_source.tubemq.protocol import commands
 from spark_mq_source.tubemq.protocol.addresses import (
     Broker,
@@ -27,7 +27,7 @@ from spark_mq_source.tubemq.protocol.addresses import (
     parse_topic_metas,
 )
 from spark_mq_source.tubemq.protocol.commands import SUCCESS, EventStatus, EventType, MasterRequest
-from spark_mq_source.tubemq.protocol.error_codes import HB_NO_NODE, NOT_READY, error_for_code
+from spark_mq_source.tubemq.protocol.error_codes import HB_NO_NODE, NOT_READY, TOPIC_NOT_DEPLOYED, error_for_code
 
 AnswerT = TypeVar("AnswerT", bound=commands.Answer | commands.AnswerV2)
 
@@ -43,15 +43,22 @@ _counter = itertools.count(1)
 
 
 def unique_client_id(name: str) -> str:
-    """Return an id that is unique across processes; like the Java client's, it begins with the group's name.
+    """Return an id that is unique across processes, in the form of the Java client's.
+
+    It is ``GROUP_ADDRESS-PID-TIME-RANDOM-Pull-VERSION``: brokers show address and process id from it (2.4.0).
 
     Example:
         >>> unique_client_id("group") == unique_client_id("group"), unique_client_id("group").startswith("group_")
         (False, True)
     """
-    host = re.sub(r"[^A-Za-z0-9.]", "-", socket.gethostname())
-    unique = f"{os.getpid()}-{time.time_ns() // 1_000_000}-{next(_counter)}-{random.randrange(1 << 32):08x}"  # noqa: S311
-    return f"{name}_{host}-{unique}-{client_version()}"
+    unique = f"{os.getpid()}-{time.time_ns()}-{next(_counter)}{random.randrange(1 << 32):010d}"  # noqa: S311
+    return f"{name}_{_own_address()}-{unique}-Pull-{client_version()}"
+
+
+@lru_cache(maxsize=1)
+def _own_address() -> str:
+    """Return this machine's IPv4 address for outside connections; nothing is sent to that address of documentation."""
+    return local_address("192.0.2.1", 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +407,8 @@ class ClientBalancedMember(_Member):
         self._group = group
         self.topics = tuple(topics)
         self._conditions = _conditions(topics, filters)
+        self._read: commands.ClientSubRepInfo | None = None
+        """The partitions, all of which this member reads, for the master's statistics."""
 
     def __enter__(self) -> ClientBalancedMember:
         return self
@@ -424,7 +433,7 @@ class ClientBalancedMember(_Member):
     def send_heartbeat(self) -> None:
         """See `_Member`."""
         ops = commands.OpsTaskInfo(**self._masters.rules.ids)
-        request = commands.ConsumerHeartbeatV2(self.client_id, self._group, ops_task_info=ops)
+        request = commands.ConsumerHeartbeatV2(self.client_id, self._group, self._read, ops)
         self._ask(request, commands.ConsumerHeartbeatV2Response, f"heartbeat of group {self._group}")
 
     def fetch_topics(self) -> ClusterMeta:
@@ -442,6 +451,14 @@ class ClientBalancedMember(_Member):
             raise TopicNotFoundError(
                 f"topic {', '.join(missing)} is on no broker; an administrator adds topics to brokers"
             )
+        parts = tuple(
+            f"{topic}#{','.join(f'{one.broker.broker_id}:{one.partition_id}' for one in meta.partitions(topic))}"
+            for topic in self.topics
+        )
+        brokers_id, topics_id = (one or -2 for one in (response.broker_config_id, response.topic_meta_info_id))
+        self._read = commands.ClientSubRepInfo(
+            brokers_id, topics_id, time.time_ns() // 1_000_000, report_sub_info=True, part_sub_info=parts
+        )
         return meta
 
     def _close_request(self) -> MasterRequest:
@@ -460,7 +477,8 @@ class ProducerMember(_Member):
     """
 
     def __init__(self, masters: Masters, topics: Sequence[str]) -> None:
-        super().__init__(masters, "spark-mq-source-producer", HEARTBEAT_SECONDS)
+        self._name = "spark-mq-source-producer"
+        super().__init__(masters, self._name, HEARTBEAT_SECONDS)
         self._topics = tuple(topics)
         self.meta = ClusterMeta({}, ())
         self._max_bytes: int | None = None
@@ -489,9 +507,22 @@ class ProducerMember(_Member):
         self.send_heartbeat()
         missing = [topic for topic in self._topics if not self.meta.partitions(topic)]
         if missing:
-            raise TopicNotFoundError(
+            error = TopicNotFoundError(
                 f"topic {', '.join(missing)} is on no broker that takes messages for it (acceptPublish)"
             )
+            # A master that has just become active learns from the brokers which topics they have (2.4.0).
+            error.retryable = self._are_deployed(missing)
+            raise error
+
+    def _are_deployed(self, topics: Sequence[str]) -> bool:
+        """Return whether the master's configuration has these topics: only a consumer's registration tells."""
+        reader = ClientBalancedMember(self._masters, self._name, topics, ())
+        try:
+            reader.register()
+        except BrokerError as error:
+            return error.code != TOPIC_NOT_DEPLOYED
+        reader.leave()
+        return True
 
     def register(self) -> None:
         """See `_Member`."""

@@ -108,13 +108,16 @@ class Authorization:
                 self._renew()
 
     def for_master(self) -> MasterCertificateInfo | None:
-        """Return the credentials for a request to a master: a new or recent signature."""
+        """Return the credentials for a request to a master: a new or recent signature, and the master's token.
+
+        The Java client sends one of both, a signature if the last answer required it (`require_auth`).
+        """
         signature = self._signature()
         if signature is None:
             return None
-        return MasterCertificateInfo(
-            AuthenticateInfo(signature.user, signature.timestamp_ms, signature.nonce, "", signature.signature)
-        )
+        signed = AuthenticateInfo(signature.user, signature.timestamp_ms, signature.nonce, "", signature.signature)
+        given = self.given
+        return MasterCertificateInfo(signed, None if given is None else given.auth_authorized_token)
 
     def for_broker(self) -> AuthorizedInfo:
         """Return the credentials for a request to a broker: the visit token, and the master's token or our signature.

@@ -91,7 +91,7 @@ class PartitionLost(NamedTuple):
 
 
 class NotAuthorized(NamedTuple):
-    """A heartbeat was refused because of its credentials, which are probably too old."""
+    """A heartbeat was refused, or its answer requires others, because its credentials are probably too old."""
 
     shown: AuthorizedInfo | None
 
@@ -316,6 +316,8 @@ class TubeMQConnection(SansIOConnection[Call | SendBatch, Event]):
             if getattr(response, "err_code", None) == CERTIFICATE_FAILURE:
                 self._events.append(NotAuthorized(request.auth_info))
             return
+        if response.require_auth:
+            self._events.append(NotAuthorized(request.auth_info))
         for text in response.failure_info:
             code, partition = parse_failure(text)
             self._forget(request.client_id, request.group_name, partition.topic, partition.partition_id)

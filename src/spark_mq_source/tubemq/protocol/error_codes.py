@@ -27,6 +27,7 @@ HB_NO_NODE: Final = 411
 DUPLICATE_PARTITION: Final = 412
 CERTIFICATE_FAILURE: Final = 415
 SERVER_RECEIVE_OVERFLOW: Final = 419
+TOPIC_NOT_DEPLOYED: Final = 431
 CONSUME_GROUP_FORBIDDEN: Final = 450
 SERVER_CONSUME_SPEED_LIMIT: Final = 452
 
@@ -95,7 +96,9 @@ _CODES: Final = {
     428: _Code("CLIENT_INCONSISTENT_SELECTBIG", BrokerError, f"the group has members with another selection; {_GROUP}"),
     429: _Code("CLIENT_INCONSISTENT_SOURCECOUNT", BrokerError, f"the group has another number of members; {_GROUP}"),
     430: _Code("CLIENT_DUPLICATE_INDEXID", BrokerError, f"the group has a member with this number; {_GROUP}"),
-    431: _Code("TOPIC_NOT_DEPLOYED", TopicNotFoundError, "check the names; an administrator adds topics to brokers"),
+    TOPIC_NOT_DEPLOYED: _Code(
+        "TOPIC_NOT_DEPLOYED", TopicNotFoundError, "check the names; an administrator adds topics to brokers"
+    ),
     CONSUME_GROUP_FORBIDDEN: _Code(
         "CONSUME_GROUP_FORBIDDEN",
         AuthorizationError,

@@ -8,6 +8,8 @@ import pytest
 
 from spark_mq_source.core.errors import AuthenticationError
 from spark_mq_source.tubemq.client.authentication import PluginAuthentication, UserAuthentication
+from spark_mq_source.tubemq.client.session import Authorization
+from spark_mq_source.tubemq.protocol.commands import AuthorizedInfo
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,19 @@ def test_a_signature_is_what_the_java_client_2_4_0_makes(
     signed = UserAuthentication(user, password).sign(timestamp_ms=timestamp_ms, nonce=nonce)
     assert signed.signature == signature
     assert signed.token == f"{user} {timestamp_ms} {nonce} {signature}"
+
+
+def test_the_token_of_a_master_accompanies_signatures() -> None:
+    authorization = Authorization(UserAuthentication("alice", "secret"), None, lambda: None)
+    for token in (None, "one", "two"):
+        authorization.take(AuthorizedInfo(7, token))
+        shown = authorization.for_master()
+        assert shown is not None
+        assert shown.auth_info is not None
+        assert (shown.auth_info.user_name, shown.authorized_token) == ("alice", token)
+        own = f"alice {shown.auth_info.timestamp} {shown.auth_info.nonce} {shown.auth_info.signature}"
+        assert authorization.for_broker() == AuthorizedInfo(7, token or own)
+    assert Authorization(None, AuthorizedInfo(7, "token"), lambda: None).for_master() is None
 
 
 def test_a_plugin_signs_the_time_and_the_nonce(monkeypatch: pytest.MonkeyPatch) -> None:

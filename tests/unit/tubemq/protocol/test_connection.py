@@ -319,11 +319,18 @@ def test_a_heartbeat_that_finds_a_partition_lost_says_so_once() -> None:
     assert sent(connection) == []
 
 
-def test_a_heartbeat_that_is_refused_for_its_token_says_which() -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        c.BrokerHeartbeatResponse(False, 415, "too old"),
+        c.BrokerHeartbeatResponse(True, 200, "OK!", require_auth=True),
+    ],
+)
+def test_a_heartbeat_that_is_refused_for_its_token_says_which(answer: c.BrokerHeartbeatResponse) -> None:
     connection = registered(lambda: c.AuthorizedInfo(7))
     tick(connection, 10.0)
     ((serial_no, _),) = sent(connection)
-    connection.receive_data(encode_response(serial_no, c.BrokerHeartbeatResponse(False, 415, "too old")))
+    connection.receive_data(encode_response(serial_no, answer))
     assert connection.events_received() == [NotAuthorized(c.AuthorizedInfo(7))]
 
 

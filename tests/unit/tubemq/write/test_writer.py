@@ -271,7 +271,15 @@ def test_a_row_that_is_too_large_is_not_sent(server: Servers, writer: Any) -> No
 
 
 def test_a_topic_that_nobody_takes_messages_for(server: Servers, writer: Any) -> None:
-    one = server({c.ProducerHeartbeat: lambda _, __: c.ProducerHeartbeatResponse(True, 200, "OK!", 1)})
+    """A master that has just become active lacks it for a while, so it is looked for again if it is deployed."""
+    nowhere = c.ProducerHeartbeatResponse(True, 200, "OK!", 1)
+    unknown = c.RegisterConsumerV2Response(431, "not deployed")
+    one = server({c.ProducerHeartbeat: lambda _, __: nowhere, c.RegisterConsumerV2: lambda _, __: unknown})
+    found = server({c.ProducerHeartbeat: in_turn(nowhere, nowhere, lambda _, request: found.usual(request))})
+    task = writer(found)
+    task.write(rows(b"x"))
+    task.flush()
+    assert len(found.of(c.SendMessage)) == 1
     with pytest.raises(TopicNotFoundError, match="tubemq: writing to t: topic t is on no broker that takes messages"):
         writer(one).write(rows(b"x"))
 
