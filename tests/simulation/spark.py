@@ -175,11 +175,13 @@ def read_task(
 ) -> Callable[[TaskAttempt], list[dict[str, Any]]]:
     """Return the work of a task that reads a range: its rows, when all of them have come."""
 
-    def work(_: TaskAttempt) -> list[dict[str, Any]]:
+    def work(attempt: TaskAttempt) -> list[dict[str, Any]]:
         world = here()
+        # Without a log, a second attempt would be refused.
+        tries = attempt.attempt if getattr(task, "folder", "") else 0
         rows: list[dict[str, Any]] = []
         copy = pickle.loads(pickle.dumps((options, task)))  # noqa: S301 - our own
-        for batch in format_.read(*copy, schema):
+        for batch in format_.read(*copy, schema, tries=tries):
             assert batch.schema == schema, f"{batch.schema} is not {schema}"
             rows += batch.to_pylist()
             if executors.slow:

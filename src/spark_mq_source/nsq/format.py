@@ -81,7 +81,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
             DataLossError: an earlier attempt may have finished messages whose rows are lost.
         """
         _check_attempt(options, task, tries)
-        return read_range(options, task, schema, counters)
+        return read_range(options, task, schema, counters, tries=tries)
 
     def write_raw(
         self,

@@ -289,6 +289,24 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "`deadLetterTopic` and continues.",
         default=OnMaxAttempts.FAIL,
     )
+    requeue_delay_ms: int = duration_option(
+        "Delay of a message that a failed task puts back, times its attempts, up to `maxRequeueDelay`; `0` for none. "
+        "Meanwhile nsqd delivers other messages.",
+        "0",
+        least="0",
+        section=Section.FAIL,
+    )
+    max_requeue_delay_ms: int = duration_option(
+        "Longest delay of a message that is put back; nsqd limits it to its `-max-req-timeout`.", "15m", least="0"
+    )
+    max_backoff_ms: int = duration_option(
+        "Longest pause of a task with `walDir` that runs again after a failure: it waits 2 s, 4 s, 8 s with each "
+        "failure, takes one message at a time, and all after as many successes, as go-nsq's consumers do. `0` for no "
+        "pause.",
+        "2m",
+        least="0",
+        name="maxBackoffDuration",
+    )
     # -- reading
     connections_per_nsqd: int = option(
         "Number of tasks per nsqd and topic, with one connection each. **Above 1, a redelivered message may be in two "

@@ -132,6 +132,16 @@ def test_who_stops_reading_leaves_the_rest_for_others(nsq: NsqUnderTest):
     wait_until(lambda: waiting(nsq, topic) == (5000, 0), "everything is back")
 
 
+def test_what_a_failed_read_leaves_is_put_off(nsq: NsqUnderTest):
+    topic = filled(nsq, 10)
+    options = read_options(nsq, topic, requeueDelay="1h")
+    (task,) = plan_batch(options)
+    batches = read_range(options, task, schema_of("value binary"))
+    assert next(batches).num_rows > 0
+    batches.close()
+    wait_until(lambda: nsq.channel_stats(topic, "c")["deferred_count"] == 10, "all wait for their time")
+
+
 def test_a_channel_is_created_only_where_that_was_asked_for(nsq: NsqUnderTest):
     topic = nsq.topic()
     nsq.publish(topic, *numbered(3))

@@ -248,6 +248,8 @@ def read_options(cluster: Cluster, dice: Random, plan: Plan) -> dict[str, str]:
     given |= dice.choice(({"topic": TOPIC}, {"topic": TOPIC}, {"topics": ",".join(TOPICS)}, {"topicspattern": "[tu]"}))
     given["connectionspernsqd"] = "1" if plan.faults else dice.choice(("1", "2"))
     given["maxbatchrows"] = dice.choice(("1", "3", "100"))
+    given["requeuedelay"] = dice.choice(("0", "0", "500ms", "5s"))
+    given["maxbackoffduration"] = dice.choice(("0", "5s", "2m"))
     return given
 
 

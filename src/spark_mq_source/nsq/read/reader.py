@@ -10,10 +10,11 @@ import logging
 import threading
 import time
 from array import array
-from collections.abc import Callable, Generator, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -39,8 +40,9 @@ from spark_mq_source.nsq.client.client import NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import AckMode, NsqOptions, OnMaxAttempts
 from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.payload.messages import MessageDecoder, message_ids
-from spark_mq_source.nsq.protocol.commands import Pub
+from spark_mq_source.nsq.protocol.commands import ByteString, Pub
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES
+from spark_mq_source.nsq.read.backoff import Backoff
 from spark_mq_source.nsq.read.recent import RecentIds, split_ids
 
 if TYPE_CHECKING:
@@ -78,9 +80,11 @@ class NsqRange(QueueTask[Source]):
 
 
 def read_range(
-    options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters | None = None
+    options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task, in batches of `schema`; update `counters` with received messages.
+
+    `tries` is the number of earlier attempts at this task.
 
     Raises:
         OptionError: columns or types that cannot be built.
@@ -90,7 +94,7 @@ def read_range(
         MQSourceError: nsqd refuses, or (except in a stream) cannot be reached or disconnects.
     """
     COLUMNS.check_read(schema)
-    with closing(_read_range(options, task, schema, counters or Counters())) as batches:
+    with closing(_read_range(options, task, schema, counters or Counters(), tries)) as batches:
         for batch in batches:
             # Messages of one log batch are decoded in pieces of the maximum size.
             for at in range(0, batch.num_rows, options.max_batch_rows):
@@ -98,7 +102,7 @@ def read_range(
 
 
 def _read_range(
-    options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters
+    options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters, tries: int
 ) -> Generator[pa.RecordBatch, None, None]:
     if not task.folder:
         yield from _Drain(options, task, schema, counters).rows()
@@ -106,7 +110,7 @@ def _read_range(
     log = TaskLog(open_folder("nsq", options.wal_dir or ""), task.folder, task.task)
     log.catch_up()
     if not log.is_ended:
-        _Collector(options, task, log, counters).collect()
+        _Collector(options, task, log, counters, Backoff(tries, options.max_backoff_ms)).collect()
     project = _Projection(options, task, schema)
     for slot in log.slots:
         if not slot.is_end:
@@ -124,8 +128,16 @@ class _Inflow:
         schema: pa.Schema,
         counters: Counters,
         on_finished: Callable[[bytes], None] = lambda _: None,
+        backoff: Backoff | None = None,
     ) -> None:
         self.consumer = consumer
+        self._backoff = backoff or Backoff()
+        self._wanted = 0
+        self._delay_ms, self._most_delay_ms = options.requeue_delay_ms, options.max_requeue_delay_ms
+        self._attempts: list[int] = []
+        """With `requeueDelay`: the attempts of the messages in `held`."""
+        self.has_failed = False
+        """Whether the task fails, so that its messages are put back with a delay."""
         identified = consumer.session.identified
         most = identified.max_rdy_count
         self.most = most if options.max_in_flight is None else min(most, options.max_in_flight)
@@ -146,7 +158,14 @@ class _Inflow:
         self._on_finished = on_finished
 
     def want(self, messages: int) -> None:
-        self.consumer.ready(messages)
+        self._wanted = messages
+        self.consumer.ready(self._backoff.limit(messages))
+
+    def pause(self) -> None:
+        """Wait as long as earlier failures demand."""
+        if seconds := self._backoff.pause_seconds:
+            logger.warning("%s: paused for %d s after failed attempts", self.consumer.session.address, seconds)
+            time.sleep(seconds)
 
     def receive(self, timeout_seconds: float) -> bool:
         if not self.rows:
@@ -177,7 +196,7 @@ class _Inflow:
     def is_due(self, wanted: int) -> bool:
         # At half of the messages in flight: nsqd sends the other half meanwhile. And well before their timeout.
         return self.rows > 0 and (
-            self.rows >= wanted
+            self.rows >= self._backoff.limit(wanted)
             or self.rows * 2 >= self.most
             or self.rows >= self._most_rows
             or self._decoder.nbytes >= self._most_bytes
@@ -187,20 +206,44 @@ class _Inflow:
     def take(self) -> pa.RecordBatch:
         self.taken, self._ids = self.ids, []
         self.held += self.taken
-        return self._decoder.take_batch()
+        batch = self._decoder.take_batch()
+        if self._delay_ms:
+            self._attempts += batch.column("attempts").to_pylist()
+        return batch
 
     def acknowledge(self) -> None:
+        is_backing_off = self._backoff.pause_seconds > 0
+        if is_backing_off:
+            self.consumer.ready(0)
         ids, self.held = self.held, b""
+        self._attempts = []
         self.consumer.fin(ids)
         self._on_finished(ids)
+        if is_backing_off:
+            self._backoff.succeeded()
+            self.pause()
+            self.want(self._wanted)
 
     def put_back(self) -> None:
+        if self.has_failed and self._delay_ms and self.rows:
+            self.take()
         ids = self.held + self.ids
         self.held, self._ids = b"", []
         if ids and not self.consumer.session.closed:
             # Otherwise they would be delivered here again.
             self.consumer.ready(0)
-            self.consumer.requeue(ids)
+            for delay_ms, delayed in self._by_delay(ids).items():
+                self.consumer.requeue(delayed, delay_ms=delay_ms)
+
+    def _by_delay(self, ids: bytes) -> Mapping[int, ByteString]:
+        """Return the ids by the delay of their messages, which grows with the attempts, as in go-nsq."""
+        if not (self.has_failed and self._delay_ms):
+            return {0: ids}
+        found: dict[int, bytearray] = {}
+        # A message that could not be decoded has unknown attempts.
+        for id_, attempts in zip(split_ids(ids), chain(self._attempts, repeat(1)), strict=False):
+            found.setdefault(min(attempts * self._delay_ms, self._most_delay_ms), bytearray()).extend(id_)
+        return found
 
 
 class _Task:
@@ -290,8 +333,9 @@ class _Drain(_Task):
     def rows(self) -> Iterator[pa.RecordBatch]:
         """See `read_range`."""
         options = self._options
-        # The check of attempts needs the columns of the log, whatever columns are requested.
-        project = _Projection(options, self._task, self._schema) if options.max_attempts else None
+        # The check of attempts, and delays by them, need the columns of the log, whatever columns are requested.
+        is_logged = options.max_attempts or options.requeue_delay_ms
+        project = _Projection(options, self._task, self._schema) if is_logged else None
         schema = self._schema if project is None else _LOGGED
         is_peek = options.ack_mode is AckMode.REQUEUE
         seen = RecentIds(b"", ())
@@ -329,9 +373,10 @@ class _Drain(_Task):
 class _Collector(_Task, Collector[_Inflow]):
     """Fills the log of a task, see `net.queue_task.Collector`."""
 
-    def __init__(self, options: NsqOptions, task: NsqRange, log: TaskLog, counters: Counters) -> None:
+    def __init__(self, options: NsqOptions, task: NsqRange, log: TaskLog, counters: Counters, backoff: Backoff) -> None:
         _Task.__init__(self, options, task, counters)
         Collector.__init__(self, self._where, log)
+        self._backoff = backoff
         self._known = set(task.duplicates)
         self._slots_known = 0
         # With the messages logged by other attempts at this task.
@@ -340,7 +385,11 @@ class _Collector(_Task, Collector[_Inflow]):
     @contextmanager
     def _open(self) -> Iterator[_Inflow]:
         with self._subscribed() as consumer:
-            yield _Inflow(consumer, self._options, self._task, _LOGGED, self._counters, self._recent.remember)
+            inflow = _Inflow(
+                consumer, self._options, self._task, _LOGGED, self._counters, self._recent.remember, self._backoff
+            )
+            inflow.pause()
+            yield inflow
 
     def _limits(self, inflow: _Inflow) -> Limits:
         options, max_rows = self._options, self._task.max_rows
@@ -440,7 +489,8 @@ class _TimeoutExtender:
         self._thread.start()
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *exc: object) -> None:
+        self._inflow.has_failed = failure is not None
         self._done.set()
         self._thread.join()
 

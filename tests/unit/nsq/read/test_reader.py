@@ -12,7 +12,80 @@ from spark_mq_source.core.errors import TooManyAttemptsError
 from spark_mq_source.core.options import READ
 from spark_mq_source.nsq.client.client import Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.read.reader import _LOGGED, NsqRange, _Collector, _Task
+from spark_mq_source.nsq.protocol.commands import Identified, Messages
+from spark_mq_source.nsq.protocol.wire import MESSAGE, encode_frame
+from spark_mq_source.nsq.read.backoff import Backoff
+from spark_mq_source.nsq.read.reader import _LOGGED, NsqRange, _Collector, _Inflow, _Task
+
+TASK = NsqRange(Source("t", Nsqd("h:4150", "h", 4150)))
+
+
+class FakeConsumer:
+    """A consumer that notes its commands, with frames of messages to deliver."""
+
+    def __init__(self) -> None:
+        self.session = SimpleNamespace(identified=Identified(), closed=False, address="h:4150")
+        self.commands: list[tuple[object, ...]] = []
+
+    def ready(self, count: int) -> None:
+        self.commands.append(("RDY", count))
+
+    def fin(self, ids: bytes) -> None:
+        self.commands.append(("FIN", len(ids) // 16))
+
+    def requeue(self, ids: bytes, *, delay_ms: int = 0) -> None:
+        self.commands.append(("REQ", bytes(ids), delay_ms))
+
+    def receive(self, **_: object) -> list[Messages]:
+        return [Messages(memoryview(self.frames), 1)]
+
+    def deliver(self, inflow: _Inflow, *messages: tuple[bytes, int]) -> None:
+        self.frames = b"".join(
+            encode_frame(MESSAGE, bytes(8) + attempts.to_bytes(2, "big") + id_ + b"v") for id_, attempts in messages
+        )
+        inflow.receive(0.0)
+
+
+def inflow_of(consumer: FakeConsumer, backoff: Backoff | None = None, **options: str) -> _Inflow:
+    given = {"nsqdtcpaddresses": "h", "topic": "t", "channel": "c", "idletimeout": "1s"} | options
+    return _Inflow(consumer, NsqOptions.from_spark(given, READ), TASK, _LOGGED, Counters(), backoff=backoff)
+
+
+def test_an_attempt_after_failures_pauses_and_takes_one_message_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = FakeConsumer()
+    monkeypatch.setattr("time.sleep", lambda seconds: consumer.commands.append(("pause", seconds)))
+    inflow = inflow_of(consumer, Backoff(2, 120_000))
+    inflow.pause()
+    inflow.want(500)
+    for _ in range(3):
+        consumer.deliver(inflow, (b"a" * 16, 1))
+        assert inflow.is_due(500) is (len(consumer.commands) < 9)
+        inflow.take()
+        inflow.want(500)
+        inflow.acknowledge()
+    assert consumer.commands == [
+        *[("pause", 4), ("RDY", 1)],
+        *[("RDY", 1), ("RDY", 0), ("FIN", 1), ("pause", 2), ("RDY", 1)],
+        *[("RDY", 1), ("RDY", 0), ("FIN", 1), ("RDY", 500)],
+        *[("RDY", 500), ("FIN", 1)],
+    ]
+
+
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_what_a_failed_task_puts_back_comes_later_the_more_often_it_came(has_failed: bool) -> None:
+    consumer = FakeConsumer()
+    inflow = inflow_of(consumer, requeuedelay="1m", maxrequeuedelay="4m")
+    consumer.deliver(inflow, (b"a" * 16, 1), (b"b" * 16, 3))
+    inflow.take()
+    consumer.deliver(inflow, (b"c" * 16, 9), (b"d" * 16, 1))
+    inflow.has_failed = has_failed
+    inflow.put_back()
+    requeued = {command[1]: command[2] for command in consumer.commands if command[0] == "REQ"}
+    assert consumer.commands[0] == ("RDY", 0)
+    if has_failed:
+        assert requeued == {b"a" * 16 + b"d" * 16: 60_000, b"b" * 16: 180_000, b"c" * 16: 240_000}
+    else:
+        assert requeued == {b"a" * 16 + b"b" * 16 + b"c" * 16 + b"d" * 16: 0}
 
 
 def batch(*attempts: int) -> pa.RecordBatch:
@@ -28,7 +101,7 @@ def kept(attempts: list[int], known: set[int], repeated: set[int] = frozenset(),
     options = {"nsqdTcpAddresses": "h", "topic": "t", "channel": "c", "idleTimeout": "1s", "maxAttempts": str(limit)}
     options |= {"onMaxAttempts": "fail"} if limit else {}
     made = NsqOptions.from_spark({name.lower(): text for name, text in options.items()}, READ)
-    task = _Task(made, NsqRange(Source("t", Nsqd("h:4150", "h", 4150))), Counters())
+    task = _Task(made, TASK, Counters())
     ids = {f"{n:016x}" for n in known}
     rows = task._without_repeats(None, batch(*attempts), lambda: ids, repeated)
     return [int(id_, 16) for id_ in rows.column("message_id").to_pylist()]
