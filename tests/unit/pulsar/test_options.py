@@ -360,6 +360,9 @@ def test_topics_refused(text, reason):
             ["persistent://a/b.c/x"],
             ["persistent://a/bxc/x", "non-persistent://a/b.c/x"],
         ),
+        ("a/(b|c-d)/t|u", "a/b a/c-d", ["persistent://a/b/t", "persistent://a/c-d/u"], ["persistent://a/c/t"]),
+        ("persistent://(a|b)/c/(t|u)", "a/c b/c", ["persistent://b/c/u"], ["persistent://b/a/u"]),
+        ("(a/b|c/d)/.*", "a/b c/d", ["persistent://c/d/t-partition-1"], ["persistent://a/d/t"]),
         ("persistent://a/b/(?i)T", "a/b", ["persistent://a/b/t"], ["persistent://a/b/tt"]),
         ("(a|b)*", "public/default", ["persistent://public/default/abba"], [T]),
         (r"([a-z]{3}-)+x", "public/default", ["persistent://public/default/abc-abc-x"], [T]),
@@ -374,7 +377,7 @@ def test_topics_refused(text, reason):
 )
 def test_topics_patterns(text, namespace, matching, others):
     pattern = parse_topics_pattern(text)
-    assert pattern.namespace == namespace
+    assert " ".join(pattern.namespaces) == namespace
     assert all(pattern.matches(name) for name in matching)
     assert not any(pattern.matches(name) for name in others)
 
@@ -394,6 +397,8 @@ def test_topics_patterns(text, namespace, matching, others):
         ("public/.*/t", "a topic's name has no /"),
         ("persistent://public/.*/t", "plain names"),
         ("persistent://t.*", "plain names"),
+        ("persistent://a/(b.*|c)/t", "lists of them"),
+        ("persistent://(a/b|c)/t", "lists of them"),
         ("persistent://a/b/", "plain names"),
         ("a/b/c/d", "a topic's name has no /"),
         ("non-persistent://a/b/.*", "nothing can be read back"),

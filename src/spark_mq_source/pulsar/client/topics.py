@@ -69,7 +69,7 @@ class Topics(Admin):
         """
 
         def ask() -> Sequence[str]:
-            return self._fetch_names(self._service(), [pattern.namespace])
+            return self._fetch_names(self._service(), pattern.namespaces)
 
         names = {TopicPartition.parse(name).topic for name in retrying(ask, deadline=self._deadline())}
         return sorted(n for n in names if not n.rpartition("/")[2].startswith("__") and pattern.matches(n))

@@ -38,6 +38,13 @@ from spark_mq_source.pulsar.offsets import (
     split_partition,
 )
 
+_NAME: Final = r"[-=:.\w]+"
+_NAMES: Final = rf"{_NAME}|\({_NAME}(?:\|{_NAME})*\)"
+_PAIR: Final = f"{_NAME}/{_NAME}"
+_NAMESPACES: Final = re.compile(
+    rf"(?:(?P<both>\({_PAIR}(?:\|{_PAIR})*\))|(?P<tenant>{_NAMES})/(?P<name>{_NAMES}))/(?=.)", re.ASCII | re.DOTALL
+)
+
 NEVER: Final = "never"
 AUTO: Final = "auto"
 ALWAYS: Final = "always"
@@ -45,33 +52,33 @@ ALWAYS: Final = "always"
 
 @dataclass(frozen=True, slots=True)
 class TopicsPattern:
-    """All topics of one namespace with matching names.
+    """All topics of some namespaces with matching names.
 
     Attributes:
-        namespace: ``tenant/namespace``.
+        namespaces: ``tenant/namespace`` of each.
         regex: must match the topic's whole local name (the part after the namespace).
 
     Example:
-        >>> pattern = parse_topics_pattern("persistent://acme/prod/flights-.*")
-        >>> pattern.namespace, pattern.matches("persistent://acme/prod/flights-2013-partition-0")
-        ('acme/prod', True)
+        >>> pattern = parse_topics_pattern("persistent://acme/(prod|test)/flights-.*")
+        >>> pattern.namespaces, pattern.matches("persistent://acme/prod/flights-2013-partition-0")
+        (('acme/prod', 'acme/test'), True)
     """
 
-    namespace: str
+    namespaces: tuple[str, ...]
     regex: re.Pattern[str]
 
     def matches(self, topic: str) -> bool:
         """Return whether the full name of a topic, or of one of its partitions, matches."""
-        prefix = f"persistent://{self.namespace}/"
-        name = split_partition(topic)[0]
-        return name.startswith(prefix) and self.regex.fullmatch(name[len(prefix) :]) is not None
+        namespace, _, name = split_partition(topic)[0].removeprefix("persistent://").rpartition("/")
+        return is_persistent(topic) and namespace in self.namespaces and self.regex.fullmatch(name) is not None
 
 
 def parse_topics_pattern(text: str) -> TopicsPattern:
     """Parse ``persistent://tenant/namespace/regex``, ``tenant/namespace/regex`` or ``regex``.
 
-    Tenant and namespace are literal, as in pulsar-spark, because a broker lists topics by namespace. The regular
-    expression is Python's: the forms that Java reads differently are errors.
+    Tenant and namespace are names, because a broker lists topics by namespace, but no namespaces; or lists of names, as
+    ``tenant/(one|other)/regex`` or ``(tenant/one|other/two)/regex``. The regular expression is Python's: the forms that
+    Java reads differently are errors.
 
     Raises:
         ValueError: not a pattern; the message gives the reason.
@@ -80,16 +87,22 @@ def parse_topics_pattern(text: str) -> TopicsPattern:
     if found and scheme != "persistent":
         parse_topic(f"{scheme}://t/n/t")  # raises the sentence for this scheme
     rest = rest if found else text
-    if found or re.match(r"[-=:.\w]+/[-=:.\w]+/", rest, re.ASCII):
-        match = re.fullmatch(r"([-=:.\w]+/[-=:.\w]+)/(.+)", rest, re.ASCII | re.DOTALL)
-        if not match:
-            raise ValueError("tenant and namespace must be plain names: persistent://tenant/namespace/regex")
-        namespace, expression = match[1], match[2]
-    else:
-        namespace, expression = "public/default", rest
+    match = _NAMESPACES.match(rest)
+    if found and not match:
+        raise ValueError(
+            "tenant and namespace must be plain names, or lists of them: persistent://tenant/namespace/regex, "
+            "persistent://tenant/(one|other)/regex"
+        )
+    namespaces, expression = ("public/default",), rest
+    if match:
+        parts = [
+            one.strip("()").split("|") for one in (match["both"] or "", match["tenant"] or "", match["name"] or "")
+        ]
+        pairs = parts[0] if match["both"] else [f"{tenant}/{name}" for tenant in parts[1] for name in parts[2]]
+        namespaces, expression = tuple(dict.fromkeys(pairs)), rest[match.end() :]
     if "/" in expression:
         raise ValueError("a topic's name has no /; write tenant/namespace/regex with plain names before the regex")
-    return TopicsPattern(namespace, parse_regex(expression))
+    return TopicsPattern(namespaces, parse_regex(expression))
 
 
 def _parse_topics(text: str) -> tuple[str, ...]:
@@ -119,7 +132,8 @@ class TopicOptions(Options):
     )
     topics: tuple[str, ...] = option("Comma-separated list of topics.", default=(), parse=_parse_topics)
     topics_pattern: TopicsPattern | None = option(
-        "All matching topics of one namespace: `tenant/namespace/regex`, or `regex` for `public/default`.",
+        "All matching topics of one namespace: `tenant/namespace/regex`, or `regex` for `public/default`; or of "
+        "several: `tenant/(one|other)/regex`, `(tenant/one|other/two)/regex`.",
         default=None,
         parse=lambda text: parse_topics_pattern(parse_text(text)),
     )

@@ -289,7 +289,7 @@ def topics_of(client: PulsarClient, options: PulsarOptions) -> Sequence[str]:
 def no_topic_matches(options: PulsarOptions) -> TopicNotFoundError:
     """Return the error for a pattern that matches no topic yet."""
     pattern = options.topics_pattern
-    where, name = ("", "") if pattern is None else (pattern.namespace, pattern.regex.pattern)
+    where, name = ("", "") if pattern is None else (" or ".join(pattern.namespaces), pattern.regex.pattern)
     return TopicNotFoundError(f"no topic of {where} matches topicsPattern {name}: check the pattern")
 
 

@@ -459,13 +459,18 @@ def test_a_namespace_that_does_not_exist_is_not_waited_for(broker, client):
     assert len(one.of(c.PartitionedMetadata)) == 1
 
 
-def test_topics_of_a_namespace(broker, client):
-    names = [
-        f"persistent://public/default/{x}" for x in ("b-partition-1", "b-partition-0", "a", "__change_events", "z")
-    ]
-    one = broker({c.GetTopicsOfNamespace: lambda _, x: c.GetTopicsOfNamespaceResponse(x.request_id, tuple(names))})
-    found = client(one.url).fetch_topics(parse_topics_pattern("public/default/[ab_].*"))
-    assert found == ["persistent://public/default/a", "persistent://public/default/b"]
+def test_topics_of_namespaces(broker, client):
+    names = {"public/default": ("b-partition-1", "b-partition-0", "a", "__change_events", "z"), "public/other": ("a",)}
+
+    def listed(_, x):
+        return c.GetTopicsOfNamespaceResponse(
+            x.request_id, tuple(f"persistent://{x.namespace}/{name}" for name in names[x.namespace])
+        )
+
+    found = client(broker({c.GetTopicsOfNamespace: listed}).url).fetch_topics(
+        parse_topics_pattern("public/(default|other)/[ab_].*")
+    )
+    assert found == ["persistent://public/default/a", "persistent://public/default/b", "persistent://public/other/a"]
 
 
 # -- requests
