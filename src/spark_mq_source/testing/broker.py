@@ -381,8 +381,6 @@ class NsqBroker:
             self.settings.broadcast_address,
             self.tcp_port,
             self.http_port,
-            self.settings.topology_zone,
-            self.settings.topology_region,
         )
         for lookupd in self.lookupds:
             lookupd.registry.add_node(self._node)

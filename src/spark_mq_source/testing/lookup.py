@@ -13,10 +13,7 @@ from spark_mq_source.testing.queues import is_valid_name
 from spark_mq_source.testing.settings import VERSION
 
 _TOMBSTONE_LIFETIME_S: Final = 45.0
-_DOCUMENTED: Final = (
-    "remote_address", "hostname", "broadcast_address", "tcp_port", "http_port", "version", "topology_zone",
-    "topology_region",
-)  # fmt: skip
+_DOCUMENTED: Final = ("remote_address", "hostname", "broadcast_address", "tcp_port", "http_port", "version")
 
 
 @dataclass(eq=False, slots=True)
@@ -28,8 +25,6 @@ class Node:
     broadcast_address: str
     tcp_port: int
     http_port: int
-    topology_zone: str
-    topology_region: str
     version: str = VERSION
     topics: dict[str, set[str]] = field(default_factory=dict)
     tombstones: dict[str, float] = field(default_factory=dict)

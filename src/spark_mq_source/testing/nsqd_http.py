@@ -202,8 +202,6 @@ class NsqdHttp:
             "max_output_buffer_size": settings.max_output_buffer_size,
             "max_output_buffer_timeout": settings.max_output_buffer_timeout_ms * 1_000_000,
             "max_deflate_level": settings.max_deflate_level,
-            "topology_zone": settings.topology_zone,
-            "topology_region": settings.topology_region,
         }
 
     def _stats(self, request: Request) -> object:
@@ -261,7 +259,6 @@ def _channel_stats(channel: Channel, with_clients: str | None) -> dict[str, Any]
         "in_flight_count": channel.in_flight_count,
         "deferred_count": channel.deferred_count,
         "message_count": channel.message_count,
-        **({"global_msg_count": channel.sent_count} if channel.sent_count else {}),
         "requeue_count": channel.requeue_count,
         "timeout_count": channel.timeout_count,
         "client_count": len(channel.consumers),

@@ -44,8 +44,6 @@ _IDENTIFY_FIELDS: Final[Mapping[str, type]] = {
     "sample_rate": int,
     "user_agent": str,
     "msg_timeout": int,
-    "topology_region": str,
-    "topology_zone": str,
 }
 
 
@@ -85,7 +83,6 @@ class Connection(asyncio.Protocol):
         self.in_flight = InFlight()
         self.sample_rate = 0
         self.client_id = self.hostname = self.user_agent = ""
-        self.topology_region = self.topology_zone = ""
         self.state = _INIT
         self.ready_count = 0
         self.message_count = self.finish_count = self.requeue_count = 0
@@ -251,8 +248,6 @@ class Connection(asyncio.Protocol):
                 if self.authorized is not None
                 else {}
             ),
-            "topology_zone": self.topology_zone,
-            "topology_region": self.topology_region,
             **({"pub_counts": counts} if counts else {}),
             "tls": self.tls,
             "tls_cipher_suite": cipher[0] if cipher else "",
@@ -397,8 +392,6 @@ class Connection(asyncio.Protocol):
                     "auth_required": settings.authorize is not None,
                     "output_buffer_size": self._output_buffer_size,
                     "output_buffer_timeout": self._output_buffer_timeout_ms,
-                    "topology_region": settings.topology_region,
-                    "topology_zone": settings.topology_zone,
                 }
             )
         )
@@ -415,7 +408,6 @@ class Connection(asyncio.Protocol):
         settings = self.server.settings
         self.client_id, self.hostname = given["client_id"], given["hostname"]
         self.user_agent = given["user_agent"]
-        self.topology_region, self.topology_zone = given["topology_region"], given["topology_zone"]
         self._heartbeat_interval_ms = _setting(
             "heartbeat interval", given, 1000, settings.max_heartbeat_interval_ms, self._heartbeat_interval_ms, off=0
         )

@@ -346,7 +346,7 @@ class Channel:
         self.paused = False
         self.consumers: list[Consumer] = []
         self.queue = Queue(topic.broker.settings, ephemeral=self.ephemeral)
-        self.message_count = self.requeue_count = self.timeout_count = self.sent_count = 0
+        self.message_count = self.requeue_count = self.timeout_count = 0
         # All connections with messages in flight, including closed ones, whose messages wait for their timeout.
         self._holders: list[InFlight] = []
         self._deferred: list[tuple[float, int, bytes]] = []
@@ -417,7 +417,6 @@ class Channel:
                     # As in nsqd: draws 0 to 99, and drops messages with a higher draw.
                     frames = [frame for frame in frames if random.randrange(100) <= consumer.sample_rate]  # noqa: S311 - not for security
                 if frames:
-                    self.sent_count += len(frames)
                     consumer.in_flight.add(frames, now_s, consumer.msg_timeout_s)
                     consumer.deliver(frames)
             # Rotate, so that single messages go to the consumers in turn.
@@ -456,7 +455,7 @@ class Channel:
         self._forget()
 
     def _forget(self) -> None:
-        self.message_count = self.requeue_count = self.timeout_count = self.sent_count = 0
+        self.message_count = self.requeue_count = self.timeout_count = 0
         self._deferred.clear()
         self._holders.clear()
         self.consumers.clear()

@@ -100,8 +100,6 @@ class NsqSettings:
         deflate: whether clients may use deflate.
         max_deflate_level: the highest level for clients, 1 to 9.
         snappy: whether clients may use snappy.
-        topology_region: the broker's region, sent to clients.
-        topology_zone: the broker's zone, sent to clients.
         authorize: authorizes clients; None disables AUTH.
     """
 
@@ -131,8 +129,6 @@ class NsqSettings:
     deflate: bool = True
     max_deflate_level: int = 6
     snappy: bool = True
-    topology_region: str = ""
-    topology_zone: str = ""
     authorize: Authorize | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -171,7 +167,7 @@ class NsqSettings:
         names = [
             "broadcast_address", "max_msg_size", "max_body_size", "max_rdy_count", "max_output_buffer_size",
             "max_channel_consumers", "mem_queue_size", "sync_every", "tls_client_auth_policy", "deflate",
-            "max_deflate_level", "snappy", "topology_region", "topology_zone",
+            "max_deflate_level", "snappy",
         ]  # fmt: skip
         durations = [
             "msg_timeout", "max_msg_timeout", "max_req_timeout", "max_heartbeat_interval", "max_output_buffer_timeout",

@@ -1,6 +1,6 @@
 """The embedded broker (and nsqd, where it is on PATH) answers what nsqd 1.3.0 answered when it was recorded.
 
-The recorded one was built after the release: it knows topologies, and the released 1.3.0 does not.
+The recorded one was built after the release: it knows topologies, which the released 1.3.0 and the embedded one do not.
 """
 
 from __future__ import annotations

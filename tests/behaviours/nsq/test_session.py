@@ -57,7 +57,7 @@ def test_the_broker_shows_who_we_are(nsq: NsqUnderTest):
         (client,) = nsq.channel_stats(topic, "c")["clients"]
     assert client["client_id"] == "me"
     assert client["user_agent"].startswith("spark-mq-source")
-    # Those after 1.3.0 show it.
+    # Only nsqd after 1.3.0 shows them.
     assert (client.get("topology_zone", "z1"), client.get("topology_region", "r1")) == ("z1", "r1")
 
 

@@ -221,7 +221,7 @@ class Nsqd:
         self.started_s = int(self.cluster.world.wall)
         network().listen(self.address, lambda stream: _Peer(stream, self))
         http.serve(self.http_address, _handler(NsqdHttp(self, encrypted=False)))
-        self._node = Node(self.address, self.name, self.name, self.tcp_port, self.http_port, "", "")
+        self._node = Node(self.address, self.name, self.name, self.tcp_port, self.http_port)
         self.cluster.registry.add_node(self._node)
         for topic in self.broker.topics.values():
             for channel in [None, *topic.channels]:

@@ -252,15 +252,15 @@ def test_identify_gives_what_was_asked_for(nsq: NsqUnderTest, connect: Connect):
     client = connect()
     given = client.identify(
         client_id="me", Hostname="here", user_agent="test/1", output_buffer_size=-1, output_buffer_timeout=500,
-        msg_timeout=900_000, heartbeat_interval=60_000, topology_zone="z", topology_region="r", unknown=[1],
+        msg_timeout=900_000, heartbeat_interval=60_000, unknown=[1],
     )  # fmt: skip
     assert (given["output_buffer_size"], given["output_buffer_timeout"]) == (1, 0)
-    assert (given["msg_timeout"], given["topology_zone"]) == (900_000, "")
+    assert given["msg_timeout"] == 900_000
     topic = nsq.topic("c")
     client.subscribe(topic, ready=7)
     until(nsq, topic, client_count=1)
     (listed,) = nsq.channel_stats(topic, "c")["clients"]
-    wanted = {"client_id": "me", "hostname": "here", "user_agent": "test/1", "state": 3, "topology_zone": "z"}
+    wanted = {"client_id": "me", "hostname": "here", "user_agent": "test/1", "state": 3}
     assert {name: listed[name] for name in wanted} == wanted
 
 
