@@ -24,6 +24,7 @@ from spark_mq_source.core.errors import (
     UnwritableRowError,
 )
 from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.tubemq.client import client
 from spark_mq_source.tubemq.format import TubeMQFormat
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
 from spark_mq_source.tubemq.protocol import commands as c
@@ -309,7 +310,11 @@ def test_what_was_not_acknowledged_is_sent_again(server: Servers, writer: Any, f
     assert all(target.pending_rows == target.pending_bytes == 0 for target in task._targets.values())
 
 
-def test_a_broker_that_fails_is_set_aside_and_the_others_go_on(server: Servers, writer: Any) -> None:
+def test_a_broker_that_fails_is_set_aside_and_the_others_go_on(
+    server: Servers, writer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MIN_PAUSE_SECONDS", 1000.0)
+    monkeypatch.setattr(client, "MAX_PAUSE_SECONDS", 1000.0)
     dead = Broker(2, "127.0.0.1", free_port())
     one = server(brokers=(dead,))
     task = writer(one)
