@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -161,12 +162,13 @@ def spark_connect(spark_connect_url: str, tmp_path: Path) -> Callable[..., Scrip
 
 @dataclass
 class SparkCluster:
-    """A standalone master with two workers of one core each."""
+    """A standalone master with workers of one core each, whose files are in `work-0`, `work-1` and so on."""
 
     master_url: str
     folder: Path
+    workers: list[ManagedProcess]
 
-    def run(self, source: str, *arguments: str) -> ScriptResult:
+    def run(self, source: str, *arguments: str, timeout_s: float = 400.0) -> ScriptResult:
         """Runs a script as a driver of the cluster; it finds `spark`, a session on it."""
         prologue = (
             "from pyspark.sql import SparkSession\n"
@@ -177,18 +179,23 @@ class SparkCluster:
             f'    .config("spark.executor.extraJavaOptions", "{spark_environment()["SPARK_DAEMON_JAVA_OPTS"]}")\n'
             '    .config("spark.sql.session.timeZone", "UTC").getOrCreate())\n'
         )
-        return run_script(prologue + source, self.folder, *arguments)
+        return run_script(prologue + source, self.folder, *arguments, timeout_s=timeout_s)
 
 
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """A standalone cluster: master and two workers in JVMs of their own, ended afterwards."""
-    (pyspark,) = find_spec("pyspark").submodule_search_locations
-    tmp_path = tmp_path_factory.mktemp("cluster")
+    """A standalone cluster of two workers."""
+    with standalone_cluster(tmp_path_factory.mktemp("cluster"), 2) as cluster:
+        yield cluster
 
+
+@contextmanager
+def standalone_cluster(tmp_path: Path, workers: int) -> Iterator[SparkCluster]:
+    """A standalone cluster: master and workers in JVMs of their own, ended afterwards."""
+    (pyspark,) = find_spec("pyspark").submodule_search_locations
     spark_class = Path(pyspark, "bin", "spark-class")
     environment = spark_environment() | {"SPARK_DAEMON_MEMORY": "384m"}
-    master_port, master_web, *worker_ports = free_ports(6)
+    master_port, master_web, *worker_ports = free_ports(2 + 2 * workers)
     master_url = f"spark://127.0.0.1:{master_port}"
     daemons: list[ManagedProcess] = []
 
@@ -200,13 +207,13 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
         web = ("--host", "127.0.0.1", "--port", str(master_port), "--webui-port", str(master_web))
         start("master", "org.apache.spark.deploy.master.Master", *web)
         # Two names of this machine: Spark starts a speculative attempt on another host than the first one's only.
-        hosts = ("127.0.0.1", "localhost")
-        for number, (host, port, web_port) in enumerate(zip(hosts, worker_ports[::2], worker_ports[1::2], strict=True)):
+        for number, (port, web_port) in enumerate(zip(worker_ports[::2], worker_ports[1::2], strict=True)):
+            host = "localhost" if number % 2 else "127.0.0.1"
             own = ("--host", host, "--port", str(port), "--webui-port", str(web_port), "--cores", "1")
             room = ("--memory", "1g", "--work-dir", str(tmp_path / f"work-{number}"))
             start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *own, *room, master_url)
-        _wait_for_workers(f"http://127.0.0.1:{master_web}/json/", 2, daemons)
-        yield SparkCluster(master_url, tmp_path)
+        _wait_for_workers(f"http://127.0.0.1:{master_web}/json/", workers, daemons)
+        yield SparkCluster(master_url, tmp_path, daemons[1:])
     finally:
         for daemon in reversed(daemons):
             daemon.kill()
