@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from spark_mq_source.core.json_text import load_json_object
 from spark_mq_source.core.options import (
     READ,
     STREAM,
@@ -101,6 +102,15 @@ def _parse_filters(text: str) -> tuple[str, ...]:
         if re.search(r"[#;:@\s]", one):
             raise ValueError(f"{one!r} contains a character that a message type cannot have: # ; : @ or a space")
     return tuple(dict.fromkeys(filters))
+
+
+def _parse_topic_filters(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    parsed = {}
+    for name, types in load_json_object(text).items():
+        if not isinstance(types, list) or not all(isinstance(one, str) for one in types):
+            raise ValueError('expected a list of message types for each topic, as in {"flights": ["AA", "UA"]}')
+        parsed[parse_topic(name)] = _parse_filters(",".join(types)) if types else ()
+    return tuple(sorted(parsed.items()))
 
 
 def _parse_web_address(text: str) -> str:
@@ -213,6 +223,13 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         "type in the task.",
         default=(),
         parse=_parse_filters,
+    )
+    topic_filters: tuple[tuple[str, tuple[str, ...]], ...] = option(
+        'Message types to read of single topics, instead of `filters`: JSON such as `{"flights": ["AA", "UA"], '
+        '"weather": []}`, where an empty list reads all types.',
+        default=(),
+        default_text="`filters` for every topic",
+        parse=_parse_topic_filters,
     )
     group: str | None = option(
         "The consumer group. Required for a stream with `assignment=server`, which joins the group and shares the "
@@ -366,6 +383,16 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         """`topic` or `topics`, sorted; empty if `topics_pattern` is set."""
         return (self.topic,) if self.topic else tuple(sorted(self.topics))
 
+    def filters_of(self, topic: str) -> tuple[str, ...]:
+        """Return the message types to read of a topic; none for all.
+
+        Example:
+            >>> given = {"masters": "m", "topics": "a,b", "filters": "x", "topicFilters": '{"b": ["y", "z"]}'}
+            >>> [TubeMQOptions.from_spark(given, READ).filters_of(topic) for topic in "ab"]
+            [('x',), ('y', 'z')]
+        """
+        return dict(self.topic_filters).get(topic, self.filters)
+
     @property
     def group_name(self) -> str:
         """`group`, or a name derived from topics and filters, because all members of a group need the same ones.
@@ -378,6 +405,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
             return self.group
         text = self.topics_pattern.pattern if self.topics_pattern is not None else ",".join(self.topic_names)
         text += "#" + ",".join(sorted(self.filters))
+        text += "".join(f";{topic}#{','.join(sorted(types))}" for topic, types in self.topic_filters)
         return f"spark-mq-source-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
@@ -406,6 +434,9 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
             if "wait_for_disk" in given and "dead_letter_topic" not in given:
                 warn_of_ignored(self.format_name, "waitForDisk", "reading without deadLetterTopic")
         if scope in (READ, STREAM):
+            unread = sorted(dict(self.topic_filters).keys() - set(self.topic_names)) if self.topic_names else []
+            if unread:
+                yield f"topicFilters names {', '.join(unread)}, which this query does not read"
             yield from self._range_problems(scope)
         if scope == STREAM and self.assignment is Assignment.SERVER:
             if "group" not in given:

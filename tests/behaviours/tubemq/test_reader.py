@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import random
 import zlib
@@ -84,6 +85,18 @@ def test_any_range_has_just_the_messages_that_were_put_there(
     for piece in pieces:
         assert [row["message_id"] for row in read(options, piece)] == within(places, piece), piece
     assert sum(len(within(places, piece)) for piece in pieces) == len(places)
+
+
+def test_each_topic_has_its_own_filters(tubemq: TubeUnderTest, tube_java: TubeJavaClient):
+    topics = sorted([tubemq.topic(), tubemq.topic(), tubemq.topic()])
+    for topic in topics:
+        tube_java.produce(tubemq.cluster, topic, [{"value": one.encode(), "type": one} for one in "abc"])
+        wait_until_flushed(tubemq_options(tubemq.masters, topic, READ))
+    by_topic = {topics[1]: ["b", "c"], topics[2]: []}
+    given = {"topics": ",".join(topics), "filters": "a", "topicFilters": json.dumps(by_topic)}
+    options = tubemq_options(tubemq.masters, None, READ, **given)
+    found = [[row["message_type"] for row in read(options, task)] for task in plan_batch(options)]
+    assert found == [["a"], ["b", "c"], ["a", "b", "c"]]
 
 
 def test_types_hash_alike_and_are_told_apart(tubemq: TubeUnderTest, tube_java: TubeJavaClient):

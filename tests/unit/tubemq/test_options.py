@@ -113,6 +113,16 @@ def test_filters_that_are_none(text: str):
     assert "contains a character that a message type cannot have" in refusal(filters=text)
 
 
+def test_filters_of_single_topics():
+    more = {"topics": "a,b", "filters": "x"}
+    one = made(topic=None, **more, topicFilters='{"b": ["y", "z"], "a": []}')  # type: ignore[arg-type]
+    assert [one.filters_of(topic) for topic in "abc"] == [(), ("y", "z"), ("x",)]
+    assert one.group_name != made(topic=None, **more).group_name  # type: ignore[arg-type]
+    assert "topicFilters names c, which this query does not read" in refusal(topicFilters='{"c": ["x"]}')
+    for text in ('{"t": "x"}', '{"t": [1]}', "[]"):
+        assert "topicFilters" in refusal(topicFilters=text)
+
+
 def test_a_stream_in_a_group_has_to_name_it():
     assert "assignment=server shares the topics with the other members of a group: set group" in refusal(STREAM)
     assert made(STREAM, assignment="client").group is None

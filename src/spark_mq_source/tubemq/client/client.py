@@ -17,6 +17,7 @@ from spark_mq_source.tubemq.client.masters import Masters
 from spark_mq_source.tubemq.client.members import (
     ClientBalancedMember,
     ClusterMeta,
+    Filters,
     GroupMember,
     GroupSession,
     ProducerMember,
@@ -131,8 +132,9 @@ class TubeMQClient:
     @property
     def read_priority(self) -> int:
         """The qryPriorityId of reads: memory is read only if the options and the group's rules allow it."""
-        filtered = bool(self._options.filters)
-        reads_memory = self._options.low_latency and self.flow_rules.allows_memory(filtered=filtered)
+        options = self._options
+        filtered = bool(options.filters) or any(types for _, types in options.topic_filters)
+        reads_memory = options.low_latency and self.flow_rules.allows_memory(filtered=filtered)
         return WITH_MEMORY if reads_memory else FLUSHED_ONLY
 
     def authorization_for_brokers(self) -> AuthorizedInfo:
@@ -149,7 +151,7 @@ class TubeMQClient:
 
     # -- masters
 
-    def fetch_topics(self, topics: Sequence[str], *, group: str, filters: Sequence[str] = ()) -> ClusterMeta:
+    def fetch_topics(self, topics: Sequence[str], *, group: str, filters: Filters = ()) -> ClusterMeta:
         """Fetch the locations of topics, as a short-lived member of a group whose members choose their own partitions.
 
         Raises:
@@ -177,8 +179,8 @@ class TubeMQClient:
         options = self.matched()
         if not options.topic_names:
             return []
-        meta = self.fetch_topics(options.topic_names, group=options.group_name, filters=options.filters)
-        return meta.partitions()
+        filters = {topic: options.filters_of(topic) for topic in options.topic_names}
+        return self.fetch_topics(options.topic_names, group=options.group_name, filters=filters).partitions()
 
     def matched(self) -> TubeMQOptions:
         """Return the options with the topics that match `topicsPattern` now; the same options without a pattern.
@@ -242,7 +244,7 @@ class TubeMQClient:
         group: str,
         topics: Sequence[str],
         *,
-        filters: Sequence[str] = (),
+        filters: Filters = (),
         on_connect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
         on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
         session: GroupSession | None = None,
@@ -256,7 +258,7 @@ class TubeMQClient:
         retrying(member.start, deadline=self._deadline())
         return member
 
-    def join_v2(self, group: str, topics: Sequence[str], *, filters: Sequence[str] = ()) -> ClientBalancedMember:
+    def join_v2(self, group: str, topics: Sequence[str], *, filters: Filters = ()) -> ClientBalancedMember:
         """Join a group whose members choose their own partitions; see `ClientBalancedMember`.
 
         Raises:

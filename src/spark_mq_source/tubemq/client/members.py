@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from spark_mq_source.core.connection import client_version, expect
 from spark_mq_source.core.errors import BrokerError, MQSourceError, RemoteProtocolError, TopicNotFoundError
@@ -30,6 +30,8 @@ from spark_mq_source.tubemq.protocol.commands import SUCCESS, EventStatus, Event
 from spark_mq_source.tubemq.protocol.error_codes import HB_NO_NODE, NOT_READY, TOPIC_NOT_DEPLOYED, error_for_code
 
 AnswerT = TypeVar("AnswerT", bound=commands.Answer | commands.AnswerV2)
+
+Filters: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +222,7 @@ class GroupMember(_Member):
         masters: the client's connections, which stay open.
         group: name of the group.
         topics: the same for all members.
-        filters: the same for all members.
+        filters: the same for all members: for all topics, or by topic.
         on_connect: takes partitions, and returns those taken.
         on_disconnect: releases partitions after their last commit, and returns those released. If some are missing, the
             event is answered with FAILED, and the master sends it again.
@@ -236,7 +238,7 @@ class GroupMember(_Member):
         masters: Masters,
         group: str,
         topics: Sequence[str],
-        filters: Sequence[str],
+        filters: Filters,
         on_connect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
         on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
         session: GroupSession | None = None,
@@ -390,7 +392,7 @@ class ClientBalancedMember(_Member):
         masters: the client's connections, which stay open.
         group: name of the group.
         topics: the same for all members.
-        filters: the same for all members.
+        filters: the same for all members: for all topics, or by topic.
 
     Attributes:
         topics: as above.
@@ -401,7 +403,7 @@ class ClientBalancedMember(_Member):
         masters: Masters,
         group: str,
         topics: Sequence[str],
-        filters: Sequence[str],
+        filters: Filters,
     ) -> None:
         super().__init__(masters, group, HEARTBEAT_SECONDS)
         self._group = group
@@ -592,9 +594,10 @@ def _refuses_for_good(error: MQSourceError) -> bool:
     )
 
 
-def _conditions(topics: Sequence[str], filters: Sequence[str]) -> tuple[str, ...]:
-    """Return `topic_condition`: the same filters for each topic, if there are any."""
-    return tuple(f"{topic}#{','.join(filters)}" for topic in topics) if filters else ()
+def _conditions(topics: Sequence[str], filters: Filters) -> tuple[str, ...]:
+    """Return `topic_condition`: the filters of each topic that has some."""
+    by_topic = filters if isinstance(filters, Mapping) else dict.fromkeys(topics, filters)
+    return tuple(f"{topic}#{','.join(by_topic[topic])}" for topic in topics if by_topic.get(topic))
 
 
 def _meta_of(brokers: Sequence[str], topics: Sequence[TopicMeta]) -> ClusterMeta:

@@ -47,7 +47,9 @@ def register_in_any_group(
         group = reading_group(options, number)
         consumer = client.consumer(partition, client_id=unique_client_id(group), group=group)
         try:
-            answer = consumer.register(curr_offset=offset, filters=options.filters, qry_priority_id=priority)
+            answer = consumer.register(
+                curr_offset=offset, filters=options.filters_of(partition.topic), qry_priority_id=priority
+            )
             return Registered(consumer, client.wait(answer, f"register of {partition}"))
         except BrokerError as error:
             if error.code != PARTITION_OCCUPIED:

@@ -296,11 +296,11 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             topic=tp.topic,
             broker_id=tp.broker_id,
             partition=tp.partition,
-            filters=options.filters,
+            filters=options.filters_of(tp.topic),
             time_zone=options.message_time_zone,
         )
         self._end = task.end
-        self._pace = FlowPace(client.flow_rules, filtered=bool(options.filters), readers=task.readers)
+        self._pace = FlowPace(client.flow_rules, filtered=bool(options.filters_of(tp.topic)), readers=task.readers)
         self._previous: PartitionConsumer | None = None
         """The consumer that holds the partition over a lost connection."""
 
@@ -371,7 +371,8 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
         """Return id and checksum of the first message from the end on; None if there is none before `passed`."""
         # The messages passed may be only in memory, or being flushed: a fetch that begins within flushed data includes
         # them, one that begins at its end must request memory (seen on 2.4.0).
-        answer = consumer.register(curr_offset=self._end, filters=self._options.filters, qry_priority_id=WITH_MEMORY)
+        filters = self._options.filters_of(self._partition.topic)
+        answer = consumer.register(curr_offset=self._end, filters=filters, qry_priority_id=WITH_MEMORY)
         at = self._client.wait(answer, f"register of {self._partition}").curr_offset
         if at != self._end:
             # It existed a moment ago: the broker has just deleted or lost something, which reopening reports.

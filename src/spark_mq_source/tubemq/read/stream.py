@@ -347,7 +347,9 @@ class _AllPartitions(_Assigned):
             self._early = {}
             for topic in options.topic_names:  # none with topicsPattern
                 with suppress(TopicNotFoundError):
-                    meta = self._client.fetch_topics([topic], group=options.group_name, filters=options.filters)
+                    meta = self._client.fetch_topics(
+                        [topic], group=options.group_name, filters=options.filters_of(topic)
+                    )
                     self._early |= fetch_bounds(self._client, options, partitions_of(meta.partitions()))
             # Masters list a topic before its brokers know it.
             until_found(lambda: fetch_bounds(self._client, options, self._present()), options.wait_for_topic_ms)
@@ -367,7 +369,8 @@ class _AllPartitions(_Assigned):
         if not options.topic_names:
             return {}
         if self._member is None:
-            self._member = self._client.join_v2(options.group_name, options.topic_names, filters=options.filters)
+            filters = {topic: options.filters_of(topic) for topic in options.topic_names}
+            self._member = self._client.join_v2(options.group_name, options.topic_names, filters=filters)
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         return partitions_of(retrying(self._member.fetch_topics, deadline=deadline).partitions())
 
@@ -550,7 +553,7 @@ class Membership(_Assigned):
             self._member = self._client.join(
                 self._group,
                 self._options.topic_names,
-                filters=self._options.filters,
+                filters={topic: self._options.filters_of(topic) for topic in self._options.topic_names},
                 on_connect=self._connect,
                 on_disconnect=self._disconnect,
                 session=self._session,
@@ -678,7 +681,7 @@ class Membership(_Assigned):
         return consumer.register(
             curr_offset=position,
             read_status=ReadStatus.STORED_OR_MIN if from_first else ReadStatus.STORED_OR_MAX,
-            filters=self._options.filters,
+            filters=self._options.filters_of(consumer.partition.topic),
             qry_priority_id=WITH_MEMORY,
         )
 
