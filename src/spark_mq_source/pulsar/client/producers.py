@@ -140,6 +140,7 @@ class Producers(Topics):
         sessions: dict[TopicPartition, Session] = {}
 
         def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[commands.ProducerSuccess]]:
+            self._check_migration(names[0])
             sessions.update(self._lookup(names))
             return {
                 at: sessions[at].open_producer(
