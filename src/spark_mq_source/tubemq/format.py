@@ -13,6 +13,7 @@ from spark_mq_source.tubemq.payload.columns import COLUMNS
 from spark_mq_source.tubemq.read.planner import check_dead_letter_topic, plan_batch
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from spark_mq_source.tubemq.read.stream import TubeMQStream
+from spark_mq_source.tubemq.write.receipts import WriteReport
 from spark_mq_source.tubemq.write.writer import TubeMQWriter, writable_attributes
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from spark_mq_source.core.ports import Predicate, TaskAttempt
 
 
-class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
+class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, WriteReport]):
     """Apache InLong TubeMQ."""
 
     name = "tubemq"
@@ -62,13 +63,19 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
         batches: Iterator[pa.RecordBatch],
         attempt: TaskAttempt,
         counters: Counters | None = None,
-    ) -> int:
+    ) -> WriteReport:
         """Write the rows of one task; see `TubeMQWriter.write`. Tasks begin with different partitions."""
         with TubeMQWriter(options, turn=attempt.partition, counters=counters) as writer:
             for batch in batches:
                 writer.write(batch)
             writer.flush()
-            return writer.rows
+            writer.report.rows = writer.rows
+            return writer.report
+
+    def commit(self, options: TubeMQOptions, reports: Sequence[WriteReport]) -> None:
+        """Log the receipts, with `logReceipts`."""
+        if options.log_receipts:
+            WriteReport.log(reports)
 
     _dead_letter_form = {"properties": "attributes", "fitting": writable_attributes}  # noqa: RUF012 - never changed
 

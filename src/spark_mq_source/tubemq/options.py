@@ -373,6 +373,13 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         section=Section.WRITE,
     )
 
+    log_receipts: bool = option(
+        "Whether the driver logs the brokers' receipts when a write or a micro-batch is committed: for each partition "
+        "the number of rows, and offset, message id and time of the first and the last one.",
+        default=False,
+        scope=WRITE,
+    )
+
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """(host, port) of each master."""

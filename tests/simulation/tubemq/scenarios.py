@@ -723,6 +723,7 @@ class Write:
                 "masters": cluster.addresses,
                 "topic": "t0",
                 "waitfordisk": str(for_disk).lower(),
+                "logreceipts": world.dice("receipts").choice(("false", "true")),
                 "maxpendingmessages": dice.choice(("1", "4", "2000")),
             },
             ("value",),

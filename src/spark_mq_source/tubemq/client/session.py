@@ -203,6 +203,7 @@ class Session:
             request_timeout_ms=options.request_timeout_ms,
             heartbeat_ms=HEARTBEAT_MS,
             authorized=authorization.for_broker,
+            keeps_receipts=options.log_receipts,
             now=time.monotonic(),
         )
         transport = connect(

@@ -130,6 +130,7 @@ class TubeMQConnection(SansIOConnection[Call | SendBatch, Event]):
         request_timeout_ms: maximum wait for the answer to a call.
         heartbeat_ms: the interval at which registered partitions are confirmed; a broker forgets them after 30 s.
         authorized: returns the credentials of heartbeats to the broker.
+        keeps_receipts: whether answers to stored messages are decoded; otherwise they are all `STORED`.
         max_payload_bytes: the largest answer accepted.
         now: monotonic seconds, as everywhere here.
 
@@ -158,12 +159,14 @@ class TubeMQConnection(SansIOConnection[Call | SendBatch, Event]):
         request_timeout_ms: int,
         heartbeat_ms: int = 10_000,
         authorized: Callable[[], AuthorizedInfo] | None = None,
+        keeps_receipts: bool = False,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         now: float,
     ) -> None:
         super().__init__(ConnectionState.OPEN, now)
         self._authorized = authorized
         self._broker = broker
+        self._keeps_receipts = keeps_receipts
         self._request_timeout_ms = request_timeout_ms
         self._tick_seconds = request_timeout_ms / 1000 / TICKS_TO_ANSWER
         self._heartbeat_seconds = heartbeat_ms / 1000
@@ -234,7 +237,9 @@ class TubeMQConnection(SansIOConnection[Call | SendBatch, Event]):
         events = self._events
         offset = 0
         while True:
-            stored, offset = take_stored(data, offset)
+            stored: list[int] = []
+            if not self._keeps_receipts:
+                stored, offset = take_stored(data, offset)
             for serial_no in stored:
                 request = self._answered(serial_no)
                 if type(request) is SendMessage:

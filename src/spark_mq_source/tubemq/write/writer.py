@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from spark_mq_source.tubemq.client.session import Receipt, Session
     from spark_mq_source.tubemq.offsets import TopicPartition
     from spark_mq_source.tubemq.options import TubeMQOptions
-
+from spark_mq_source.tubemq.write.receipts import WriteReport
 
 logger = logging.getLogger(__name__)
 
@@ -362,6 +362,7 @@ class TubeMQWriter:
     Attributes:
         options: as above.
         rows: number of rows passed to `write`.
+        report: the receipts, with `logReceipts`.
 
     Example:
         ::
@@ -382,6 +383,7 @@ class TubeMQWriter:
         self._producer: ProducerMember | None = None
         self._topics: dict[str, _Topic] = {}
         self.rows = 0
+        self.report = WriteReport()
         self._targets: dict[Broker, _Target] = {}
         # Shared with the threads that deliver answers:
         self._arrived = threading.Condition()
@@ -575,6 +577,7 @@ class TubeMQWriter:
             if type(answer) is not commands.SendMessageResponse or answer.err_code != SUCCESS:
                 refused.append(receipt)
         with self._arrived:
+            self._note(target, receipts)
             target.pending_rows -= len(receipts)
             target.pending_bytes -= size
             if len(refused) < len(receipts):
@@ -597,6 +600,13 @@ class TubeMQWriter:
             # Answers arrive a few at a time, but the task waits for room for many: do not wake it for each.
             if refused or self._awaited is None or self._awaited():
                 self._arrived.notify_all()
+
+    def _note(self, target: _Target, receipts: Sequence[Receipt]) -> None:
+        """Add receipts to the report, if they are to be logged; call under the lock."""
+        if self.options.log_receipts:
+            for send, answer in receipts:
+                if type(answer) is commands.SendMessageResponse and answer.err_code == SUCCESS:
+                    self.report.add(target.broker.broker_id, send, answer)
 
     @staticmethod
     def _error_of(target: _Target, answer: commands.Response | MQSourceError) -> MQSourceError:

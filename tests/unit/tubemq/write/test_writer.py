@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import pickle
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -232,9 +234,23 @@ def test_rows_of_a_partition_keep_their_order_when_some_are_sent_again(server: S
 def test_a_task_says_how_many_rows_were_stored_and_ends_its_producer(server: Servers) -> None:
     one = server()
     batches = iter([rows(b"a", b"b"), rows(), rows(b"c")])
-    assert TubeMQFormat().write_raw(options_for(one, topic="t"), batches, TaskAttempt("job")) == 3
+    assert TubeMQFormat().write_raw(options_for(one, topic="t"), batches, TaskAttempt("job")).rows == 3
     assert [send.data for send in one.of(c.SendMessage)] == [b"a", b"b", b"c"]
     one.wait_for(lambda: len(one.of(c.CloseProducer)) == 1)
+
+
+def test_receipts_are_logged_for_each_partition_when_a_write_is_committed(
+    server: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    offsets = iter((28, 0, 56))
+    one = server({c.SendMessage: lambda *_: c.SendMessageResponse(True, 200, "1", False, 7, 1000, next(offsets))})
+    options = options_for(one, topic="t", logReceipts="true")
+    batches = [iter([rows(b"a", b"b")]), iter([rows(b"c")])]
+    reports = [TubeMQFormat().write_raw(options, some, TaskAttempt("job")) for some in batches]
+    with caplog.at_level(logging.INFO):
+        TubeMQFormat().commit(options, pickle.loads(pickle.dumps(reports)))  # noqa: S301 - as Spark does
+    at = "id 7, 1970-01-01T00:00:01.000+00:00"
+    assert caplog.messages[-1:] == [f"tubemq: 1:t:0 has 3 rows, from offset 0, {at}, to offset 56, {at}"]
 
 
 def test_no_more_is_under_way_than_allowed(server: Servers, writer: Any) -> None:
