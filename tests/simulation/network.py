@@ -376,7 +376,7 @@ def network() -> Network:
     return found
 
 
-def connect(host: str, port: int, *, tls: object, deadline: Any) -> SimulatedTransport:
+def connect(host: str, port: int, *, tls: object, deadline: Any, proxy: object = None) -> SimulatedTransport:
     """`net.transport.connect`."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return network().connect(address, deadline.remaining_seconds())
