@@ -42,7 +42,12 @@ class S3Gateway:
             "AWS_ALLOW_HTTP": "true",
         }
         """The variables by which clients find it."""
-        given = {"ROOT_ACCESS_KEY": "key", "ROOT_SECRET_KEY": self.environment["AWS_SECRET_ACCESS_KEY"]}
+        given = {
+            "ROOT_ACCESS_KEY": "key",
+            "ROOT_SECRET_KEY": self.environment["AWS_SECRET_ACCESS_KEY"],
+            # As S3: by default this server ends each connection after an answer.
+            "VGW_KEEP_ALIVE": "true",
+        }
         log = folder / "s3.log"
         command: list[str | Path] = [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", objects]
         self._process = ManagedProcess(command, log=log, environment=given, folder=folder)

@@ -111,6 +111,7 @@ _TOTAL_CHUNK_MSG_SIZE = cython.declare(cython.int, TAGS["total_chunk_msg_size"] 
 _CHUNK_ID = cython.declare(cython.int, TAGS["chunk_id"] >> 3)
 _NULL_PARTITION_KEY = cython.declare(cython.int, TAGS["null_partition_key"] >> 3)
 _PROPERTIES = cython.declare(cython.int, TAGS["properties"] >> 3)
+_TXN = cython.declare(cython.int, TAGS["txnid_least_bits"] >> 3)
 _COMPACTED_BATCH_INDEXES = cython.declare(cython.int, TAGS["compacted_batch_indexes"] >> 3)
 _TIME = cython.declare(cython.int, TIME)
 _CELL = cython.declare(cython.int, CELL)
@@ -378,6 +379,10 @@ class EntryColumns(Columns):
         flags = self._parse_metadata(data, start, at)
         self.is_parsed = True
         return flags
+
+    def is_transactional(self):
+        """See `_messages_python.EntryColumns.is_transactional`."""
+        return self._has(_TXN) and not self._has(_MARKER_TYPE)
 
     @cython.cfunc
     def _expect_parsed(self):

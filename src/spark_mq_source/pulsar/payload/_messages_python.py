@@ -193,6 +193,10 @@ class EntryColumns(Columns):
         }
         return sum(flag for flag, is_set in flags.items() if is_set)
 
+    def is_transactional(self) -> bool:
+        """Return whether the opened entry belongs to a transaction; a marker, which ends one, does not."""
+        return "txnid_least_bits" in self._entry and "marker_type" not in self._entry
+
     def append_single(self, payload: bytes | bytearray | memoryview | None, ledger_id: int, entry_id: int) -> int:
         """Add the opened entry as one row, with batch index -1.
 

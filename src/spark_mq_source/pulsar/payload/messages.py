@@ -70,6 +70,10 @@ def _within_entry(messages: int) -> int:
     return min(max(messages, 1), MAX_IN_ENTRY)
 
 
+class TransactionalEntryError(UnsupportedFeatureError):
+    """An entry of a transaction, which may have been aborted."""
+
+
 class EntryHead(NamedTuple):
     """The bytes before the payload of an entry.
 
@@ -151,6 +155,7 @@ class EntryDecoder:
             `max_pending_chunk_bytes`.
         max_pending_chunk_bytes: maximum total size of the chunked messages under assembly.
         max_batch_rows: maximum number of messages of one entry that become rows at once, see `unfinished`.
+        refuses_transactions: whether an entry of a transaction is an error: only brokers know the aborted ones.
         implementation: ``native`` or ``python``; None for that of the environment variable, else the best available.
 
     Attributes:
@@ -191,6 +196,7 @@ class EntryDecoder:
         on_corrupt: str = "fail",
         verify_checksum: bool = True,
         max_batch_rows: int = WHOLE_ENTRY,
+        refuses_transactions: bool = False,
         implementation: str | None = None,
     ) -> None:
         chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
@@ -212,6 +218,7 @@ class EntryDecoder:
         self._decryptor = decryptor
         self.on_corrupt = on_corrupt
         self._verify_checksum = verify_checksum
+        self._refuses_transactions = refuses_transactions
         self._max_message_bytes = max_message_bytes
         self._max_chunked_bytes = max(max_message_bytes, max_pending_chunk_bytes)
         self._chunks = ChunkAssembly(max_bytes=max_pending_chunk_bytes, topic=topic)
@@ -273,6 +280,7 @@ class EntryDecoder:
         Raises:
             CorruptMessageError: the entry is corrupt, and `on_corrupt` is ``fail``.
             EncryptedMessageError: its payload cannot be decrypted, and `on_encrypted` is ``fail``.
+            TransactionalEntryError: it belongs to a transaction, and `refuses_transactions` is true.
             UnsupportedFeatureError: its compression is unknown or not installed, it completes a chunked message larger
                 than `max_pending_chunk_bytes`, or a column would pass 2 GiB.
         """
@@ -282,6 +290,11 @@ class EntryDecoder:
         self._suspect = ValidationError.ChecksumMismatch
         try:
             flags = columns.open_entry(body, self._verify_checksum)
+            if self._refuses_transactions and columns.is_transactional():
+                raise TransactionalEntryError(
+                    "it belongs to a transaction, and only the broker tells whether it was committed: set "
+                    "readOffloaded=auto, which reads the rest of the range from brokers"
+                )
             self._suspect = ValidationError.BatchDeSerializeError
             messages = columns.num_messages
             self.entry_messages = messages if 0 < messages < MAX_IN_ENTRY else _within_entry(messages)

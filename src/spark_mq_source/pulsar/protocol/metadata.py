@@ -10,7 +10,6 @@ from typing import Annotated, Final, TypedDict
 
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf import Int32, Int64, ProtobufCodec, Uint32, Uint64
-from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.pulsar.protocol.commands import KeyValue
 from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 
@@ -87,8 +86,6 @@ KINDS: Final = {field.name: _KINDS[field.cpp_type] for field in _FIELDS}
 TAGS: Final = {field.name: field.number << 3 | (2 * (KINDS[field.name] in {"bytes", "message"})) for field in _FIELDS}
 """The tag of each field: its number and wire type. A repeated field may also be packed."""
 
-_TXN_TAG: Final = encode_varint(TAGS["txnid_least_bits"])
-
 
 def encode_metadata(metadata: MessageMetadata) -> bytes:
     """Return encoded metadata."""
@@ -109,22 +106,16 @@ def decode_metadata(body: memoryview) -> tuple[MessageMetadata, int]:
         >>> decode_metadata(memoryview(len(metadata).to_bytes(4, "big") + metadata))[0]["num_messages_in_batch"]
         3
     """
-    encoded, size = _encoded_metadata(body)
-    try:
-        return _PROTOBUF.decode(MessageMetadata, encoded), size
-    except ValueError as error:
-        raise CorruptMessageError(f"the metadata of an entry cannot be parsed: {error}") from error
-
-
-def _encoded_metadata(body: memoryview) -> tuple[bytes, int]:
-    """Return the encoded metadata of an entry, and the size that the entry announces for it."""
     at = 0
     if body[:2] == BROKER_METADATA_MAGIC:
         at = 6 + int.from_bytes(body[2:6], "big")
     if body[at : at + 2] == CHECKSUM_MAGIC:
         at += 6
     size = int.from_bytes(body[at : at + 4], "big")
-    return bytes(body[at + 4 : at + 4 + size]), size
+    try:
+        return _PROTOBUF.decode(MessageMetadata, bytes(body[at + 4 : at + 4 + size])), size
+    except ValueError as error:
+        raise CorruptMessageError(f"the metadata of an entry cannot be parsed: {error}") from error
 
 
 def count_messages(body: memoryview) -> int:
@@ -141,23 +132,3 @@ def count_messages(body: memoryview) -> int:
         return decode_metadata(body)[0].get("num_messages_in_batch", 1)
     except CorruptMessageError:
         return 1
-
-
-def is_transactional(body: memoryview) -> bool:
-    """Return whether an entry is a message of a transaction, which may have been aborted.
-
-    A marker, which ends a transaction, is no message. An unreadable body is not either: its decoder reports it.
-
-    Example:
-        >>> metadata = bytes.fromhex("0a0170 1000 1801 b00107 b80100")  # producer "p", ..., the transaction (0, 7)
-        >>> is_transactional(memoryview(len(metadata).to_bytes(4, "big") + metadata))
-        True
-    """
-    # The tag is in the metadata of few other entries: only these are parsed.
-    if _TXN_TAG not in _encoded_metadata(body)[0]:
-        return False
-    try:
-        metadata = decode_metadata(body)[0]
-    except CorruptMessageError:
-        return False
-    return "txnid_least_bits" in metadata and "marker_type" not in metadata

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 def decoder_of(
-    options: PulsarOptions, at: TopicPartition, schema: pa.Schema, *, on_corrupt: str, max_batch_rows: int
+    options: PulsarOptions,
+    at: TopicPartition,
+    schema: pa.Schema,
+    *,
+    on_corrupt: str,
+    max_batch_rows: int,
+    refuses_transactions: bool = False,
 ) -> EntryDecoder:
     """Return a decoder of entries of a topic-partition, with the limits and the keys of the options.
 
@@ -25,6 +31,7 @@ def decoder_of(
         schema: the columns wanted, in order.
         on_corrupt: see `EntryDecoder`.
         max_batch_rows: the same.
+        refuses_transactions: the same.
 
     Raises:
         UnsupportedFeatureError: keys are given, and the package cryptography is not installed.
@@ -39,4 +46,5 @@ def decoder_of(
         max_message_bytes=options.max_message_bytes,
         max_pending_chunk_bytes=options.max_pending_chunk_bytes,
         max_batch_rows=max_batch_rows,
+        refuses_transactions=refuses_transactions,
     )

@@ -30,8 +30,7 @@ from spark_mq_source.net.storage import Store, open_store
 from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.offsets import EARLIEST, Position
 from spark_mq_source.pulsar.options.reading import ALWAYS
-from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY
-from spark_mq_source.pulsar.protocol.metadata import is_transactional
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, TransactionalEntryError
 from spark_mq_source.pulsar.protocol.offloaded import EntryParser, LedgerIndex, parse_index
 from spark_mq_source.pulsar.read.decoding import decoder_of
 from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
@@ -164,11 +163,7 @@ def read_offloaded(
     yield from read_range(options, replace(task, start=reader.done, ledgers=()), schema, counters)
 
 
-class _TransactionError(UnsupportedFeatureError):
-    """An entry of a transaction: only the broker knows whether it was aborted."""
-
-
-_BROKERS_MAY_READ: Final = (StorageError, _TransactionError)
+_BROKERS_MAY_READ: Final = (StorageError, TransactionalEntryError)
 
 
 class _StoredLedger:
@@ -276,6 +271,7 @@ class _StoreReader:
             # What is corrupt here may not be on the brokers.
             on_corrupt=options.on_corrupt if options.read_offloaded == ALWAYS else "fail",
             max_batch_rows=options.max_batch_rows,
+            refuses_transactions=True,
         )
         self.done = task.start
         """The position up to which messages are decoded or left out."""
@@ -355,11 +351,6 @@ class _StoreReader:
         nbytes = 0
         try:
             for number, body in entries:
-                if is_transactional(body):
-                    raise _TransactionError(
-                        f"message {ledger}:{number} belongs to a transaction, and only the broker tells whether it "
-                        "was committed: set readOffloaded=auto, which reads the rest of the range from brokers"
-                    )
                 at = ledger, number
                 is_end = at == (end.ledger, end.entry) and end.batch >= 0
                 decoder.decode(

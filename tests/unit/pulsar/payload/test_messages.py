@@ -25,7 +25,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.pulsar.payload.chunks import ChunkAssembly, OrphanChunk
 from spark_mq_source.pulsar.payload.columns import COLUMNS
-from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder, TransactionalEntryError
 from spark_mq_source.pulsar.protocol.metadata import MessageMetadata
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests.protobuf import pulsar as pulsar_pb
@@ -1167,6 +1167,18 @@ def test_nulls_are_where_they_were_after_columns_grew_and_rows_were_taken_back(i
     assert [(row["value"], row["event_time"]) for row in taken(d)] == expected
     d.decode(2, 0, batch(single(b"a"), single(null_value=True)))
     assert [row["value"] for row in taken(d)] == [b"a", None]
+
+
+def test_a_decoder_may_refuse_what_belongs_to_a_transaction(impl: str) -> None:
+    txn = {"txnid_least_bits": 7, "txnid_most_bits": 0}
+    d = decoder(impl, refuses_transactions=True)
+    # A value with the bytes of the field, and a marker, which ends a transaction.
+    assert d.decode(1, 1, entry(b"\xb0\x01\x07")) == 1
+    assert d.decode(1, 2, entry(marker_type=21, **txn)) == 0
+    for number, body in enumerate((entry(b"x", **txn), entry(b"x", num_messages_in_batch=1, **txn))):
+        with pytest.raises(TransactionalEntryError, match=rf"message 1:{number}: it belongs to a transaction"):
+            d.decode(1, number, body)
+    assert rows_of(impl, entry(b"x", **txn))[0]["value"] == b"x"
 
 
 def test_entry_messages_counts_for_flow(impl: str) -> None:
