@@ -218,6 +218,10 @@ class PulsarAdmin:
         found: list[str] = self.request("GET", f"{self._topic(topic)}/subscriptions")
         return found
 
+    def create_subscription(self, topic: str, subscription: str) -> None:
+        """Creates a subscription at the end of a topic."""
+        self.request("PUT", f"{self._topic(topic)}/subscription/{quote(subscription, safe='')}")
+
     def delete_subscription(self, topic: str, subscription: str, *, force: bool = True) -> None:
         """Deletes a subscription."""
         self.request(

@@ -11,6 +11,7 @@ import json
 import random
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from brokers.nsq import NsqdProcess, NsqlookupdProcess, nsqd_on_path
 from spark_mq_source.nsq.format import NsqFormat
 from spark_mq_source.testing import NsqBroker, NsqLookupd
 from tests.chaos.faults import Kind, link_faults
-from tests.chaos.loads import Load, Numbers, Stream, differences
+from tests.chaos.loads import PAUSE_S, Load, Numbers, Stream, differences
 from tests.fix_net import FaultProxy
 
 BROKERS = 3
@@ -62,6 +63,7 @@ class Scene:
         self._links: dict[str, FaultProxy] = {}
         self._lookupd: NsqLookupd | NsqlookupdProcess
         self._nsqd: dict[str, NsqBroker | NsqdProcess] = {}
+        self._ended: set[str] = set()
         self.loads: list[Load] = []
 
     def start(self) -> None:
@@ -120,18 +122,27 @@ class Scene:
     @contextlib.contextmanager
     def _killed(self, name: str, _: random.Random) -> Iterator[None]:
         self._nsqd[name].crash()
-        try:
+        with self._down(name):
             yield
-        finally:
-            self._nsqd[name].start()
 
     @contextlib.contextmanager
     def _stopped(self, name: str, _: random.Random) -> Iterator[None]:
         self._nsqd[name].stop()
+        with self._down(name):
+            yield
+
+    @contextlib.contextmanager
+    def _down(self, name: str) -> Iterator[None]:
+        self._ended.add(name)
         try:
             yield
         finally:
-            self._nsqd[name].start()
+            self._start(name)
+
+    def _start(self, name: str) -> None:
+        # Its port may have become that of another connection for a while; then `heal` starts it.
+        self._nsqd[name].start()
+        self._ended.discard(name)
 
     @contextlib.contextmanager
     def _frozen(self, name: str, _: random.Random) -> Iterator[None]:
@@ -159,7 +170,13 @@ class Scene:
             self._lookupd.start()
 
     def heal(self) -> None:
-        """Do nothing: each fault has started what it stopped."""
+        """Start the nsqd whose faults could not."""
+        while self._ended:
+            name = next(iter(self._ended))
+            try:
+                self._start(name)
+            except (OSError, RuntimeError):
+                time.sleep(PAUSE_S)  # there is no event for it
 
     def _ask(self, name: str, method: str, path: str) -> bytes:
         return urllib3.request(method, f"http://{self._nsqd[name].http_address}{path}", timeout=30.0).data

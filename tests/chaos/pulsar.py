@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import pyarrow as pa
 
 from brokers.pulsar import distribution, offloaders
 from brokers.pulsar_cluster import PulsarCluster
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.format import PulsarFormat
 from tests.chaos.faults import Kind, frozen, link_faults
-from tests.chaos.loads import Batches, Load, Stream, Writing, differences
+from tests.chaos.loads import PAUSE_S, Batches, Load, Stream, Writing, differences
 from tests.fix_net import FaultProxy
 from tests.formats.pulsar import MESSAGE_ID
 
@@ -29,6 +33,8 @@ TRIMMED_NAMESPACE = "public/trimmed"
 TRIMMED = f"persistent://{TRIMMED_NAMESPACE}/source"
 PARTITIONS, MAX_PARTITIONS = 3, 6
 GUARANTEES = ("at-least-once", "exactly-once", "transaction")
+PROXIED = "exactly-once"
+"""The query that does all through the Pulsar proxy."""
 TRANSACTION_NAMESPACE = "public/transactions"
 """Its bundles are neither unloaded nor split; its topics are unloaded.
 
@@ -120,7 +126,7 @@ class Scene:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._stack = contextlib.ExitStack()
-        self.cluster = PulsarCluster(folder, overrides=offloading_to(folder / "offloaded"))
+        self.cluster = PulsarCluster(folder, overrides=offloading_to(folder / "offloaded"), proxy=True)
         self._seed = seed
         self._links: dict[str, FaultProxy] = {}
         self.loads: list[Load] = []
@@ -135,19 +141,19 @@ class Scene:
                 admin.set_deduplication(namespace, enabled=True)
             admin.create_namespace(TRIMMED_NAMESPACE, keep_data=False)
             admin.create_topic(TRIMMED, PARTITIONS)
+            # A message that is published before there is a subscription may be deleted at once.
+            admin.create_subscription(TRIMMED, "pin")
             admin.create_topic(SOURCE, PARTITIONS)
             for guarantee in GUARANTEES:
                 admin.create_topic(topic_of(guarantee), PARTITIONS)
         for number, port in enumerate(cluster.proxied_ports):
             link = FaultProxy("127.0.0.1", cluster.broker_port(number), listen_port=port)
             self._links[f"broker-{number}"] = self._stack.enter_context(link)
-        access = {
-            "serviceUrl": "pulsar://" + ",".join(link.address for link in self._links.values()),
-            "listenerName": "proxied",
-            "operationTimeout": "20s",
-            "keepAliveInterval": "5s",
-        }
-        source = access | {"topic": SOURCE, "startingOffsets": "earliest", "maxEntriesPerTrigger": "300"}
+        timeouts = {"operationTimeout": "20s", "keepAliveInterval": "5s"}
+        links = ",".join(link.address for link in self._links.values())
+        access = timeouts | {"serviceUrl": f"pulsar://{links}", "listenerName": "proxied"}
+        limited = {"topic": SOURCE, "startingOffsets": "earliest", "maxEntriesPerTrigger": "300"}
+        source = access | limited
         queue = access | {
             "topic": SOURCE,
             "subscription": "queue",
@@ -163,22 +169,15 @@ class Scene:
         self.batches = Batches(self._seed, door, access | {"topic": SOURCE, "startingOffsets": "earliest"}, ROW)
         self.stream = Stream("stream", self._seed, door, source | {"subscription": "pin"}, ROW)
         self.queue = Stream("queue", self._seed, door, queue, ROW)
-        self.copies = {
-            guarantee: Copy(
-                guarantee,
-                self._seed,
-                source,
-                access
-                | {
-                    "topic": topic_of(guarantee),
-                    "deliveryGuarantee": guarantee,
-                    "sendTimeout": "60s",
-                },
-                # Transactions are aborted with their tasks; a whole batch that is repeated is there twice.
-                repeat=0.0 if guarantee == "transaction" else REPEAT,
-            )
-            for guarantee in GUARANTEES
-        }
+        self.copies = {}
+        for guarantee in GUARANTEES:
+            way = timeouts | {"serviceUrl": cluster.proxy_url} if guarantee == PROXIED else access
+            sink = way | {"topic": topic_of(guarantee), "deliveryGuarantee": guarantee, "sendTimeout": "60s"}
+            # Transactions are aborted with their tasks; a whole batch that is repeated is there twice.
+            repeat = REPEAT
+            if guarantee == "transaction":
+                sink["transactionTimeout"], repeat = "2m", 0.0
+            self.copies[guarantee] = Copy(guarantee, self._seed, way | limited, sink, repeat=repeat)
         readers = [self.batches, self.stream, self.queue, self.trimmed, *self.copies.values()]
         self.loads = [self.publisher, self.refiller, *readers]
 
@@ -200,6 +199,8 @@ class Scene:
             Kind("kill", "bookies", bookies, (0, 15), self._killed, 2),
             Kind("freeze", "brokers", brokers, (1, 40), freeze, 2),
             Kind("freeze", "bookies", bookies, (1, 30), freeze),
+            Kind("kill", "proxy", ["proxy"], (0, 10), self._killed, 0.5),
+            Kind("freeze", "proxy", ["proxy"], (1, 30), freeze, 0.5),
             Kind("freeze", "zookeeper", ["zookeeper"], (1, 6), freeze),
             Kind("unload", "topics", topics, (0, 0), self._unloaded, 2),
             Kind("unload namespace", "topics", [NAMESPACE, SOURCE_NAMESPACE], (0, 0), self._unloaded_namespace),
@@ -284,8 +285,23 @@ class Scene:
         for number in range(self.cluster.brokers):
             self.cluster.wait_for_broker(number)
 
+    def _end_transactions(self) -> None:
+        """Wait until the transactions of failed commits have timed out: an open one hides what follows it.
+
+        A coordinator counts the time only once a client has asked for it since its broker's start.
+        """
+        sink = self.copies["transaction"].sink
+        topics = [f"{topic_of('transaction')}-partition-{number}" for number in range(PARTITIONS)]
+        options = sink.door.parse_write_options(sink.given, ["value"])
+        with PulsarClient(options) as client, contextlib.closing(self.cluster.admin) as admin:
+            for number in range(client.fetch_coordinators()):
+                retrying(partial(client.open_coordinator, number), deadline=Deadline.after_ms(60_000))
+            while admin.open_transactions(topics):
+                time.sleep(PAUSE_S)  # there is no event for it
+
     def check(self) -> Iterator[str]:
         """Yield what the loads have lost, or have more than once."""
+        self._end_transactions()
         client = official.Client(self.cluster.service_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
         try:
             source = stored(client, SOURCE)
