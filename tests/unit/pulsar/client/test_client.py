@@ -607,6 +607,7 @@ def test_requests_of_many_partitions_are_sent_a_limited_number_at_once(client, r
             super().__init__()
             unanswered.add(number)
             self.number = number
+            self.set_result(number)
 
         def result(self, timeout=None):
             unanswered.remove(self.number)
