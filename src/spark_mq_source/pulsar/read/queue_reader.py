@@ -263,9 +263,9 @@ def _drain(
             yield from reader.rest()
             if is_peek:
                 continue
+            inflow.note_damaged(reader.damaged)
             if is_given_back:
                 letters.put_off(kept)
-            inflow.note_damaged(reader.damaged)
             inflow.acknowledge()
         refused = inflow.settle()
         if refused:
