@@ -30,7 +30,7 @@ def test_a_list_needs_no_topic_and_takes_one(name: str):
 
 
 def test_all_topics_of_pulsar_are_those_of_a_namespace():
-    assert options("pulsar-native", "list").topics_pattern.namespace == "public/default"
+    assert options("pulsar-native", "list").topics_pattern.namespaces == ("public/default",)
     with pytest.raises(OptionError, match=r"^format tubemq has no namespaces: remove --namespace$"):
         Source("tubemq", GIVEN["tubemq"]).open_lister("public/default")
 
