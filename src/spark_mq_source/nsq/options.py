@@ -350,7 +350,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
     topology_zone: str | None = option("Zone of this client; see `topologyRegion`.", default=None, scope=EVERYWHERE)
     heartbeat_interval_ms: int = duration_option(
         "Interval of nsqd's heartbeats; a connection without data for three intervals is closed. Writing: `-1` for no "
-        "heartbeats, so that only `sendTimeout` detects a dead nsqd.",
+        "heartbeats: only `sendTimeout` then detects a dead nsqd, and nsqd keeps connections of machines that died.",
         "30s",
         scope=EVERYWHERE,
         parse=_or_off(parse_duration_ms),

@@ -380,7 +380,9 @@ class Write:
         given.pop("createchannel", None)
         given["batchingmaxmessages"] = dice.choice(("1", "4", "1000"))
         given["maxpendingbytes"] = dice.choice(("1", "100", "16m"))
-        given["heartbeatinterval"] = dice.choice(("1s", "30s", "-1"))
+        # Without heartbeats nsqd never learns that the client of a half-open connection is gone.
+        is_mute = any(fault.kind == "mute" for fault in plan.faults)
+        given["heartbeatinterval"] = dice.choice(("1s", "30s", "30s" if is_mute else "-1"))
         if dice.random() < 0.3:
             # Without any fault a packet may take a second, and so may the OK: 2 s are no time to be sure of then.
             given["sendtimeout"] = dice.choice(("2s", "10s")) if plan.faults else "10s"
