@@ -5,7 +5,7 @@
     python -m bench --quick               reading and writing 100 B with all three, less often: for tuning
     python -m bench --quick --against COMMIT      this checkout and that commit in turn, and the ratios
     python -m bench pulsar --cases 'read 100 B.*1 partition' --only ours null --repeats 5
-    python -m bench pulsar --cases stream         also: queue, limits, guarantees
+    python -m bench pulsar --cases stream         also: queue, limits, guarantees, scale
     python -m bench --update-readme       keep the results in bench/, and fill the documents' tables and charts
     python -m bench loops                 every loop alone, without broker or Spark; or decode, encode, avro, json, ...
 
@@ -47,7 +47,8 @@ def main() -> None:
             for protocol in given.protocols:
                 parts = _run(protocol, given, engines, folder / protocol)
                 for name, part in parts.items():
-                    shown = report.comparison(part, given.against) if given.against else report.table(part)
+                    table = report.growth_table if name == "scale" else report.table
+                    shown = report.comparison(part, given.against) if given.against else table(part)
                     print(f"\n{protocol}, {name}\n\n{shown}")
                 if given.output is not None:
                     report.save(protocol, parts, given.output)

@@ -37,6 +37,8 @@ from bench.pulsar_broker import (
 from bench.pulsar_limits import limits
 from bench.pulsar_offloaded import history, offloading
 from bench.pulsar_queue import queues
+from bench.pulsar_scale import SETTINGS as SCALE_SETTINGS
+from bench.pulsar_scale import scale
 from bench.pulsar_spark import LABEL as SPARK_LABEL
 from bench.pulsar_spark import PulsarSpark
 from bench.pulsar_stream import streams
@@ -88,7 +90,7 @@ def running(setup: Setup) -> Iterator[Iterator[Case]]:
     with (
         offloading(setup.folder) as history_settings,
         PulsarStandalone(
-            setup.folder / "broker", overrides={**BROKER_SETTINGS, **history_settings}, jvm=JVM
+            setup.folder / "broker", overrides={**BROKER_SETTINGS, **SCALE_SETTINGS, **history_settings}, jvm=JVM
         ) as standalone,
     ):
         use_namespace(standalone.admin_url)
@@ -111,6 +113,7 @@ def cases(broker: Broker, spark: PulsarSpark) -> Iterator[Case]:
     yield from streams(broker)
     yield from queues(broker, _perf_reads)
     yield from limits(broker)
+    yield from scale(broker)
 
 
 def _title(workload: Workload) -> str:

@@ -63,6 +63,9 @@ NULL_BATCHES = 16
 WARM_UP_READS = 8
 """In the first ones a broker takes three times the processor time that it takes once its JVM has compiled itself."""
 
+PRODUCERS_AT_ONCE = 200
+"""On one connection of `publish_one_each`."""
+
 _serial = itertools.count()
 
 
@@ -209,7 +212,7 @@ def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_o
         RuntimeError: the broker refused something.
     """
     entries = list(_entries(workload, workload.batch_messages, value_only=value_only))
-    with _Publisher(address, _partitions_of(topic, workload.partitions)) as publisher:
+    with _Publisher(address, partitions_of(topic, workload.partitions)) as publisher:
         left, turn = workload.messages, 0
         while left:
             count = min(left, workload.batch_messages)
@@ -236,7 +239,7 @@ def publish_values(
     Raises:
         RuntimeError: the broker refused something.
     """
-    with _Publisher(address, _partitions_of(topic, 1), schema) as publisher:
+    with _Publisher(address, partitions_of(topic, 1), schema) as publisher:
         (version,) = publisher.schema_versions
         batches = [values[first : first + 1000] for first in range(0, len(values), 1000)]
         made = [_entry(pa.record_batch({"value": pa.array(batch, pa.binary())}), "none", version) for batch in batches]
@@ -255,7 +258,7 @@ def drain(address: tuple[str, int], workload: Workload) -> None:
         RuntimeError: the broker refused something.
         ConnectionError: it closed the connection.
     """
-    topics = _partitions_of(workload.topic, workload.partitions)
+    topics = partitions_of(workload.topic, workload.partitions)
     name = f"drain-{time.monotonic_ns()}"
     with contextlib.closing(RawConnection(*address)) as connection:
         for n, topic in enumerate(topics):
@@ -278,16 +281,18 @@ def drain(address: tuple[str, int], workload: Workload) -> None:
             head, skipped = data[at:], max(0, at - len(data))
 
 
-def publish_one_each(address: tuple[str, int], topic: str, partitions: int) -> None:
-    """Publish one small message to each partition.
+def publish_one_each(address: tuple[str, int], topics: Sequence[str]) -> None:
+    """Publish one small message to each topic or partition; a broker loads some hundreds at once.
 
     Raises:
         RuntimeError: the broker refused something.
     """
-    entry = next(_entries(Workload(100, "none", partitions, partitions), 1))
-    with _Publisher(address, _partitions_of(topic, partitions)) as publisher:
-        for n in range(partitions):
-            publisher.send(n, entry)
+    entry = next(_entries(Workload(100, "none", 1, 1), 1))
+    for at in range(0, len(topics), PRODUCERS_AT_ONCE):
+        names = topics[at : at + PRODUCERS_AT_ONCE]
+        with _Publisher(address, names) as publisher:
+            for n in range(len(names)):
+                publisher.send(n, entry)
 
 
 @contextlib.contextmanager
@@ -317,7 +322,7 @@ def trickle(address: tuple[str, int], topic: str, partitions: int, rate: int) ->
             publisher.settle(TRICKLE_BATCHES_DUE)
 
     with (
-        _Publisher(address, _partitions_of(topic, partitions)) as publisher,
+        _Publisher(address, partitions_of(topic, partitions)) as publisher,
         ThreadPoolExecutor(max_workers=1) as pool,
     ):
         publishing = pool.submit(publish_until_left, publisher)
@@ -371,7 +376,8 @@ class _Publisher:
         self._in_flight_bytes -= self._due.popleft()
 
 
-def _partitions_of(topic: str, partitions: int) -> list[str]:
+def partitions_of(topic: str, partitions: int) -> list[str]:
+    """Return the names of the partitions of a topic."""
     return [f"{topic}-partition-{n}" for n in range(partitions)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bench.engine import Job, Sample
-from bench.pulsar_broker import NAMESPACE, Broker, Workload, create_topic, publish_one_each
+from bench.pulsar_broker import NAMESPACE, Broker, Workload, create_topic, partitions_of, publish_one_each
 from bench.runner import Case, Contender, here
 from bench.sources import OURS
 
@@ -49,7 +49,7 @@ def limits(broker: Broker) -> Iterator[Case]:
 
     def unloaded() -> None:
         if create_topic(admin_url, topic, PLANNED_PARTITIONS):
-            publish_one_each(broker.address, topic, PLANNED_PARTITIONS)
+            publish_one_each(broker.address, partitions_of(topic, PLANNED_PARTITIONS))
         broker.standalone.admin.unload_namespace(NAMESPACE)
 
     planner = Contender("ours", "pulsar-native", "ours", here(plan), warm=0)

@@ -77,7 +77,7 @@ def _reads(broker: Broker, workload: Workload, perf_reads: Callable[[Broker, Wor
             drain(broker.address, workload)
         # What is offloaded are the ledgers before that of the last message.
         admin.unload(partition)
-        publish_one_each(broker.address, topic, 1)
+        publish_one_each(broker.address, [partition])
         admin.offload(partition, timeout_s=600)
 
     @contextlib.contextmanager

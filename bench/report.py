@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median
 from typing import Any, Final
 
 from spark_mq_source import implementation
@@ -179,6 +179,36 @@ def table(part: Document) -> str:
         title = case["name"] if rates else f"{case['name']}, {unit}"
         lines.append("| " + " | ".join([title, *(cell(case, name) for name in names)]) + " |")
     return "\n".join([*lines, "", note(part), ""])
+
+
+def growth_table(part: Document) -> str:
+    """Return the part in Markdown: seconds, in brackets the processor time of both, and the slopes of the latter.
+
+    Example:
+        >>> sizes = {f"n{n}": {"label": str(n), "value": [n / 100], "own_s": [n / 1e3], "broker_s": [n / 5e2]}
+        ...          for n in (100, 1000)}
+        >>> print(growth_table({"cases": [{"name": "planning", "contenders": sizes}]}).splitlines()[2])
+        | planning | 1.0 (0.10 + 0.20) | 10.0 (1.00 + 2.00) | 1.00 + 2.00 |
+    """
+    names = sorted({name for case in part["cases"] for name in case["contenders"]}, key=lambda name: int(name[1:]))
+    head = ["seconds (processor time: here + broker)", *(f"{int(name[1:]):,}" for name in names), "slope, ms each"]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    for case in part["cases"]:
+        found = case["contenders"]
+        cells = [
+            f"{middle(found[name]):.1f} ({middle(found[name], 'own_s'):.2f} + {middle(found[name], 'broker_s'):.2f})"
+            if name in found
+            else ""
+            for name in names
+        ]
+        sizes = [int(name[1:]) for name in names if name in found]
+        slopes = [
+            1000 * linear_regression(sizes, [middle(found[f"n{size}"], figure) or 0 for size in sizes]).slope
+            for figure in ("own_s", "broker_s")
+            if len(sizes) > 1
+        ]
+        lines.append("| " + " | ".join([case["name"], *cells, " + ".join(f"{slope:.2f}" for slope in slopes)]) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def contenders(part: Document) -> dict[str, str]:

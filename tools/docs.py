@@ -9,6 +9,7 @@ download that is missing or that no page shows. The build of the site (``make do
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import tomllib
@@ -242,8 +243,63 @@ def speed() -> str:
     return "\n".join([_HEAD.format(height=height), _STYLE, frame, *lines, "</svg>\n"])
 
 
+_PROCESSES: Final = ("jvm", "workers", "driver", "writer")
+_LINES: Final[Sequence[tuple[str, Mapping[str, str]]]] = (
+    ("resident memory, MiB", {f"{name}_mib": name for name in _PROCESSES}),
+    ("open files", {f"{name}_files": name for name in _PROCESSES}),
+    ("threads", {f"{name}_threads": name for name in _PROCESSES}),
+    ("files on disk", {"offsets_checkpoint_files": "checkpoint", "wal_files": "walDir"}),
+)
+
+
+def endurance() -> str:
+    """Return the chart of a long run as SVG: what its processes held over time, and when the broker was killed."""
+    run = json.loads((report.FOLDER / "endurance.json").read_text(encoding="utf-8"))
+    samples, width, height, y = run["samples"], 560, 110, 28
+    longest = samples[-1]["seconds"]
+    text = 'stroke="none" fill='
+    lines = []
+    for title, columns in _LINES:
+        top = max(sample[name] for sample in samples for name in columns)
+        marks = "".join(
+            f"M{20 + width * at / longest:.0f} {y + 10}v{height}" for at, kind in run["faults"] if kind == "kill"
+        )
+        lines += [
+            f'<text x="20" y="{y}" {text}"currentColor">{title} (up to {top:,.0f})</text>',
+            f'<path d="M20 {y + 10}v{height}h{width}" opacity="0.5"/>',
+            f'<path d="{marks}" stroke-dasharray="3 4" opacity="0.5"/>',
+        ]
+        for number, (name, label) in enumerate(columns.items()):
+            points = " ".join(
+                f"{20 + width * one['seconds'] / longest:.0f},{y + 10 + height * (1 - one[name] / top):.0f}"
+                for one in samples
+                if one[name] or name == "wal_files"
+            )
+            colour = _COLOURS[number]
+            lines += [
+                f'<polyline points="{points}" stroke="{colour}" stroke-width="1.6"/>',
+                f'<text x="{width + 34}" y="{y + 24 + 22 * number}" {text}"{colour}">{label}</text>',
+            ]
+        y += height + 46
+    ends = f"0 to {longest / 60:.0f} minutes; dashed: the broker is killed"
+    lines.append(f'<text x="20" y="{y - 8}" {text}"currentColor">{ends}</text>')
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 {y}" role="img" aria-label="Memory, files and '
+        f'threads of a long run" fill="none" stroke="currentColor" font-family="inherit" font-size="14">'
+    )
+    return "\n".join([head, *lines, "</svg>\n"])
+
+
+_COLOURS: Final = ("#1b87c8", "#d9822b", "#2f9e6e", "#a15ec0")
+
+
 def _measured(part: str, protocol: str) -> str:
     return report.table(report.load(protocol)[part])
+
+
+def _scale(protocol: str) -> str:
+    part = report.load(protocol)["scale"]
+    return f"{report.growth_table(part)}\nMeasured once. {report.note(part).partition('. ')[2]}\n"
 
 
 # -- all of it
@@ -256,6 +312,7 @@ PARTS: Final[Mapping[str, Callable[[str], str]]] = {
     "option-index": option_index,
     "command-line": command_line,
     "bars": bars,
+    "bench-scale": _scale,
     **{f"bench-{part}": partial(_measured, part) for part in ("read", "write", "stream", "queue", "history")},
 }
 
@@ -273,7 +330,7 @@ def filled(text: str) -> str:
 
 def drawings() -> Mapping[Path, str]:
     """Return the pictures that are drawn from the results in ``bench/``."""
-    return {DOCS / "images" / "speed.svg": speed()}
+    return {DOCS / "images" / "speed.svg": speed(), DOCS / "images" / "endurance.svg": endurance()}
 
 
 def pages() -> Mapping[Path, str]:
