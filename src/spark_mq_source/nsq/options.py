@@ -440,7 +440,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
 
     @property
     def topics_text(self) -> str:
-        """What is read, for errors and logs.
+        """The topics that are read, for errors and logs.
 
         Example:
             >>> NsqOptions.from_spark(

@@ -1,4 +1,4 @@
-"""What go-nsq's consumer does after failures: it pauses, and then takes one message at a time."""
+"""The backoff of go-nsq's consumer after failures: it pauses, and then takes one message at a time."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class _Inflow:
         self._attempts: list[int] = []
         """With `requeueDelay`: the attempts of the messages in `held`."""
         self.has_failed = False
-        """Whether the task fails, so that its messages are put back with a delay."""
+        """True once the task fails, so that its messages are put back with a delay."""
         identified = consumer.session.identified
         most = identified.max_rdy_count
         self.most = most if options.max_in_flight is None else min(most, options.max_in_flight)
