@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timezone
-from queue import Queue
+from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_mq_source.cli.formats import FORMATS
@@ -28,6 +28,9 @@ Read = Callable[[Any], Iterator["pa.RecordBatch"]]
 _START: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _AHEAD: Final = 16
 """The number of batches that wait to be printed, before their tasks wait too."""
+
+_WAKE_SECONDS: Final = 0.5
+"""How often the wait for rows looks for Ctrl-C: one that comes just before a wait begins does not end it."""
 
 
 def peeked(source: Source, names: Iterable[str], rows: int) -> Generator[Row, None, None]:
@@ -130,7 +133,10 @@ def _followed(tails: Sequence[Tail[Any]], read: Read) -> Iterator[Row]:
     for tail in tails:
         threading.Thread(target=run, args=(tail,), name="tail", daemon=True).start()
     while True:
-        one = found.get()
+        try:
+            one = found.get(timeout=_WAKE_SECONDS)
+        except Empty:
+            continue
         if isinstance(one, Exception):
             raise one
         yield from one.to_pylist()

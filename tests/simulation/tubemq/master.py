@@ -113,8 +113,8 @@ class Master:
         """Serve from now on."""
         self.world.note(f"master {self.address} leads")
         self.leads = True
-        # It knows what brokers have as soon as they have reported that; at the beginning of the world they have.
-        self._informed_at = self.world.now + (self._dice.choice((0.0, 0.5, 3.0)) if self.world.now else 0.0)
+        # It knows what brokers have as soon as they have reported that.
+        self._informed_at = self.world.now + self._dice.choice((0.0, 0.5, 3.0))
         self._lives += 1
         life = self._lives
 
