@@ -30,7 +30,7 @@ _AHEAD: Final = 16
 """The number of batches that wait to be printed, before their tasks wait too."""
 
 _WAKE_SECONDS: Final = 0.5
-"""How often the wait for rows looks for Ctrl-C: one that comes just before a wait begins does not end it."""
+"""The time after which the wait for rows looks for Ctrl-C: one just before a wait begins does not end it."""
 
 
 def peeked(source: Source, names: Iterable[str], rows: int) -> Generator[Row, None, None]:
