@@ -363,6 +363,14 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
             yield f"{cls.name_of(one)} and {cls.name_of(other)} contradict each other: set only one"
 
     @classmethod
+    def set_exactly_one(cls, fields: Sequence[str], given: frozenset[str]) -> Iterator[str]:
+        """Yield a problem unless exactly one of some fields is given."""
+        chosen = [cls.name_of(name) for name in fields if name in given]
+        if len(chosen) != 1:
+            names = ", ".join(map(cls.name_of, fields))
+            yield f"set exactly one of {names}" + (f", not {' and '.join(chosen)}" if chosen else "")
+
+    @classmethod
     def names(cls, scope: Scope = READ | STREAM | WRITE) -> tuple[str, ...]:
         """Return all names accepted in any use of `scope`, including aliases."""
         return tuple(name for one in _known_options(cls) if one.declared.scope & scope for name in one.names)

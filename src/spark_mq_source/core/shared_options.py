@@ -75,6 +75,10 @@ _REPEATED_REPETITION: Final = re.compile(
 )
 
 
+TOPIC_FIELDS: Final = ("topic", "topics", "topics_pattern")
+"""The fields of the three options that choose what a read reads."""
+
+
 def parse_regex(expression: str) -> re.Pattern[str]:
     """Compile a regular expression for names of topics, unless Java reads it differently or it may never end.
 

@@ -29,6 +29,7 @@ from spark_mq_source.core.options import (
 )
 from spark_mq_source.core.shared_options import (
     EVERYWHERE,
+    TOPIC_FIELDS,
     BatchOptions,
     CorruptOptions,
     DrainOptions,
@@ -466,10 +467,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         if self.nsqd_http_addresses and len(self.nsqd_http_addresses) != len(self.nsqd_tcp_addresses):
             yield "nsqdHttpAddresses: give one for each of nsqdTcpAddresses, in their order"
         if scope & _READING:
-            if len(topics := given & {"topic", "topics", "topics_pattern"}) != 1:
-                yield "set exactly one of topic, topics, topicsPattern" + (
-                    f", not {' and '.join(sorted(map(self.name_of, topics)))}" if topics else ""
-                )
+            yield from self.set_exactly_one(TOPIC_FIELDS, given)
             if "channel" not in given:
                 yield "channel: required but not set"
             yield from self._dead_letter_problems(given)

@@ -29,6 +29,7 @@ from spark_mq_source.core.options import (
 )
 from spark_mq_source.core.shared_options import (
     EVERYWHERE,
+    TOPIC_FIELDS,
     BatchOptions,
     CorruptOptions,
     PaceOptions,
@@ -430,11 +431,8 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Yield contradictions between options, one sentence each."""
         yield from super().problems(scope, given)
-        topics = [name for name in ("topic", "topics", "topics_pattern") if name in given]
-        if scope != WRITE and len(topics) != 1:
-            yield "set exactly one of topic, topics, topicsPattern" + (
-                f", not {' and '.join(self.name_of(name) for name in topics)}" if topics else ""
-            )
+        if scope != WRITE:
+            yield from self.set_exactly_one(TOPIC_FIELDS, given)
         if scope & _READING:
             is_read = self.dead_letter_topic is not None and self.dead_letter_topic in self.topic_names
             yield from self.dead_letter_problems(given, is_read=is_read)

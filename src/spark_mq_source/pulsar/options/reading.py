@@ -25,7 +25,7 @@ from spark_mq_source.core.options import (
     parse_text,
     size_option,
 )
-from spark_mq_source.core.shared_options import EVERYWHERE, parse_one_of, parse_regex
+from spark_mq_source.core.shared_options import EVERYWHERE, TOPIC_FIELDS, parse_one_of, parse_regex
 from spark_mq_source.pulsar.offsets import (
     EARLIEST,
     LATEST,
@@ -171,11 +171,8 @@ class TopicOptions(Options):
                 yield "topicPartitions needs createTopic=true and adminUrl: the admin API creates the topic"
             if self.topic is not None and split_partition(self.topic)[1] >= 0:
                 yield f"topicPartitions has no meaning for {self.topic}, which is one partition: name the topic"
-        topics = [name for name in ("topic", "topics", "topics_pattern") if name in given]
-        if scope != WRITE and len(topics) != 1:
-            yield "set exactly one of topic, topics, topicsPattern" + (
-                f", not {' and '.join(self.name_of(name) for name in topics)}" if topics else ""
-            )
+        if scope != WRITE:
+            yield from self.set_exactly_one(TOPIC_FIELDS, given)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
