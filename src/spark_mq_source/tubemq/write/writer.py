@@ -52,13 +52,13 @@ from spark_mq_source.tubemq.protocol.error_codes import (
     error_for_code,
     error_for_exception,
 )
+from spark_mq_source.tubemq.write.receipts import WriteReport
 
 if TYPE_CHECKING:
     from spark_mq_source.tubemq.client.bounds import Bounds, Partitions
     from spark_mq_source.tubemq.client.session import Receipt, Session
     from spark_mq_source.tubemq.offsets import TopicPartition
     from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.write.receipts import WriteReport
 
 logger = logging.getLogger(__name__)
 
