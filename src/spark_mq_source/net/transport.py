@@ -324,7 +324,10 @@ def _tcp_connect(host: str, port: int, address: str, deadline: Deadline) -> sock
 def _tls_handshake(
     sock: socket.socket, context: ssl.SSLContext, host: str, address: str, deadline: Deadline
 ) -> ssl.SSLSocket:
-    secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    try:
+        secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    except OSError as error:  # Python reads from a socket that is reset already.
+        raise _lost_in_handshake(address, error) from error
     try:
         _shake_hands(secure, address, deadline)
     except BaseException as error:
@@ -339,11 +342,13 @@ def _tls_handshake(
                 f"{address}: the TLS handshake failed ({error}); does this port speak TLS, and want clientCert?"
             ) from error
         if isinstance(error, OSError):
-            raise ConnectionLostError(
-                f"{address}: closed during the TLS handshake ({error}); does this port speak TLS?"
-            ) from error
+            raise _lost_in_handshake(address, error) from error
         raise
     return secure
+
+
+def _lost_in_handshake(address: str, error: OSError) -> ConnectionLostError:
+    return ConnectionLostError(f"{address}: closed during the TLS handshake ({error}); does this port speak TLS?")
 
 
 def _shake_hands(secure: ssl.SSLSocket, address: str, deadline: Deadline) -> None:

@@ -21,9 +21,6 @@ from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.transport import TlsSettings
 from tests.fix_net import HOST, ScriptError, abort, close, failing_tls, free_port, stay_silent
 
-# CPython 3.11's server side of TLS does not close a socket whose peer has reset it before it was accepted.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
-
 JSON = b'{"ledgers": [{"ledgerId": 7, "entries": 3}]}'
 
 

@@ -313,6 +313,14 @@ def test_a_port_that_closes_every_connection_may_pass(scripted_server, tls_mater
     fails(ConnectionLostError, port=server.port, settings=settings, timeout_ms=timeout_ms, retryable=True)
 
 
+def test_a_connection_that_is_reset_before_its_handshake_begins(scripted_server, tls_material):
+    server = scripted_server([abort])
+    with socket.create_connection((HOST, server.port)) as sock:
+        select.select([sock], [], [])
+        with pytest.raises(ConnectionLostError, match="closed during the TLS handshake"):
+            Transport(sock, "peer").start_tls(TlsSettings(tls_material.ca), HOST, deadline=Deadline.after_ms(AMPLE_MS))
+
+
 def test_a_handshake_that_a_restart_interrupts_is_made_again(scripted_server, tls_material):
     server = scripted_server([hello, close], [silence], [tls(tls_material.server()), send(b"welcome"), close])
     deadline = Deadline.after_ms(AMPLE_MS)
