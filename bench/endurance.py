@@ -1,10 +1,10 @@
 """A long run: a writer and two streaming queries on a broker that unloads and dies; nothing of them may grow.
 
     python -m bench.endurance --minutes 60 --output FILE    runs it, and writes samples and results as JSON
-    python -m bench.endurance drive FOLDER URL              the Spark driver of such a run
-    python -m bench.endurance write FOLDER URL              the writer of such a run
+    python -m bench.endurance drive FOLDER URL QUERIES      the Spark driver of such a run
+    python -m bench.endurance write FOLDER URL ROWS SECONDS the writer of such a run
 
-The writer writes 20,000 rows a second exactly once. One query reads them by offsets, pinned by a subscription, as fast
+The writer writes so many rows a second exactly once. One query reads them by offsets, pinned by a subscription, as fast
 as triggers follow each other; the other reads them as a queue with `walDir`. Each writes the numbers of a micro-batch
 into a file named after the micro-batch, so that one that is repeated replaces its file. In the end all numbers of each
 query are sorted and compared with those that were written.
@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import linear_regression, median
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 NAMESPACE: Final = "public/endurance"
 TOPIC: Final = f"persistent://{NAMESPACE}/rows"
 PARTITIONS: Final = 2
-RATE: Final = 20_000
 VALUE_BYTES: Final = 100
 SAMPLE_SECONDS: Final = 10.0
 KEPT_SAMPLES: Final = 100
 QUERIES: Final = {"offsets": "0 seconds", "queue": "5 seconds"}
 """The queries, and how often each is triggered."""
+SUBSCRIPTIONS: Final = {"offsets": "pin", "queue": "queue"}
 PATIENCE: Final = "300s"
 """Longer than a broker needs to start again, on a machine that has other work."""
 SETTINGS: Final = {
@@ -64,8 +64,8 @@ def options(url: str, **more: str) -> dict[str, str]:
 # -- the writer
 
 
-def write(folder: Path, url: str) -> None:
-    """Write a micro-batch of `RATE` rows every second, until there is a file `stop`; then say how many there were."""
+def write(folder: Path, url: str, rows_each: int, seconds: float) -> None:
+    """Write a micro-batch of `rows_each` rows every `seconds`, until there is a file `stop`, and count what is written."""
     from spark_mq_source.core.errors import MQSourceError
     from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.pulsar.format import PulsarFormat
@@ -75,7 +75,7 @@ def write(folder: Path, url: str) -> None:
     fitted = door.fit(door.parse_write_options({k.lower(): v for k, v in given.items()}, schema.names), schema)
     failures, batch_id, started = 0, 0, time.monotonic()
     while not (folder / "stop").exists():
-        rows = [_numbered(batch_id * RATE, RATE)]
+        rows = [_numbered(batch_id * rows_each, rows_each)]
         for attempt in range(1000):
             try:
                 task = TaskAttempt("endurance", batch_id, 0, attempt, batch_id << 10 | attempt)
@@ -86,9 +86,9 @@ def write(folder: Path, url: str) -> None:
                 print(f"attempt {attempt} of batch {batch_id}: {error}", flush=True)
                 time.sleep(1)
         batch_id += 1
-        (folder / "written.new").write_text(json.dumps({"rows": batch_id * RATE, "failures": failures}))
+        (folder / "written.new").write_text(json.dumps({"rows": batch_id * rows_each, "failures": failures}))
         (folder / "written.new").rename(folder / "written")
-        time.sleep(max(0.0, started + batch_id - time.monotonic()))
+        time.sleep(max(0.0, started + batch_id * seconds - time.monotonic()))
 
 
 def _numbered(first: int, count: int) -> pa.RecordBatch:
@@ -104,8 +104,8 @@ def _numbered(first: int, count: int) -> pa.RecordBatch:
 # -- the driver
 
 
-def drive(folder: Path, url: str) -> None:
-    """Run both queries until there is a file `enough` and both have read all; start one again that has failed."""
+def drive(folder: Path, url: str, names: Sequence[str]) -> None:
+    """Run the queries until there is a file `enough`; start one again that has failed."""
     from pyspark.sql import SparkSession
 
     spark = (
@@ -121,16 +121,16 @@ def drive(folder: Path, url: str) -> None:
         .getOrCreate()
     )
     given = {
-        "offsets": options(url, subscription="pin", startingOffsets="earliest"),
+        "offsets": options(url, subscription=SUBSCRIPTIONS["offsets"], startingOffsets="earliest"),
         "queue": options(
-            url, subscription="queue", subscriptionType="shared", initialPosition="earliest",
+            url, subscription=SUBSCRIPTIONS["queue"], subscriptionType="shared", initialPosition="earliest",
             walDir=str(folder / "wal"), idleTimeout="1s",
         ),
     }  # fmt: skip
     queries: dict[str, Any] = {}
-    restarts = dict.fromkeys(QUERIES, 0)
+    restarts = dict.fromkeys(names, 0)
     while True:
-        for name, interval in QUERIES.items():
+        for name in names:
             query = queries.get(name)
             if query is not None and query.isActive:
                 continue
@@ -144,7 +144,7 @@ def drive(folder: Path, url: str) -> None:
                 .selectExpr("substring(value, 1, 8) AS number")
                 .writeStream.foreachBatch(_sink(folder / f"numbers-{name}"))
                 .option("checkpointLocation", str(folder / f"checkpoint-{name}"))
-                .trigger(processingTime=interval).start()
+                .trigger(processingTime=QUERIES[name]).start()
             )  # fmt: skip
         (folder / "restarts").write_text(json.dumps(restarts))
         if (folder / "enough").exists():
@@ -177,11 +177,17 @@ class Run:
 
     Attributes:
         folder: for all its files.
+        rate: rows that are written each second.
+        every: seconds between two writes.
+        queries: the names of the queries.
         samples: one every ten seconds.
         faults: when each was injected, in seconds from the start, and its kind.
     """
 
     folder: Path
+    rate: int
+    every: float
+    queries: Sequence[str]
     samples: list[dict[str, float]] = field(default_factory=list)
     faults: list[tuple[float, str]] = field(default_factory=list)
 
@@ -192,10 +198,13 @@ class Run:
             broker.admin.set_deduplication(NAMESPACE, enabled=True)
             broker.admin.create_topic(TOPIC, PARTITIONS)
             # Before a row is written: the other query's reading lets the broker delete what this one has not seen.
-            broker.admin.request("PUT", f"persistent/{NAMESPACE}/rows/subscription/queue")
-            with _program("write", self.folder, broker.service_url) as writer, _program(
-                "drive", self.folder, broker.service_url
-            ) as driver:  # fmt: skip
+            for name in self.queries:
+                broker.admin.request("PUT", f"persistent/{NAMESPACE}/rows/subscription/{SUBSCRIPTIONS[name]}")
+            url = broker.service_url
+            with (
+                _program("write", self.folder, url, str(round(self.rate * self.every)), str(self.every)) as writer,
+                _program("drive", self.folder, url, *self.queries) as driver,
+            ):
                 started = time.monotonic()
                 due = {"unload": unload_s, "kill": kill_s}
                 while (at := time.monotonic() - started) < minutes * 60 or self._last("offsets_batches") < batches:
@@ -211,7 +220,7 @@ class Run:
                 (self.folder / "stop").touch()
                 writer.wait(600)
                 written = json.loads((self.folder / "written").read_text())
-                while any(self._read_so_far(name) < written["rows"] for name in QUERIES):
+                while any(self._read_so_far(name) < written["rows"] for name in self.queries):
                     self._sample(time.monotonic() - started, driver.pid, None)
                     time.sleep(SAMPLE_SECONDS)
                     if driver.poll() is not None:
@@ -226,7 +235,7 @@ class Run:
             "written": written,
             "restarts": json.loads((self.folder / "restarts").read_text()),
             "faults": self.faults,
-            "queries": {name: self._compared(name, written["rows"]) for name in QUERIES},
+            "queries": {name: self._compared(name, written["rows"]) for name in self.queries},
             "growth_per_hour": {name: slope for name in _FLAT if (slope := growth(steady, name)) is not None},
             "samples": steady[:: max(1, len(steady) // KEPT_SAMPLES)],
         }
@@ -253,7 +262,7 @@ class Run:
             each = [usage for pid in pids if (usage := _usage(pid)) is not None]
             found |= {f"{name}_{key}": sum(usage[key] for usage in each) for key in ("mib", "files", "threads")}
         found["processes"] = len(workers)
-        for name in QUERIES:
+        for name in self.queries:
             files, size = _size_of(self.folder / f"checkpoint-{name}")
             found |= {f"{name}_checkpoint_files": files, f"{name}_checkpoint_mib": size / 2**20}
             found[f"{name}_batches"] = _batches(self.folder / f"numbers-{name}")
@@ -295,7 +304,7 @@ def growth(samples: Iterable[dict[str, float]], name: str) -> dict[str, float] |
         >>> growth([{"seconds": 36.0 * n, "wal_mib": 5.0 + n} for n in range(10)], "wal_mib")
         {'median': 12.0, 'per_hour': 100.0}
     """
-    found = [(one["seconds"], one[name]) for one in samples if one[name]]
+    found = [(one["seconds"], one[name]) for one in samples if one.get(name)]
     found = [(at, value) for at, value in found if at >= found[-1][0] / 2]
     if len(found) < 3:
         return None
@@ -304,10 +313,10 @@ def growth(samples: Iterable[dict[str, float]], name: str) -> dict[str, float] |
 
 
 @contextlib.contextmanager
-def _program(verb: str, folder: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
+def _program(verb: str, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     with (folder / f"{verb}.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.endurance", verb, str(folder), url],
+            [sys.executable, "-m", "bench.endurance", verb, str(folder), *arguments],
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -377,21 +386,29 @@ def _batches(folder: Path) -> int:
 
 def main() -> None:
     """Run what the command line asks for."""
-    if sys.argv[1:2] in (["write"], ["drive"]):
-        {"write": write, "drive": drive}[sys.argv[1]](Path(sys.argv[2]), sys.argv[3])
+    if sys.argv[1:2] == ["write"]:
+        write(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))
+        return
+    if sys.argv[1:2] == ["drive"]:
+        drive(Path(sys.argv[2]), sys.argv[3], sys.argv[4:])
         return
     parser = argparse.ArgumentParser(prog="python -m bench.endurance", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--batches", type=int, default=0, help="micro-batches of the query by offsets, at least")
+    parser.add_argument("--rate", type=int, default=20_000, help="rows written each second")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two writes")
+    parser.add_argument("--queries", nargs="+", choices=list(QUERIES), default=list(QUERIES))
     parser.add_argument("--unload", type=float, default=60, help="seconds between two unloads")
     parser.add_argument("--kill", type=float, default=600, help="seconds between two kills of the broker")
     parser.add_argument("--folder", type=Path, required=True, help="for all files of the run")
     parser.add_argument("--output", type=Path, help="where the results are written")
     given = parser.parse_args()
     given.folder.mkdir(parents=True)
-    for name in QUERIES:
+    for name in given.queries:
         (given.folder / f"numbers-{name}").mkdir()
-    found = Run(given.folder).run(given.minutes, given.batches, given.unload, given.kill)
+    found = Run(given.folder, given.rate, given.every, given.queries).run(
+        given.minutes, given.batches, given.unload, given.kill
+    )
     text = json.dumps(found)
     (given.output or given.folder / "results.json").write_text(text.replace("{", "\n{") + "\n")
     print(json.dumps({name: one for name, one in found.items() if name != "samples"}, indent=1))
