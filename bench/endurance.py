@@ -65,7 +65,7 @@ def options(url: str, **more: str) -> dict[str, str]:
 
 
 def write(folder: Path, url: str, rows_each: int, seconds: float) -> None:
-    """Write a micro-batch of `rows_each` rows every `seconds`, until there is a file `stop`, and count what is written."""
+    """Write `rows_each` rows every `seconds` until there is a file `stop`, and keep their number in `written`."""
     from spark_mq_source.core.errors import MQSourceError
     from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.pulsar.format import PulsarFormat
