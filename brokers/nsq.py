@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,11 @@ class NsqlookupdProcess:
         wait_until_answering(self.http_address, self.log, lambda: self._process is not None and self._process.alive)
         return self
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not ended."""
+        return self._process is not None
+
     def stop(self) -> None:
         """Ends it."""
         if self._process is not None:
@@ -73,7 +78,7 @@ class NsqdProcess:
 
     Args:
         folder: folder for its data and logs.
-        lookupd: the nsqlookupd to register with.
+        lookupd: one or more nsqlookupd to register with.
         tcp_port: for both ports, None selects a free one.
         http_port: port of the HTTP interface.
         settings: as for `spark_mq_source.testing.NsqBroker`.
@@ -83,7 +88,7 @@ class NsqdProcess:
         self,
         folder: Path,
         *,
-        lookupd: NsqlookupdProcess | None = None,
+        lookupd: NsqlookupdProcess | Sequence[NsqlookupdProcess] | None = None,
         tcp_port: int | None = None,
         http_port: int | None = None,
         **settings: Any,  # noqa: ANN401 - flags of any type
@@ -91,7 +96,9 @@ class NsqdProcess:
         self.folder = folder
         self.log = folder / "nsqd.log"
         self._own_lookupd = lookupd is None
-        self.lookupd = lookupd or NsqlookupdProcess(folder / "lookupd")
+        if lookupd is None or isinstance(lookupd, NsqlookupdProcess):
+            lookupd = [lookupd or NsqlookupdProcess(folder / "lookupd")]
+        self.lookupds = list(lookupd)
         self._authorize: Authorize | None = settings.pop("authorize", None)
         self._settings: dict[str, Any] = {"broadcast_address": "127.0.0.1", **settings}
         free = free_ports(3)
@@ -118,8 +125,8 @@ class NsqdProcess:
 
     @property
     def lookupd_address(self) -> str:
-        """The HTTP address of its nsqlookupd, as `host:port`."""
-        return self.lookupd.http_address
+        """The HTTP address of its first nsqlookupd, as `host:port`."""
+        return self.lookupds[0].http_address
 
     def command(self) -> list[str]:
         """Its command line."""
@@ -128,12 +135,12 @@ class NsqdProcess:
             "http_address": self.http_address,
             "https_address": self.https_address,
             "data_path": self.folder,
-            "lookupd_tcp_address": self.lookupd.tcp_address,
+            "lookupd_tcp_address": [lookupd.tcp_address for lookupd in self.lookupds],
             **self._settings,
         }
         if self._authorizer is not None:
             flags["auth_http_address"] = f"127.0.0.1:{self._authorizer.server_address[1]}"
-        return [shutil.which("nsqd") or "nsqd", *(_flag(name, value) for name, value in flags.items())]
+        return [shutil.which("nsqd") or "nsqd", *(one for name, value in flags.items() for one in _flags(name, value))]
 
     def start(self) -> Self:
         """Starts it and waits until it answers.
@@ -143,7 +150,7 @@ class NsqdProcess:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._own_lookupd:
-            self.lookupd.start()
+            self.lookupds[0].start()
         if self._authorize is not None:
             self._authorizer = _authorization_server(self._authorize)
         self._process = ManagedProcess(self.command(), log=self.log, folder=self.folder)
@@ -153,7 +160,8 @@ class NsqdProcess:
 
     def _wait_until_registered(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while f'"tcp_port":{self.tcp_port},' not in _get(self.lookupd_address, "/nodes"):
+        registered = f'"tcp_port":{self.tcp_port},'
+        while not all(registered in _get(one.http_address, "/nodes") for one in self.lookupds if one.is_running):
             if time.monotonic() > deadline:
                 raise RuntimeError(
                     f"nsqd did not register with nsqlookupd; the end of {self.log}:\n{log_tail(self.log)}"
@@ -187,7 +195,7 @@ class NsqdProcess:
     def _close(self) -> None:
         self._process = None
         if self._own_lookupd:
-            self.lookupd.stop()
+            self.lookupds[0].stop()
         if self._authorizer is not None:
             self._authorizer.shutdown()
             self._authorizer.server_close()
@@ -222,12 +230,14 @@ def _get(http_address: str, path: str) -> str:
         connection.close()
 
 
-def _flag(name: str, value: object) -> str:
+def _flags(name: str, value: object) -> list[str]:
+    if isinstance(value, list):
+        return [flag for one in value for flag in _flags(name, one)]
     if name.endswith("_ms"):
         name, value = name.removesuffix("_ms"), f"{value}ms"
     if isinstance(value, bool):
         value = str(value).lower()
-    return f"-{name.replace('_', '-')}={value}"
+    return [f"-{name.replace('_', '-')}={value}"]
 
 
 def _authorization_server(authorize: Authorize) -> ThreadingHTTPServer:

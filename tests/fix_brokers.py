@@ -270,7 +270,7 @@ def _nsq(kind: str, folder: Path, *, lookupd: NsqUnderTest | None = None, **sett
     if kind == "nsqd":
         assert joined is None or isinstance(joined, NsqlookupdProcess)
         process = NsqdProcess(folder, lookupd=joined, **settings)
-        return NsqUnderTest(process, process.lookupd)
+        return NsqUnderTest(process, process.lookupds[0])
     assert joined is None or isinstance(joined, NsqLookupd)
     broker = NsqBroker(lookupd=joined, **settings)
     return NsqUnderTest(broker, broker.lookupds[0])

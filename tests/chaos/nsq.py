@@ -1,4 +1,5 @@
-"""Three nsqd under chaos, with a writer and a stream: nsqd of PATH, or else embedded ones in this process.
+"""Three nsqd and two nsqlookupd under chaos, with a writer and a stream: those of PATH, or else embedded ones in this
+process.
 
 Both keep all messages on disk and sync positions only at a clean stop: a killed one loses nothing, and delivers again
 what it had delivered since.
@@ -26,7 +27,7 @@ from tests.chaos.faults import Kind, link_faults
 from tests.chaos.loads import PAUSE_S, Load, Numbers, Stream, differences
 from tests.fix_net import FaultProxy
 
-BROKERS = 3
+BROKERS, LOOKUPDS = 3, 2
 TOPIC = "chaos"
 READ, TRUTH = "stream", "truth"
 """Channels: one is read under faults, the other at the end."""
@@ -61,7 +62,7 @@ class Scene:
         self._folder = folder
         self._stack = contextlib.ExitStack()
         self._links: dict[str, FaultProxy] = {}
-        self._lookupd: NsqLookupd | NsqlookupdProcess
+        self._lookupd: dict[str, NsqLookupd | NsqlookupdProcess] = {}
         self._nsqd: dict[str, NsqBroker | NsqdProcess] = {}
         self._ended: set[str] = set()
         self.loads: list[Load] = []
@@ -69,12 +70,19 @@ class Scene:
     def start(self) -> None:
         """Start the brokers and prepare the loads."""
         is_real = nsqd_on_path()
-        self._lookupd = NsqlookupdProcess(self._folder / "lookupd") if is_real else NsqLookupd()
-        self._lookupd.start()
-        self._stack.callback(self._lookupd.stop)
+        for number in range(LOOKUPDS):
+            name = f"nsqlookupd-{number}"
+            self._lookupd[name] = NsqlookupdProcess(self._folder / name) if is_real else NsqLookupd()
+            self._lookupd[name].start()
+            self._stack.callback(self._lookupd[name].stop)
         for number in range(BROKERS):
             name = f"nsqd-{number}"
-            settings = {"lookupd": self._lookupd, "node_id": number, "msg_timeout_ms": 5_000, **ON_DISK}
+            settings: dict[str, Any] = {
+                "lookupd": list(self._lookupd.values()),
+                "node_id": number,
+                "msg_timeout_ms": 5_000,
+                **ON_DISK,
+            }
             made: Any = NsqdProcess(self._folder / name, **settings) if is_real else NsqBroker(**settings)
             self._nsqd[name] = made
             made.start()
@@ -87,7 +95,7 @@ class Scene:
             host, _, port = made.tcp_address.partition(":")
             self._links[name] = self._stack.enter_context(FaultProxy(host, int(port)))
         self._access = {
-            "nsqlookupdHttpAddresses": self._lookupd.http_address,
+            "nsqlookupdHttpAddresses": ",".join(one.http_address for one in self._lookupd.values()),
             "topic": TOPIC,
             "hostMap": ",".join(f"{self._nsqd[name].tcp_address}={link.address}" for name, link in self._links.items()),
             "operationTimeout": "5s",
@@ -117,7 +125,7 @@ class Scene:
                 Kind("stop", name, [name], (0, 10), self._stopped),
                 Kind("freeze", name, [name], (1, 30), self._frozen),
             ]
-        return [*kinds, Kind("stop lookupd", "lookupd", ["lookupd"], (0, 15), self._without_lookupd)]
+        return kinds + [Kind("stop", name, [name], (0, 15), self._without_lookupd) for name in self._lookupd]
 
     @contextlib.contextmanager
     def _killed(self, name: str, _: random.Random) -> Iterator[None]:
@@ -162,12 +170,12 @@ class Scene:
                 nsqd._process.signal(signal.SIGCONT)
 
     @contextlib.contextmanager
-    def _without_lookupd(self, _name: str, _: random.Random) -> Iterator[None]:
-        self._lookupd.stop()
+    def _without_lookupd(self, name: str, _: random.Random) -> Iterator[None]:
+        self._lookupd[name].stop()
         try:
             yield
         finally:
-            self._lookupd.start()
+            self._lookupd[name].start()
 
     def heal(self) -> None:
         """Start the nsqd whose faults could not."""
