@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from bench.engine import Sample
+from bench.engine import AnyEngine, Job, Sample
 from bench.pulsar_broker import Broker, create_topic, partitions_of, publish_one_each, use_namespace
 from bench.runner import Case, Contender, here
 from bench.sources import OURS
@@ -32,16 +32,19 @@ SIZES: Final = {"read": (100, 1000, 10_000), "stream": (1000, 5000), "pattern": 
 READ_TASKS: Final = 100
 """So many tasks of each read: they follow each other here, as on one core."""
 
+ALL: Final = "reading all of them with Spark, a task each"
+
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def scale(broker: Broker) -> Iterator[Case]:
     """Yield planning, streams, patterns and lag; a contender is a number of topic-partitions."""
     many = _Many(broker)
-    cases: list[tuple[str, tuple[int, ...], Callable[[int], Sample]]] = [
+    cases: list[tuple[str, tuple[int, ...], Callable[..., Sample]]] = [
         ("planning a topic that the broker has not loaded", SIZES["read"], many.plan_unloaded),
         ("planning it again", SIZES["read"], many.plan),
         (f"reading {READ_TASKS} of its partitions", SIZES["read"], many.read),
+        (ALL, SIZES["read"], many.read_all),
         ("`spark-mq lag` of a checkpoint", SIZES["read"], many.lag),
         ("a stream's first trigger", SIZES["stream"], partial(many.trigger, "first")),
         ("an idle trigger", SIZES["stream"], partial(many.trigger, "idle")),
@@ -50,7 +53,7 @@ def scale(broker: Broker) -> Iterator[Case]:
     ]
     for name, sizes, work in cases:
         contenders = [
-            Contender(f"n{size}", f"{size:,}", "ours", here(work, size), warm=0)
+            Contender(f"n{size}", f"{size:,}", "ours", partial(work, size) if name == ALL else here(work, size), warm=0)
             for size in sizes
             if size <= max(1000, broker.setup.scale * 10_000)
         ]
@@ -133,6 +136,13 @@ class _Many:
         if sum(rows) < READ_TASKS:
             raise RuntimeError(f"{sum(rows)} rows came of {READ_TASKS} tasks")
         return sample
+
+    def read_all(self, size: int, engine: AnyEngine) -> Sample:
+        options = self.options(topic=self.topic(size))
+        broker_s = self.busy_s()
+        found = engine.run(Job("read", "pulsar-native", options, size, cores=2))
+        own_s = size * (found["worker_ns"] + found["jvm_ns"]) / 1e9
+        return {"value": size / found["value"], "own_s": own_s, "broker_s": self.busy_s() - broker_s}
 
     def lag(self, size: int) -> Sample:
         options = self.format.parse_options(self.options(topic=self.topic(size)))
