@@ -41,8 +41,6 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
 
     Attributes:
         name: the name in `spark.read.format(name)`.
-        columns: the columns, their types, and which of them can be read and written.
-        options_type: the dataclass of its options.
         has_namespaces: whether `topicsPattern` begins with a namespace.
         raw_errors: those of the columns `_corrupt` and `_error` that `read_raw` fills.
     """

@@ -41,7 +41,6 @@ class Migrated:
     """A converted checkpoint.
 
     Attributes:
-        committed: the last committed batch.
         planned: the last planned batch: the same, or the one after it, which the query repeats.
         offsets: the end of the last committed batch by source, in the form of `pulsar-native`.
     """

@@ -19,7 +19,6 @@ class Known:
 
     Attributes:
         module: the module of the format, imported at first use.
-        kind: the class in this module.
         partition: the columns that identify the partition within the topic.
         time: the column with the broker's time or, in TubeMQ, the producer's.
         key: the column most similar to a key; None if messages have none.

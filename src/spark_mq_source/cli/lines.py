@@ -65,12 +65,7 @@ _START: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def default_line(known: Known, *, with_topic: bool) -> str:
-    """Return the format string of a line with position, time, key and value.
-
-    Args:
-        known: the format.
-        with_topic: whether messages of several topics are printed.
-    """
+    """Return the format string of a line with position, time, key and value."""
     line = DEFAULT if known.key else DEFAULT.replace("%k ", "")
     return f"%t {line}" if with_topic else line
 
@@ -79,11 +74,7 @@ class Line:
     r"""A parsed format string.
 
     Args:
-        template: the format string.
-        known: the format.
         columns: the names that ``%{COLUMN}`` accepts.
-        as_hex: whether bytes are printed in hexadecimal.
-        in_color: whether to print a terminal's escape sequences.
 
     Attributes:
         columns: the names in ``%{COLUMN}``.

@@ -30,8 +30,6 @@ class Profile:
     """One section of the file.
 
     Attributes:
-        name: of the section.
-        format_name: the format.
         options: texts by name, or references to an environment variable (`env`) or a file (`file`).
     """
 

@@ -22,7 +22,6 @@ class Source:
     """The format and options of a command.
 
     Attributes:
-        name: the format's name.
         options: the options as Spark passes them, with names in lower case.
     """
 

@@ -16,11 +16,6 @@ _POSITIONS: Final = (("ledger", "entry", "batch"), ("ledger_id", "entry_id", "ba
 def as_json(value: object, *, as_hex: bool = False, compact: bool = False) -> str:
     r"""Encode a value as JSON; bytes are UTF-8 text, or else hexadecimal, and times are ISO 8601.
 
-    Args:
-        value: a row, or a part of one.
-        as_hex: whether all bytes are hexadecimal.
-        compact: whether to leave out the spaces between the parts.
-
     Example:
         >>> as_json({"key": b"f\xc3\xbcr", "value": b"\xff"})
         '{"key": "für", "value": "ff"}'

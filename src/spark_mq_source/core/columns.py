@@ -57,11 +57,9 @@ class Column:
     """One column of a format.
 
     Attributes:
-        name: the column's name for users.
         read_as: SQL types it can be read as, the default first; empty if it cannot be read.
         written_from: SQL types it can be written from; empty if it cannot be written.
         by_default: whether it is read if the user names no columns.
-        required: whether rows to be written must have it.
         note: text that the reference adds for readers, in Markdown.
         write_note: text that the reference adds for writers, in Markdown.
     """
@@ -236,7 +234,6 @@ class SparseColumns:
 
     Attributes:
         dense: the other columns, which the loops fill.
-        nbytes: size of the cells.
 
     Example:
         >>> sparse = SparseColumns(pa.schema([("a", pa.int64()), ("why", pa.string())]), ["why"])

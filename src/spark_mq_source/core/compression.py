@@ -55,10 +55,6 @@ def _check_size(codec: str, size: int, announced: int) -> None:
 def compress(codec: str, data: ByteString) -> bytes | memoryview:
     """Compress `data`, in the formats of `decompress`.
 
-    Args:
-        codec: one of `CODECS`.
-        data: not copied.
-
     Raises:
         UnsupportedFeatureError: the codec is unknown, or its package is not installed; names the extra to install.
 

@@ -68,8 +68,6 @@ class Lag:
     """The unread part of a topic for a query.
 
     Attributes:
-        topic: name of the topic.
-        behind: number of units.
         unit: `messages`, or `entries` (each one message or a batch of messages).
         is_exact: False if `behind` is a lower bound.
 

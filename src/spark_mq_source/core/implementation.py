@@ -23,13 +23,11 @@ class Implementation:
     """The implementation of one hot loop.
 
     Args:
-        twin: the interpreted module.
         asked: ``native``, ``python``, or empty for the best available; None to use the environment variable.
         compiled: the full name of the compiled module, if it is not ``_x_native`` beside ``_x_python``.
 
     Attributes:
         name: ``native`` or ``python``.
-        module: the chosen module.
 
     Raises:
         ImportError: `asked` is invalid, or is ``native`` and the compiled module cannot be imported.

@@ -152,11 +152,6 @@ class ProtobufCodec:
     def decode(self, kind: type[MessageT], data: bytes, /, **given: object) -> MessageT:
         """Decode a message of the class `kind`.
 
-        Args:
-            kind: its class.
-            data: the bytes.
-            given: values of fields that are not on the wire.
-
         Raises:
             CorruptMessageError: the bytes cannot be parsed.
             MissingFieldsError: required fields are absent.

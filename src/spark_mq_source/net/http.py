@@ -111,14 +111,7 @@ def _read(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def _close_reason(failure: TransportError, url: str, tls: TlsSettings, deadline: Deadline) -> TransportError:
-    """Return the reason why a connection was closed without an answer.
-
-    Args:
-        failure: the error that HTTP shows.
-        url: the requested URL.
-        tls: verification of the peer.
-        deadline: for further connections.
-    """
+    """Return the reason why a connection was closed without an answer."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     if parts.scheme == "https":

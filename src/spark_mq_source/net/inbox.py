@@ -21,10 +21,6 @@ class Inbox(Generic[ItemT]):
         hold: holds the peer back; called under `lock` in the receiving thread.
         let_go: lets the peer send again; called under `lock`.
 
-    Attributes:
-        lock: protects the state.
-        held: whether the peer is held back.
-
     Example:
         >>> inbox = Inbox[bytes](10, size_of=len, hold=lambda: print("hold"), let_go=lambda: print("let go"))
         >>> inbox.put([b"hello ", b"world"], 11)

@@ -13,7 +13,6 @@ class TriggerPace:
 
     Args:
         min_rows: the number of rows that is enough; None for any number.
-        max_delay_ms: the longest time between two triggers while rows wait.
 
     Example:
         >>> pace = TriggerPace(min_rows=100, max_delay_ms=60_000)

@@ -24,9 +24,7 @@ class QueueTask(Generic[SourceT]):
     """The work of one task.
 
     Attributes:
-        source: the source to read.
         max_rows: maximum number of messages; None means unbounded.
-        folder: the batch's folder in `walDir`; empty without `walDir`.
         task: the task's number in the batch.
         duplicates: messages of earlier batches that may be delivered again, in the format's form.
         recent: the last messages that earlier batches acknowledged, in the format's form.

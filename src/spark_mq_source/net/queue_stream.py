@@ -46,11 +46,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
 
     Args:
         where: the format and the topic, the beginning of errors and logs.
-        store: the write-ahead folder.
-        task_type: the class of the tasks.
         topic: the topic whose messages `newest` counts.
-        max_rows: maximum number of messages of a trigger.
-        pace: decides whether a trigger waits for more messages.
 
     Attributes:
         newest: the last planned offset, and the number of all waiting messages; None before the first plan.

@@ -38,9 +38,6 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
 
     Args:
         task: the range, also a text for logs.
-        begin: the start of the range.
-        timeout_ms: the maximum time without progress.
-        counters: updated with wait time and reconnects.
     """
 
     def __init__(self, task: RangeT, begin: PlaceT, *, timeout_ms: int, counters: Counters) -> None:

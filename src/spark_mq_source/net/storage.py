@@ -103,7 +103,6 @@ class LocalStore:
 
     Args:
         root: the folder; created if it does not exist.
-        name: a prefix of paths in errors.
 
     Example:
         >>> from tempfile import mkdtemp
@@ -225,7 +224,6 @@ class ObjectStore:
 
     Args:
         url: the URL of the prefix.
-        name: a prefix of paths in errors.
 
     Raises:
         UnsupportedFeatureError: obstore is not installed.

@@ -78,12 +78,6 @@ def load_identity(context: ssl.SSLContext, path: str, password: str | None, opti
 
     Python's `ssl` takes only files: the key is in one for a moment, encrypted with a password that is used once.
 
-    Args:
-        context: the context.
-        path: the file.
-        password: of the store and of the key.
-        option: the option with the password, for errors.
-
     Raises:
         OptionError: the store has another type or password, is damaged, or does not contain exactly one key.
         UnsupportedFeatureError: `cryptography` is missing.

@@ -131,11 +131,7 @@ class TlsSettings:
 
 
 class Transport:
-    """One connected, non-blocking byte stream. Not thread-safe: the driver serializes its use.
-
-    Attributes:
-        address: the peer as `host:port`, for errors.
-    """
+    """One connected, non-blocking byte stream. Not thread-safe: the driver serializes its use."""
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         self._sock = sock
@@ -186,11 +182,6 @@ class Transport:
 
     def start_tls(self, tls: TlsSettings, host: str, *, deadline: Deadline) -> None:
         """Continue over TLS, for protocols that negotiate it in plain text.
-
-        Args:
-            tls: verification of the peer.
-            host: the host that the certificate must be for.
-            deadline: of the handshake.
 
         Raises:
             ConnectTimeoutError: the TLS handshake did not finish before `deadline`.

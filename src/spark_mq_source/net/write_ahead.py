@@ -75,11 +75,8 @@ class Slot:
     """One entry of a task's log.
 
     Attributes:
-        attempt: the attempt that made the slot.
         file: the file with the slot's rows; empty at the end of the log.
         rows: the number of these rows; at the end, the number of all rows.
-        bytes: the size of the file.
-        crc32c: the checksum of the file.
     """
 
     attempt: str
@@ -96,11 +93,6 @@ class Slot:
 
 class TaskLog:
     """The log of one task of a batch, as one attempt knows it.
-
-    Args:
-        store: the store of the log.
-        folder: the batch's folder.
-        task: the task's number.
 
     Attributes:
         slots: the slots found or made so far, in order.

@@ -64,9 +64,6 @@ def keep_existing(options: NsqOptions, tasks: Sequence[NsqRange]) -> list[NsqRan
 class NsqInspector:
     """See `core.ports.Inspector`. Its connections do not subscribe, so no message is received.
 
-    Args:
-        options: options of a read.
-
     Example:
         ::
 

@@ -44,9 +44,6 @@ class PulsarTail:
 
     Args:
         client: for `newest`; `following` opens its own.
-        options: options of a read.
-        topic_partition: the topic-partition.
-        bounds: its current bounds.
     """
 
     def __init__(
@@ -104,9 +101,6 @@ class PulsarTail:
 
 class PulsarInspector:
     """See `core.ports.Inspector` and `core.ports.Unsubscriber`. Reads only metadata, and leaves nothing on the broker.
-
-    Args:
-        options: options of a read.
 
     Example:
         ::

@@ -180,10 +180,6 @@ def is_persistent(topic: str) -> bool:
 def parse_topic(text: str, *, stored: bool = True) -> str:
     """Return the full name of a topic, or of one of its partitions, from user input.
 
-    Args:
-        text: the name.
-        stored: whether the topic must be persistent.
-
     Raises:
         ValueError: not the name of such a topic; the message gives the reason.
 
@@ -418,9 +414,6 @@ def parse_timestamps(text: str) -> PerTopic[int]:
 def encode_offsets(positions: Mapping[str, Position]) -> dict[str, object]:
     """Return the versioned form in a streaming checkpoint, sorted by name so that equal offsets are equal text.
 
-    Args:
-        positions: the last message read, by full topic-partition name.
-
     Example:
         >>> encode_offsets({"persistent://public/default/t": Position(12, 3)})
         {'version': 1, 'positions': {'persistent://public/default/t': {'ledger': 12, 'entry': 3, 'batch': -1}}}
@@ -462,11 +455,6 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
     later one are counted, and the result is a lower bound.
 
     For a queue, it is the backlog of the subscription at planning, less the batch's rows.
-
-    Args:
-        read: the offsets of a query.
-        newest: the latest available offsets.
-        rows: the rows of the batch.
 
     Raises:
         ValueError: not documents of this form.

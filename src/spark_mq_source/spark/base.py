@@ -65,7 +65,6 @@ class MQCommit(WriterCommitMessage):
 
     Attributes:
         report: the format's report; picklable.
-        counters: the task's counters.
     """
 
     report: Any
@@ -77,9 +76,6 @@ class MQDataSource(DataSource):
 
     Importing a format takes up to half a second of processor time. Spark imports every data source to find one, in a
     separate process, and creates one in another process, which needs the format only if no schema is given.
-
-    Attributes:
-        format_name: the name in `spark.read.format(name)`.
     """
 
     format_name: ClassVar[str]

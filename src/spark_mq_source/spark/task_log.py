@@ -53,14 +53,7 @@ def log_to_stderr(level: str) -> None:
 def logged_read(
     format_name: str, task: object, batches: Iterator[pa.RecordBatch], counters: Counters
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task; log a line when it ends, even if it ends early.
-
-    Args:
-        format_name: name in `spark.read.format(name)`.
-        task: the range, for the log line.
-        batches: the task's rows.
-        counters: the reader's counters.
-    """
+    """Yield the rows of a task; log a line when it ends, even if it ends early."""
     what = "read part of"
     try:
         yield from timed_output(batches, counters)

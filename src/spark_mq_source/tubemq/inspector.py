@@ -61,9 +61,6 @@ class TubeMQTail:
 class TubeMQInspector:
     """See `core.ports.Inspector`. Uses its own group, so that no other group's progress changes.
 
-    Args:
-        options: options of a read.
-
     Example:
         ::
 

@@ -64,8 +64,6 @@ class TopicPartition:
     """One partition of a topic on one broker.
 
     Attributes:
-        topic: name of the topic.
-        broker_id: id of the broker that stores the partition.
         partition: id on that broker, ``storeId * 10000 + n``.
 
     Example:
@@ -234,11 +232,6 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
     """Return the number of messages per topic between two documents of `encode_offsets`.
 
     The partitions of a store share its offsets, so the lag of a store is that of its slowest partition.
-
-    Args:
-        read: the offsets of a query.
-        newest: the latest available offsets.
-        rows: unused here.
 
     Raises:
         ValueError: not documents of this form.

@@ -128,11 +128,6 @@ def _json_encoder(encoding: Encoding, type_: pa.DataType, column: str) -> ValueE
 class BatchEncoder:
     """Encodes the columns of batches.
 
-    Args:
-        write: the encodings, with definitions.
-        columns: the schema of the batches.
-        table: the columns of the format; only encoding needs it.
-
     Raises:
         OptionError: a column does not fit its encoding.
 

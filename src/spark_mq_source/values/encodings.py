@@ -88,7 +88,6 @@ class TypedRead:
         key: the encoding of keys, likewise.
         is_inline: whether payloads contain the keys.
         by_version: whether each message's schema version determines its encoding.
-        flatten: whether the fields of the value are columns.
     """
 
     value: Encoding | None = None

@@ -59,7 +59,6 @@ class _Layout:
     """The layout of values of a fixed width.
 
     Attributes:
-        type: the Arrow type.
         size: the bytes of a value.
         read: converts the concatenated bytes of values.
     """

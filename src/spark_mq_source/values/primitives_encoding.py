@@ -22,7 +22,6 @@ class PrimitiveEncoder:
     Args:
         kind: a name from the table in `primitives`.
         type_: the column's type: `primitives.primitive_type_of`, or a narrower integer or float.
-        column: the column's name, for errors.
 
     Raises:
         OptionError: the column has another type.

@@ -136,18 +136,14 @@ class TypedRows:
 
     Args:
         schema: the wanted columns, exactly as Spark has them.
-        typed: the decoding.
-        columns: the format's columns.
         on_corrupt: the treatment of messages that cannot be decoded: `fail`, `skip`, `null` or `deadLetter`.
         lookup: queries the registry for a version.
         raw_errors: those of the columns `_corrupt` and `_error` that the batches of messages have already.
         dead_letters: stores the messages that cannot be decoded, with `deadLetter`.
-        max_rows: the maximum number of rows in a batch of `rows`.
 
     Attributes:
         raw_schema: the columns that the batches of messages must have.
         undecodable: the number of messages so far that could not be decoded.
-        first_reason: the reason for the first of them.
 
     Raises:
         OptionError: the columns do not fit the encodings; names the field.
@@ -420,11 +416,6 @@ def typed_batches(
     stage: TypedRows, raw: Callable[[pa.Schema], Iterator[pa.RecordBatch]], task: object
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task batch by batch; log how many messages could not be decoded.
-
-    Args:
-        stage: decodes the messages.
-        raw: reads the task's messages with these columns.
-        task: the task, for the log.
 
     Raises:
         CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.

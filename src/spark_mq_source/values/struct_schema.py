@@ -110,11 +110,6 @@ _AVRO_TYPES: Final = (
 def check_struct(struct: pa.StructType, definition: str, column: str = "value") -> None:
     """Refuse a struct whose JSON a reader with this schema could not read; `avro.encode` checks Avro.
 
-    Args:
-        struct: the type of the structs.
-        definition: the Avro schema, as JSON.
-        column: the name of the column.
-
     Raises:
         OptionError: the struct does not fit; all problems in one sentence.
 

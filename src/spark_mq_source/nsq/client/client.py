@@ -53,8 +53,6 @@ class Nsqd:
     Attributes:
         name: ``host:port`` as the nsqd announces itself, or as the user named it: its identity, independent of
             `hostMap`.
-        host: the host to connect to.
-        port: the TCP port to connect to.
         http_url: the expected URL of its HTTP interface; None if unknown.
     """
 
@@ -66,12 +64,7 @@ class Nsqd:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A topic on an nsqd: what one connection consumes.
-
-    Attributes:
-        topic: the topic.
-        nsqd: the nsqd.
-    """
+    """A topic on an nsqd: what one connection consumes."""
 
     topic: str
     nsqd: Nsqd
@@ -111,7 +104,6 @@ class ChannelStats:
         depth: messages that wait.
         in_flight: messages delivered to consumers and not finished.
         deferred: messages that wait for their delivery time.
-        is_paused: whether the channel or the topic is paused.
     """
 
     exists: bool
@@ -153,10 +145,6 @@ class NsqClient:
 
     def open_session(self, nsqd: Nsqd, *, deadline: Deadline | None = None) -> Session:
         """Open a connection to an nsqd, negotiated and authorized; retry until `deadline` if the error is retryable.
-
-        Args:
-            nsqd: the nsqd.
-            deadline: None tries once.
 
         Raises:
             MQSourceError: see `Session`.

@@ -67,11 +67,6 @@ class Consumer:
     """The subscription of a session, with its queue of received messages.
 
     The driver's thread fills the queue; one other thread takes from it.
-
-    Attributes:
-        session: its connection.
-        topic: its topic.
-        channel: its channel.
     """
 
     def __init__(self, session: Session, topic: str, channel: str, queue_bytes: int) -> None:
@@ -193,14 +188,6 @@ class Consumer:
 
 class Session:
     """One connection to an nsqd, negotiated and authorized. Any thread may publish; one consumes.
-
-    Args:
-        options: options of the query.
-        host: the host to connect to.
-        port: its TCP port.
-
-    Attributes:
-        address: ``host:port``.
 
     Raises:
         ConnectTimeoutError: not connected within `connectTimeout`.

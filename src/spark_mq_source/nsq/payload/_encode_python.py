@@ -21,11 +21,7 @@ _U32_BYTES: Final = 4
 
 
 class RowSource:
-    """The rows of a batch.
-
-    Attributes:
-        rows: number of rows.
-    """
+    """The rows of a batch."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.rows: int = batch.num_rows

@@ -66,9 +66,6 @@ class MessageDecoder:
     r"""Collects messages as columns, until they are taken as a batch.
 
     Args:
-        schema: the columns wanted, in this order.
-        topic: the column ``topic``.
-        channel: the column ``channel``.
         nsqd: the column ``nsqd``: the address of the nsqd.
         implementation: ``native`` or ``python``; None for that of this process.
 

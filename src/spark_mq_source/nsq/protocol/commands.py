@@ -48,15 +48,10 @@ class Identify:
     """IDENTIFY: the client's name and requested settings. None means nsqd's default.
 
     Attributes:
-        client_id: for statistics.
-        hostname: for statistics.
-        user_agent: for statistics.
         heartbeat_interval_ms: 1000 up to nsqd's limit; `OFF` for no heartbeats, with which nsqd 1.3.0 refuses SUB.
         output_buffer_bytes: bytes that nsqd buffers before it sends them; 64 up to its limit, `OFF` for no buffer.
         output_buffer_timeout_ms: maximum time for which it buffers; 1 up to its limit, `OFF` until the buffer is full.
         msg_timeout_ms: time after which an unfinished message is delivered again.
-        tls_v1: whether to upgrade to TLS.
-        snappy: whether to compress by snappy.
         deflate: whether to compress by deflate; not both.
         deflate_level: 1 up to nsqd's limit, to which nsqd lowers it.
         sample_rate: percentage of messages delivered, 0 for all; the others are lost for the channel.
@@ -147,7 +142,6 @@ class Mpub:
     """MPUB: many messages, all or none; answered by `Ok`.
 
     Attributes:
-        topic: the topic.
         body: the number of messages, and each message with its size, see `wire`.
     """
 
@@ -249,7 +243,6 @@ class Messages:
 
     Attributes:
         data: the frames; a view of the receive buffer that keeps it alive.
-        count: number of messages.
     """
 
     data: memoryview = field(repr=False)

@@ -105,11 +105,8 @@ class NsqConnection(SansIOConnection[Command, Event]):
     Args:
         identify: our name and the settings to request.
         auth_secret: for AUTH, if nsqd requires it.
-        max_message_bytes: the largest message accepted.
-        now: monotonic seconds, as everywhere here.
 
     Attributes:
-        state: the state in the connection's life.
         identified: the negotiated settings, from STARTING_TLS or UPGRADING on.
         authorized: the identity that nsqd reported; None if it requires no authentication.
 

@@ -50,13 +50,7 @@ _TLS_MAJOR_VERSION: Final = 0x03
 
 
 class Frame(NamedTuple):
-    """One frame, as a view of the received bytes.
-
-    Attributes:
-        kind: `RESPONSE`, `ERROR` or `MESSAGE`.
-        data: the content.
-        size: of the whole frame, in bytes.
-    """
+    """One frame, as a view of the received bytes."""
 
     kind: int
     data: memoryview

@@ -34,9 +34,6 @@ EPHEMERAL: Final = "#ephemeral"
 class NsqStream(QueueStream[Source, NsqRange]):
     """Plans the triggers of one query.
 
-    Args:
-        options: the query's options.
-
     Raises:
         OptionError: `walDir` cannot be written to.
         UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.

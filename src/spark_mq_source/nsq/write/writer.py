@@ -45,13 +45,7 @@ _PAUSE_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class _Pending:
-    """A command without OK.
-
-    Attributes:
-        command: the PUB, MPUB or DPUB.
-        rows: number of rows.
-        answer: answer to its last send.
-    """
+    """A command without OK."""
 
     command: Pub | Mpub | Dpub
     rows: int
@@ -85,12 +79,7 @@ class NsqWriter:
     """Writes the rows of one task. For one thread; a context manager that closes its connections.
 
     Args:
-        options: options of the write.
         turn: index of the nsqd for the first batch: the number of the task.
-        counters: updated with entries, bytes, reconnects and wait time.
-
-    Attributes:
-        rows: number of rows passed to `write`.
 
     Raises:
         MQSourceError: no nsqlookupd answered, or none knows an nsqd.

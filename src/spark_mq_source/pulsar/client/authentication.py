@@ -154,9 +154,6 @@ class BasicAuthentication:
 class TlsAuthentication:
     """The client certificate of the TLS session, which needs no further data.
 
-    Attributes:
-        client_cert: path of the certificate.
-
     Example:
         >>> TlsAuthentication("c.pem").method_name, TlsAuthentication("c.pem").auth_data(None)
         ('tls', b'')

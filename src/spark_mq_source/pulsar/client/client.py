@@ -16,7 +16,6 @@ class PulsarClient(Subscriptions, Producers):
     Each request fails with an MQSourceError if the cluster refuses it, or does not answer within `operationTimeout`.
 
     Args:
-        options: addresses, credentials, timeouts.
         role: suffix of its consumers' names; the option `consumerName` is their prefix.
 
     Example:

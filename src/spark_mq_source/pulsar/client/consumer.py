@@ -33,7 +33,6 @@ class Subscription:
         kind: its type, which all consumers must agree on.
         initial: where it begins if it is created now.
         properties: stored with it if it is created now.
-        consumer_name: the consumer's name in the broker's statistics.
         priority_level: Shared: consumers with a higher number get messages only while those with lower ones have no
             permits. Failover: the active consumer is among those with the lowest number.
         key_ranges: Key_Shared: hash ranges of this consumer's keys, both ends included (STICKY); if empty, the broker
@@ -106,11 +105,7 @@ class BaseConsumer(ABC):
     connection is not read until half of them are taken: memory is bounded whatever the broker sends.
 
     Attributes:
-        topic_partition: its topic-partition.
-        session: its connection.
         has_ended: whether the broker has reported that the topic is terminated and fully acknowledged.
-        taken_entries: number of entries taken from the queue.
-        taken_bytes: their size.
     """
 
     def __init__(self, session: Session, consumer_id: int, topic_partition: TopicPartition, queue_bytes: int) -> None:

@@ -42,11 +42,7 @@ class OAuth2Authentication:
         client_id: None if `credentials_file` has it.
         client_secret: None if `credentials_file` has it.
         credentials_file: JSON with ``client_id`` and ``client_secret``; read for each connection.
-        audience: audience of the token; None if the issuer requires none.
-        scope: scope of the token; None if the issuer requires none.
         trust_certs: file of the authorities to trust for the issuer, PEM or a store; None for the system's.
-        trust_password: password of this store.
-        timeout_ms: timeout of each request to the issuer.
 
     Example:
         >>> OAuth2Authentication("https://issuer", client_id="spark", client_secret="hush").method_name

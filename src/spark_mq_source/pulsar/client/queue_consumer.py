@@ -46,7 +46,6 @@ class QueueConsumer(BaseConsumer):
     The queue is unbounded while the caller waits for an answer that arrives after the messages in transit.
 
     Attributes:
-        name: its name in the broker's statistics.
         is_active: Failover: whether the broker has chosen it. Always true for other types.
         was_replaced: Failover: whether it was active before, and another one is now.
 

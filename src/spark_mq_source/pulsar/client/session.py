@@ -57,11 +57,7 @@ ConsumerT = TypeVar("ConsumerT", bound="BaseConsumer")
 
 
 class ProducerEvents(Protocol):
-    """Events of a producer, in the broker's order, called in the driver's thread; none may block.
-
-    Attributes:
-        topic_partition: its topic-partition.
-    """
+    """Events of a producer, in the broker's order, called in the driver's thread; none may block."""
 
     topic_partition: TopicPartition
 
@@ -76,11 +72,7 @@ class ProducerEvents(Protocol):
 
 
 class Answer(Future[T]):
-    """The answer to a request over a connection.
-
-    Attributes:
-        session: its connection.
-    """
+    """The answer to a request over a connection."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -91,7 +83,6 @@ class Session:
     """One connection, which passes answers to futures, messages to consumers, and receipts to producers.
 
     Attributes:
-        host_port: host and port of the broker or proxy.
         proxy_to: the broker behind a proxy, as `host:port`.
         migrated_to: the URL of the cluster to which a topic has moved.
         assigned: the URLs of the brokers to which this one has passed topic-partitions, by name.
@@ -227,12 +218,7 @@ class Session:
     def subscribe(
         self, make: Callable[[int], ConsumerT], subscribe: Callable[[int, int], commands.Subscribe]
     ) -> Answer[ConsumerT]:
-        """Send SUBSCRIBE; from now on, also before the answer, the consumer gets its events.
-
-        Args:
-            make: returns a consumer for a consumer id.
-            subscribe: returns the command for a consumer id and a request id.
-        """
+        """Send SUBSCRIBE; from now on, also before the answer, the consumer gets its events."""
         consumer_id = next(self._consumer_ids)
         consumer = self._consumers[consumer_id] = make(consumer_id)
 

@@ -28,13 +28,8 @@ class SessionKey:
     """Everything that distinguishes connections. Secrets are not in its `repr`.
 
     Attributes:
-        host: host of the broker or proxy.
-        port: its port.
         proxy_to: the broker behind a proxy, as `host:port`.
         sni_proxy: host and port of a proxy that forwards by the server name; None without.
-        tls: the settings of TLS; None without TLS.
-        authentication: the client's authentication.
-        keep_alive_ms: see `session.keep_alive_ms`.
     """
 
     host: str

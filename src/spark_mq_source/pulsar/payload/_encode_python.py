@@ -43,10 +43,6 @@ _UINT32: Final = 0xFFFFFFFF
 class RowSource:
     """The rows of one RecordBatch, for `BatchPayload.append`.
 
-    Attributes:
-        columns: the columns that go into messages.
-        rows: number of rows.
-
     Raises:
         OptionError: a column is unknown or of a type that cannot be written, or there is no value.
     """
@@ -65,13 +61,9 @@ class BatchPayload:
     """The payload of a batch under construction.
 
     Args:
-        max_bytes: maximum size.
-        max_rows: maximum number of messages.
         by_key: whether all messages have the same ordering key, or without one the same key.
 
     Attributes:
-        rows: number of rows so far.
-        nbytes: size so far.
         stop: why the last `append` ended.
         first: of the first row: its key, whether that is base64, and its ordering key.
     """

@@ -200,11 +200,6 @@ class EntryColumns(Columns):
     def append_single(self, payload: bytes | bytearray | memoryview | None, ledger_id: int, entry_id: int) -> int:
         """Add the opened entry as one row, with batch index -1.
 
-        Args:
-            payload: its value; None for the payload as sent.
-            ledger_id: of the entry.
-            entry_id: of the entry.
-
         Returns:
             1.
 

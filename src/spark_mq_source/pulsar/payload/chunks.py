@@ -67,11 +67,9 @@ class ChunkAssembly:
 
     Args:
         max_bytes: maximum total size of the messages under assembly.
-        topic: for the log.
 
     Attributes:
         orphan: set by an `add` that found one; the caller resets it to None.
-        nbytes: size of the messages under assembly.
         dropped: number of messages dropped before they were complete.
 
     Example:

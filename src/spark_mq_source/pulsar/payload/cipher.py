@@ -137,10 +137,6 @@ class PayloadDecryptor:
     def decrypt(self, payload: Payload, metadata: MessageMetadata) -> bytes:
         """Return a decrypted payload.
 
-        Args:
-            payload: as sent.
-            metadata: of its entry.
-
         Raises:
             EncryptedMessageError: there is no private key for it, or it was changed after its encryption.
         """

@@ -108,15 +108,12 @@ class EntryEncoder:
     into RecordBatches. Only `flush` ends an entry early.
 
     Args:
-        producer_id: id of the producer, for the SENDs.
         producer_name: name of the producer, as in PRODUCER_SUCCESS.
         sequence_id: id of the first message; each one has its own, counted up from here.
         max_message_bytes: the broker's maximum size of an entry, metadata and checksum included.
         compression: one of `core.compression.CODECS`. A payload that does not shrink is sent uncompressed.
-        batching: whether messages are batched; False sends each alone.
         batch_bytes: maximum uncompressed payload of a batch; never more than three quarters of `max_message_bytes`,
             which leaves space for the metadata. A larger message is sent alone.
-        batch_rows: maximum number of messages in a batch.
         batching_by_key: whether all messages of a batch have the same ordering key (without one, the same key), as
             consumers of a Key_Shared subscription need. Rows should be ordered by it.
         chunking: whether a message larger than `max_message_bytes` is split into several entries, or is an error.
@@ -124,7 +121,6 @@ class EntryEncoder:
         txn_id: their transaction: the less and the more significant half of its id.
         replicate_to: the clusters that get copies; empty for those of the namespace.
         numbering: returns the sequence ids of entries; None for the rows' own.
-        encryptor: encrypts payloads; None for none.
         implementation: ``native`` or ``python``; None for that of the environment variable, else the best available.
 
     Attributes:

@@ -17,9 +17,6 @@ _COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 def encryption_context_of(body: bytes | memoryview) -> tuple[dict[str, object], int]:
     """Return the column's value for an entry, and the size of its metadata in bytes.
 
-    Args:
-        body: an entry that `EntryColumns.open_entry` has accepted.
-
     Raises:
         CorruptMessageError: its metadata cannot be parsed.
     """

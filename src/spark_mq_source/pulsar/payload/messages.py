@@ -80,8 +80,6 @@ class EntryHead(NamedTuple):
     Attributes:
         messages: announced number of messages; at least 1.
         uuid: of a chunk: the same for all chunks of its message.
-        chunk_id: index of the chunk in the message.
-        num_chunks: number of chunks of the message.
     """
 
     messages: int = 1

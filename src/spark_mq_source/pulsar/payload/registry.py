@@ -123,10 +123,6 @@ def _part(data: bytes) -> tuple[bytes, bytes]:
 def schema_of_write(write: TypedWrite, properties: Sequence[tuple[str, str]] = ()) -> Schema | None:
     r"""Return the schema of such messages as the Java client registers it; None for JSON without a schema.
 
-    Args:
-        write: how key and value are encoded, with definitions.
-        properties: of the value's schema, for people.
-
     Example:
         >>> schema_of_write(TypedWrite(Encoding("int32"))).type.name
         'INT32'

@@ -69,9 +69,6 @@ _PRIMITIVES: Final = {
 def default_columns(value: pa.DataType) -> pa.Schema:
     """Return the columns that are read by default: the value, or its fields, and those beside it.
 
-    Args:
-        value: the type of the decoded value.
-
     Raises:
         OptionError: a field of the value has the name of another column.
 
@@ -92,10 +89,6 @@ class SparkRows:
 
     Args:
         schema: the wanted columns, exactly as Spark has them.
-        value: the type of the decoded value.
-
-    Attributes:
-        native: the columns that the read must have.
 
     Raises:
         OptionError: a column does not exist, or not with this type.
@@ -168,11 +161,9 @@ class SparkWrite:
     """Makes our rows to write from those for pulsar-spark's sink.
 
     Args:
-        schema: the columns of the rows.
         has_topic: whether the option `topic` is set: as in pulsar-spark, it takes precedence over `__topic`.
 
     Attributes:
-        native: our columns.
         value_format: the `valueFormat` as pulsar-spark chooses it.
         definition: the Avro schema of pulsar-spark, with `avro`, so that a topic with its schema takes the rows.
 

@@ -397,7 +397,6 @@ class Subscribe(Request):
     Attributes:
         priority_level: 0 is the highest: consumers of the next level get messages only while those before have no
             permits (Shared), or are active only if there are none before (Failover).
-        metadata: of the consumer; shown in the broker's statistics.
         subscription_properties: stored if this creates a durable subscription, otherwise ignored.
     """
 

@@ -125,14 +125,10 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         proxy_to_broker_url: `host:port` of the broker to which a proxy must forward this connection.
         keep_alive_ms: silence after which a PING is sent; after twice as much the peer is dead.
         max_frame_bytes: the largest frame accepted, whatever message size the broker allows.
-        now: monotonic seconds, as everywhere here.
 
     Attributes:
-        state: state in the connection's life.
-        server_version: the broker's name and version, once CONNECTED.
         protocol_version: the common version, once CONNECTED.
         feature_flags: the broker's further features, once CONNECTED.
-        max_message_bytes: the largest message that the broker accepts.
 
     Raises:
         MQSourceError: `authentication` has no credentials.

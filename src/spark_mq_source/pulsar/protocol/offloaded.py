@@ -53,14 +53,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerIndex:
-    """The index of an offloaded ledger.
-
-    Attributes:
-        entries: the number of entries of the ledger.
-        data_bytes: the size of the data object.
-        header_bytes: the size of the header of each block.
-        blocks: in order.
-    """
+    """The index of an offloaded ledger."""
 
     entries: int
     data_bytes: int
@@ -113,7 +106,6 @@ class EntryParser:
     """Takes the entries out of a data object, which arrives in pieces of any size from the beginning of a block.
 
     Args:
-        index: the ledger's index.
         block: the block with which the first piece begins.
         max_entry_bytes: the size of the largest entry accepted, which limits the bytes kept between pieces.
 

@@ -51,7 +51,6 @@ class Frame(NamedTuple):
     Attributes:
         command: the serialized BaseCommand.
         body: the bytes after the command; None if there are none.
-        size: of the whole frame, in bytes.
     """
 
     command: memoryview

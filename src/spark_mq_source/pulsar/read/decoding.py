@@ -25,14 +25,6 @@ def decoder_of(
 ) -> EntryDecoder:
     """Return a decoder of entries of a topic-partition, with the limits and the keys of the options.
 
-    Args:
-        options: of the read.
-        at: the topic-partition.
-        schema: the columns wanted, in order.
-        on_corrupt: see `EntryDecoder`.
-        max_batch_rows: the same.
-        refuses_transactions: the same.
-
     Raises:
         UnsupportedFeatureError: keys are given, and the package cryptography is not installed.
     """

@@ -116,11 +116,7 @@ class RetryLetters(DeadLetters):
     message at once.
 
     Args:
-        where: the format and the task, for errors.
-        topic: the retry topic.
         open_writer: opens a writer for that topic, with its counters; called for the first letter.
-        first_delay_ms: the delay the first time.
-        most_delay_ms: the maximum delay.
         now_ms: milliseconds since 1970.
         more: as for `DeadLetters`.
     """
@@ -165,13 +161,9 @@ class QueueLetters:
 
     Args:
         options: of the query; dead letters go to `deadLetterTopic`, or `TOPIC-SUBSCRIPTION-DLQ`.
-        topic_partition: source of the entries.
-        where: the format and the task, for errors and the log.
-        open_writer: opens a writer to one of both topics.
         base: the topic whose letters they are, if the entries come from another one: a retry topic's letters are those
             of its topic.
         attempt: the number of earlier attempts at the task.
-        counters: updated with dead letters and wait time.
     """
 
     def __init__(

@@ -70,10 +70,7 @@ class _Waiting:
     Attributes:
         start: the last position read.
         end: the last one that could be read now.
-        entries: number of entries between the two.
-        share: number of entries to take.
         cut: position of the last of these.
-        samples: entries that were fetched.
         ledgers: the topic-partition's, from the admin API, if available.
     """
 

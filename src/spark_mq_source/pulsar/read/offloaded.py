@@ -135,12 +135,6 @@ def read_offloaded(
 ) -> Iterator[pa.RecordBatch]:
     """Read one range of the object store; with `readOffloaded=auto`, from brokers what cannot be read there.
 
-    Args:
-        options: the query's options.
-        task: the range, with its ledgers.
-        schema: the columns wanted, in order.
-        counters: updated with read entries and messages.
-
     Yields:
         Batches of `schema`, of at most about `maxBatchRows` rows and `maxBatchBytes` bytes.
 
@@ -168,13 +162,6 @@ _BROKERS_MAY_READ: Final = (StorageError, TransactionalEntryError)
 
 class _StoredLedger:
     """The two objects of a ledger, and the entries of them that a task reads.
-
-    Args:
-        store: has the objects.
-        ledger: the ledger.
-        first: the first entry wanted.
-        last: the last one.
-        max_entry_bytes: the size of the largest entry accepted.
 
     Raises:
         StorageError: the index is gone, damaged or unreachable.

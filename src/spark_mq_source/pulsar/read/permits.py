@@ -22,8 +22,6 @@ class Permits:
     Attributes:
         outstanding: number of messages that the broker may still send. Entries are sent whole, so it can be negative.
         messages: number of received messages, as the broker counts them.
-        entries: number of received entries.
-        nbytes: their size.
     """
 
     def __init__(self, queue_bytes: int) -> None:

@@ -149,11 +149,6 @@ class ChunkGroups:
 class LogReader:
     """Decodes entries of the log into rows.
 
-    Args:
-        options: of the query.
-        topic_partition: source of the entries.
-        schema: the columns wanted.
-
     Attributes:
         damaged: the entries that could not be read and gave no error, with the reason.
     """

@@ -102,7 +102,6 @@ class QueueSource:
     """The source of one consumer: a topic-partition, or with STICKY ranges some keys of one.
 
     Attributes:
-        topic: full name, without the partition.
         partition: -1 if the topic is not partitioned.
         first_key: start of the range of key hashes; -1 for all that the broker sends.
         last_key: its end, inclusive.

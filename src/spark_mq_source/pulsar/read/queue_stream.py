@@ -217,9 +217,6 @@ def _by_partition(sources: Sequence[QueueSource]) -> dict[TopicPartition, QueueS
 class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
     """Plans the triggers of one query.
 
-    Args:
-        options: the query's options.
-
     Raises:
         OptionError: `walDir` cannot be written to.
         UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.

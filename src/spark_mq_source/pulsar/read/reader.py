@@ -101,12 +101,6 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """Read one range, over connections for this task alone; the next task may reuse them.
 
-    Args:
-        options: the query's options.
-        task: the range.
-        schema: the columns wanted, in order.
-        counters: updated with received entries and messages.
-
     Yields:
         Batches of `schema`, of at most about `maxBatchRows` rows and `maxBatchBytes` bytes.
 

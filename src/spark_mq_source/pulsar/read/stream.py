@@ -69,9 +69,6 @@ class PulsarStream:
 
     Offsets are passed as the JSON documents of Spark's checkpoint, see `offsets_to_json`.
 
-    Args:
-        options: the query's options.
-
     Attributes:
         newest: the last messages at the latest call of `latest`, regardless of limits; None before.
     """

@@ -57,8 +57,6 @@ class Transaction:
 
     Attributes:
         most: the more significant half of the id: the number of its coordinator.
-        least: the less significant half.
-        topic_partition: a topic-partition that it wrote to.
         position: position of an entry there; None if there is none.
 
     Example:
@@ -77,10 +75,6 @@ class Transaction:
 
 class TaskTransaction:
     """The transaction of one task attempt.
-
-    Args:
-        options: options of the write.
-        client: the client whose connections it uses.
 
     Attributes:
         id: its most and its least significant half; None before `join`.
@@ -209,7 +203,6 @@ class _Failure:
     """Why a transaction could not be ended.
 
     Attributes:
-        reason: the error.
         is_ambiguous: whether it may have ended nevertheless.
     """
 

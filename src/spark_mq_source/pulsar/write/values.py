@@ -46,10 +46,6 @@ def write_of(options: PulsarOptions) -> TypedWrite | None:
 def with_registered(options: PulsarOptions, columns: Sequence[str]) -> PulsarOptions:
     """Return the options of a write with `valueFormat=auto`, with the encodings of the topic's newest schema.
 
-    Args:
-        options: the options of the write.
-        columns: the names of its columns.
-
     Raises:
         OptionError: the rows have topics of their own, or rows cannot be encoded by this schema.
         MQSourceError: the cluster cannot be reached in time, or refuses.

@@ -110,12 +110,6 @@ def write_rows(
 ) -> WriteReport:
     """Write the rows of one task.
 
-    Args:
-        options: options of the write.
-        batches: the rows.
-        attempt: the task attempt.
-        counters: updated with entries, bytes, reconnects and wait time.
-
     Raises:
         MQSourceError: see `PulsarWriter.write`.
     """
@@ -132,7 +126,6 @@ class _Pending:
     """An entry without a receipt.
 
     Attributes:
-        send: the SEND command.
         may_be_stored: whether an earlier attempt may have stored it.
         times_sent: number of sends, over all connections.
         times_in_doubt: number of sends that may have stored it.
@@ -155,14 +148,12 @@ class _Producer:
     """The producer of one topic-partition, with its pending entries.
 
     Attributes:
-        topic_partition: target of the producer.
         encoder: encodes its entries; None until the first open.
         error: why the producer is not open; None if it is.
         last_progress: monotonic seconds of the open, the last receipt, or the send of the first pending entry,
             whichever is latest.
         distrusts_connection: whether it was reopened for a lack of receipts, and none has arrived since.
         confirmed: the last sequence id of the last acknowledged entry.
-        last_position: position of the last acknowledged entry.
         numbers: sequence ids of its entries, with `exactly-once`.
         is_proven: whether the broker is known to deduplicate, if that is required.
         is_deduplicated: whether the broker deduplicated at the last open.
@@ -305,11 +296,7 @@ class _Producer:
 
 
 class _Topic:
-    """The partitions of a topic, taking turns.
-
-    Attributes:
-        producers: one for each partition, in order.
-    """
+    """The partitions of a topic, taking turns."""
 
     def __init__(self, producers: Sequence[_Producer], turn: int) -> None:
         self.producers = producers
@@ -330,10 +317,8 @@ class PulsarWriter:
     """Writes the rows of one task. For one thread; a context manager that closes its connections.
 
     Args:
-        options: options of the write.
         attempt: the task attempt. Its partition also selects the topic's partition for the first rows without key, so
             that tasks start with different ones.
-        counters: updated with entries, bytes, reconnects and wait time.
 
     Example:
         ::

@@ -70,13 +70,8 @@ class TubeMQClient:
     """The connections to one cluster, and the requests over them; close it when done. Thread-safe.
 
     Args:
-        options: addresses, credentials, timeouts.
         authorized: the driver's authorization by a master, so that a task need not request one.
         rules: the flow rules that the driver got; by default those of this client's members of the group.
-
-    Attributes:
-        masters: the connections to the masters.
-        health: the brokers that failed.
 
     Example:
         ::

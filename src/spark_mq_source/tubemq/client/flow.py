@@ -68,7 +68,6 @@ class KnownRules:
     """The newest rules that a master has sent, with their ids: a master sends a set only to those that lack it.
 
     Attributes:
-        rules: the rules.
         group_id: id of the group's.
         cluster_id: id of the cluster's.
     """
@@ -188,7 +187,6 @@ class FlowPace:
     may be fetched within five seconds.
 
     Args:
-        rules: the rules.
         filtered: whether the broker filters.
         readers: number of tasks that read this partition at the same time, and share its limits.
     """

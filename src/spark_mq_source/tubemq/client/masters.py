@@ -33,7 +33,6 @@ class Masters:
     """The connections to the masters. Several threads may use them.
 
     Args:
-        options: addresses and timeouts.
         authorization: the credentials; updated from the answers.
 
     Attributes:

@@ -68,7 +68,6 @@ class ClusterMeta:
     """The brokers, and the topics on them.
 
     Attributes:
-        brokers: brokers by id.
         topics: one item for each topic and broker.
     """
 
@@ -96,7 +95,6 @@ class _Member:
     """A client that is registered at a master and sends heartbeats.
 
     Attributes:
-        client_id: unique.
         error: the master's refusal, after which it is no longer a member.
     """
 
@@ -220,8 +218,6 @@ class GroupMember(_Member):
 
     Args:
         masters: the client's connections, which stay open.
-        group: name of the group.
-        topics: the same for all members.
         filters: the same for all members: for all topics, or by topic.
         on_connect: takes partitions, and returns those taken.
         on_disconnect: releases partitions after their last commit, and returns those released. If some are missing, the
@@ -390,12 +386,7 @@ class ClientBalancedMember(_Member):
 
     Args:
         masters: the client's connections, which stay open.
-        group: name of the group.
-        topics: the same for all members.
         filters: the same for all members: for all topics, or by topic.
-
-    Attributes:
-        topics: as above.
     """
 
     def __init__(

@@ -172,14 +172,9 @@ class Session:
     """One connection. Servers answer calls in the order of sending (seen on server 2.4.0).
 
     Args:
-        options: timeouts and TLS.
-        host: the server's host.
-        port: the server's port.
-        authorization: the credentials.
         broker: the broker at the other end; None for a master.
 
     Attributes:
-        address: the server's address for errors.
         last_used: time of the last send, in monotonic seconds.
         is_kept: whether it stays open while idle.
 
@@ -383,7 +378,6 @@ class PartitionConsumer:
     the first (seen on broker 2.4.0). While registered, it is kept by the connection's heartbeats.
 
     Attributes:
-        partition: the partition.
         lost: why it is no longer registered, if a heartbeat or the end of the connection has shown that.
     """
 

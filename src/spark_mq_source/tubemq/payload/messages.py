@@ -57,11 +57,7 @@ class MessageDecoder:
 
     Args:
         schema: the columns wanted, in this order; also the schema of `take_batch`.
-        topic: the column ``topic``.
-        broker_id: the column ``broker_id``.
-        partition: the column ``partition``.
         filters: the wanted message types; empty for all messages. A broker compares only their hashes.
-        time_zone: the zone of message times.
         on_corrupt: ``fail``; ``skip``: a corrupt message gives no row; ``null``: it gives one row with the error in
             ``_error``, the message as sent in ``_corrupt``, and NULL in every other column but topic, broker_id,
             partition, fetch_offset and, if readable, message_id (attributes are empty). May be changed between answers.

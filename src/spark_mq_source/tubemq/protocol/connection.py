@@ -132,10 +132,6 @@ class TubeMQConnection(SansIOConnection[Call | SendBatch, Event]):
         authorized: returns the credentials of heartbeats to the broker.
         keeps_receipts: whether answers to stored messages are decoded; otherwise they are all `STORED`.
         max_payload_bytes: the largest answer accepted.
-        now: monotonic seconds, as everywhere here.
-
-    Attributes:
-        state: the state in the connection's life.
 
     Example:
         >>> from spark_mq_source.tubemq.protocol.codec import encode_response

@@ -120,10 +120,6 @@ def take_stored(data: memoryview, offset: int) -> tuple[list[int], int]:
 
     Each written row has one: taking each as a frame takes three times as long.
 
-    Args:
-        data: the received bytes.
-        offset: start of a frame.
-
     Returns:
         Their serial numbers, and the start of the next frame.
 

@@ -81,8 +81,6 @@ class TubeMQRange:
     """The work of one task: the messages of one topic-partition from `start` on, before `end`.
 
     Attributes:
-        topic_partition: the topic-partition.
-        broker: its broker.
         start: an offset; if the broker's first message is later, messages are lost.
         end: an offset, exclusive.
         authorized: the driver's authorization by a master.
@@ -110,12 +108,6 @@ def read_range(
     options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema, counters: Counters | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Read one range, over a connection of its own.
-
-    Args:
-        options: the query's options.
-        task: the range.
-        schema: the columns wanted, in order.
-        counters: updated with fetches and messages.
 
     Yields:
         Batches of `schema`, of at most `maxBatchRows` rows, and of about `maxBatchBytes` bytes and one fetch.
@@ -148,7 +140,6 @@ class _Cursor:
 
     Attributes:
         position: end of the last fetch taken.
-        began: its start.
     """
 
     def __init__(

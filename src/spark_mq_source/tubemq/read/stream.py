@@ -111,9 +111,6 @@ class TubeMQStream:
 
     Not for use by several threads at once. After an error, the same call can be repeated.
 
-    Args:
-        options: the query's options.
-
     Attributes:
         newest: the ends at the latest call of `latest`, regardless of limits; None before.
     """

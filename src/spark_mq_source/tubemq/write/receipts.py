@@ -45,7 +45,6 @@ class WriteReport:
     """The result of a task.
 
     Attributes:
-        rows: number of rows.
         spans: the stored messages by partition, also those that were stored twice; empty without `logReceipts`.
     """
 

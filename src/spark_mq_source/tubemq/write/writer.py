@@ -86,10 +86,6 @@ class RowEncoder:
     Attributes are pairs of texts. The first ones are the message's type and time, as in the Java client (2.4.0).
     Ambiguous texts are refused, as in that client.
 
-    Args:
-        topic: topic of rows without one.
-        time_zone: time zone of the encoded message times.
-
     Example:
         >>> import pyarrow as pa
         >>> batch = pa.record_batch({"value": [b"v"], "message_type": ["a"]})
@@ -355,13 +351,9 @@ class TubeMQWriter:
     """Writes the rows of one task. For one thread; a context manager that closes its connections.
 
     Args:
-        options: options of the write.
         turn: index of the partition for the first row: the number of the task, so that tasks start with different ones.
-        counters: updated with entries, bytes, reconnects and wait time.
 
     Attributes:
-        options: as above.
-        rows: number of rows passed to `write`.
         report: the receipts, with `logReceipts`.
 
     Example:

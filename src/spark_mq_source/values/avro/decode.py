@@ -28,9 +28,6 @@ def arrow_type_of(definition: str) -> pa.DataType:
 
     Every field is nullable.
 
-    Args:
-        definition: the schema, as JSON.
-
     Raises:
         OptionError: the text is not an Avro schema, or the schema is recursive or has a type that Spark lacks.
 

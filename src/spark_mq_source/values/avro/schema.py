@@ -53,8 +53,6 @@ class AvroType:
         kind: a primitive, or ``record``, ``enum``, ``fixed``, ``array``, ``map`` or ``union``.
         name: full name of a record, enum or fixed, with its namespace.
         aliases: other full names of this type.
-        inner: the type of an array's elements or a map's values.
-        branches: the branches of a union.
         default: the symbol of an enum that replaces unknown ones; empty without one.
         logical: a logical type of the specification, of the right kind and with valid attributes; otherwise empty.
         precision: of a decimal, or of a string with a precision, which has a meaning only in JSON (`json.steps`).

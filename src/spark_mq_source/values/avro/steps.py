@@ -50,16 +50,12 @@ class Step:
     """One action on the next bytes.
 
     Attributes:
-        code: the action.
-        name: the field that the step reads, for errors.
         slot: the field of the enclosing struct that the step fills; negative if it fills none.
-        steps: the inner steps.
         size: see `Code`.
         is_int: whether the bytes are an Avro ``int``, regardless of the type that is read.
         is_empty: of an array: whether its items have no bytes.
         data: an encoded default value.
         symbols: of an enum: the reader's text for each symbol; None if the reader does not know it.
-        precision: of a decimal.
         shift: the number of digits by which a decimal grows.
         written: of an enum: the writer's symbols.
         text: of `FAIL`: the reason.

@@ -51,16 +51,10 @@ class WriteStep:
     """One action that writes a value.
 
     Attributes:
-        code: the action.
-        path: the path of the field, for errors.
         column: the field of the enclosing struct that contains the values.
         head: the number of the union's branch.
         null: the bytes of NULL; None if NULL is not allowed.
-        steps: the inner steps.
-        data: of `CONSTANT`.
-        size: of a fixed.
         shift: the number of digits by which a decimal grows.
-        symbols: of an enum.
     """
 
     code: WriteCode

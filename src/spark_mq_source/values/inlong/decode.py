@@ -47,9 +47,6 @@ class InlongDecoder:
 
     Raises:
         ValueError: a field is unknown or has another type.
-
-    Attributes:
-        type: the type of the rows.
     """
 
     def __init__(self, encoding: Encoding, wanted: pa.DataType) -> None:
@@ -76,10 +73,6 @@ class InlongDecoder:
         """Decode messages from the first on, until the rows are large enough for a batch.
 
         A message is decoded as a whole: one that has a bad record gives a reason and one NULL.
-
-        Args:
-            payloads: the values of the messages.
-            properties: their properties; None if they have none.
         """
         properties = pa.nulls(len(payloads)) if properties is None else properties
         bad: dict[int, str] = {}

@@ -30,9 +30,7 @@ class InlongEncoder:
     """Encodes structs of `groupId`, `streamId`, `data` and, if they have them, `dt` and `attributes`.
 
     Args:
-        encoding: the encoding.
         type_: the type of the structs; `data` is binary, text, or a struct of fields.
-        column: the column's name, for errors.
 
     Raises:
         OptionError: the type does not fit; all problems in one sentence.
@@ -123,12 +121,7 @@ class InlongEncoder:
 
 
 def message_columns(values: pa.StructArray, table: ColumnTable) -> dict[str, pa.Array]:
-    """Return the columns by which InLong knows a message: properties and, in TubeMQ, its type and time.
-
-    Args:
-        values: the structs that are encoded.
-        table: the columns of the format.
-    """
+    """Return the columns by which InLong knows a message: properties and, in TubeMQ, its type and time."""
     columns = _columns(values)
     marks = {b"version": INLONG_MSG.encode(), b"msgEnType": INLONG_MSG.encode()}
     names = zip(columns["groupId"].to_pylist(), columns["streamId"].to_pylist(), strict=True)

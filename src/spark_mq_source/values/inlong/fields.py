@@ -25,11 +25,9 @@ class StreamLayout:
     """The layout of the records of a read or write.
 
     Attributes:
-        kind: `csv`, `kv` or `json`.
         delimiters: those of csv or kv.
         null_text: the text of NULL; None if that is an empty text, except for strings.
         streams: the streams that are read; empty for all.
-        zone: the zone of the attribute `t`.
     """
 
     kind: str = CSV
@@ -41,10 +39,6 @@ class StreamLayout:
 
 class RecordDocuments:
     r"""Makes JSON objects of records.
-
-    Args:
-        fields: all fields, in order.
-        layout: the layout.
 
     Raises:
         ValueError: a field of csv or kv has a type with parts.

@@ -60,7 +60,6 @@ class Head(NamedTuple):
         group_id: the group; None if nothing names it.
         stream_id: the stream, likewise.
         time_us: the time of the data, in microseconds since 1970; None if there is none.
-        attributes: all attributes.
     """
 
     group_id: str | None

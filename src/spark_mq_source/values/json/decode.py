@@ -27,9 +27,6 @@ def arrow_type_of(definition: str) -> pa.DataType:
 
     As `avro.decode.arrow_type_of`, except for a union of several types and for some of Java's types: see `json.steps`.
 
-    Args:
-        definition: the schema, as JSON.
-
     Raises:
         OptionError: the text is not an Avro schema, or the schema is recursive or has a type that Spark lacks.
 

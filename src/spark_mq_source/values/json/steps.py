@@ -70,9 +70,6 @@ class Step:
     """The plan for reading values of one type.
 
     Attributes:
-        code: the kind of value.
-        type: the Arrow type.
-        title: Spark's name of the type.
         names: of a struct: its fields, in the order of `steps`.
         keys: of a struct: the JSON keys of its fields, likewise.
         known: of a struct: all keys that its payloads are known to have, in the order of the schema.

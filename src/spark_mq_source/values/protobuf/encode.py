@@ -28,12 +28,6 @@ def encode_protobuf(
     field. Fields are written in the order of their numbers, as protobuf's runtimes do, and the entries of maps in
     their own order.
 
-    Args:
-        array: the values.
-        descriptors: a serialized FileDescriptorSet with all its imports.
-        message: the name of the message.
-        column: the name of the column, for errors.
-
     Raises:
         OptionError: the descriptors or the name are wrong, or the array's type does not fit the message; all problems
             in one sentence.

@@ -156,21 +156,13 @@ class FieldPlan:
 
     Attributes:
         number: the field's number on the wire.
-        name: the name in the descriptor.
-        wire_type: the wire type of a single value.
-        read: the conversion of a number on the wire to a value.
         put: the form of a value, or an element, in its column.
-        type: the Arrow type of a value, or an element; None if no column has the field: it is read only because it
-            clears the others of its oneof.
         is_repeated: whether it is repeated, or a map.
-        is_map: whether its messages are the entries of a map.
         is_required: whether a message without it is corrupt.
         is_implicit: whether zero means absent.
         default: the value of an absent field, a message as its bytes; None for NULL.
-        oneof: the number of its oneof in the message; -1 without one.
         names: of an enum: the name of each number.
         unknown: of an open enum: the prefix for a number without a name; None if the enum is closed.
-        message: the plan of an inner message.
     """
 
     number: int
@@ -197,7 +189,6 @@ class MessagePlan:
     Attributes:
         fields: the fields of the columns in their order, then the fields that clear others of their oneof.
         columns: the number of fields that are columns.
-        name: the name of the message.
     """
 
     fields: tuple[FieldPlan, ...]
@@ -336,10 +327,7 @@ class FlatField(NamedTuple):
     """A field of a message without messages or enums.
 
     Attributes:
-        number: the field's number on the wire.
-        name: the name of the column.
         kind: a scalar type of protobuf, such as ``sint32``.
-        label: ``optional``, ``required`` or ``repeated``.
         default: the value of an absent field in Java's form (unsigned numbers are signed, bytes are a Latin-1 text);
             None for NULL.
     """
@@ -386,10 +374,6 @@ def flat_descriptors(message: str, fields: Iterable[FlatField]) -> bytes:
 
 def arrow_type_of(descriptors: bytes, message: str) -> pa.DataType:
     """Return the Arrow type of all columns of a message, as in Spark's `from_protobuf`.
-
-    Args:
-        descriptors: a serialized FileDescriptorSet with all its imports.
-        message: the name of the message.
 
     Raises:
         OptionError: the descriptors or the name are wrong, or the message contains itself.

@@ -73,15 +73,10 @@ class WriteStep:
     """One action that writes a value.
 
     Attributes:
-        code: the content of the column.
-        path: the path of the field, for errors.
-        number: the field's number.
         column: the field of the enclosing struct that contains the values.
         head: the tag before each value; empty within a packed field.
-        form: the form of a number.
         is_implicit: whether zero is left out.
         is_required: whether a value is required.
-        oneof: the number of its oneof; -1 without one.
         steps: the inner steps, in the order of the fields' numbers.
         names: of an enum: the number of each name.
         unknown: of an open enum: the prefix for a number without a name.
