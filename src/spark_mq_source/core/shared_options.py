@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from spark_mq_source.core.options import (
     INT32_MAX,
@@ -290,15 +290,24 @@ class CorruptOptions(Options):
         default=None,
     )
 
-    def dead_letter_problems(
-        self, given: frozenset[str], *, is_read: bool, others: Mapping[str, bool] = _NO_OTHERS
-    ) -> Iterator[str]:
-        """Yield the contradictions between `deadLetterTopic` and the options that use it.
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        """The names of `topic` or `topics`; empty if `topics_pattern` is set."""
+        raise NotImplementedError
 
-        Args:
-            given: the fields that the user set.
-            is_read: whether the dead letter topic is read.
-            others: the format's further options that use it, as `name=value`, and whether they have that value.
+    @property
+    def topics_pattern(self) -> Any:  # noqa: ANN401 - a regular expression, in Pulsar with namespaces
+        """The option `topicsPattern`, which each format declares."""
+        raise NotImplementedError
+
+    def reads_topic(self, topic: str) -> bool:
+        """Return whether a read with these options reads a topic."""
+        return topic in self.topic_names or bool(self.topics_pattern and self.topics_pattern.fullmatch(topic))
+
+    def dead_letter_problems(self, given: frozenset[str], others: Mapping[str, bool] = _NO_OTHERS) -> Iterator[str]:
+        """Yield the contradictions between `deadLetterTopic`, the topics that are read, and the options that use it.
+
+        `others` are the format's further options that use it, as `name=value`, and whether they have that value.
         """
         uses = {"onCorrupt=deadLetter": self.on_corrupt is OnCorrupt.DEAD_LETTER, **others}
         wanted = [name for name, is_set in uses.items() if is_set]
@@ -306,5 +315,5 @@ class CorruptOptions(Options):
             yield from (f"{name} and deadLetterTopic go together: set both" for name in wanted)
         elif not wanted:
             yield f"{' or '.join(uses)} and deadLetterTopic go together: set both"
-        if is_read:
+        if self.dead_letter_topic is not None and self.reads_topic(self.dead_letter_topic):
             yield "deadLetterTopic: must differ from a topic that is read, which would get its own messages back"

@@ -470,7 +470,10 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
             yield from self.set_exactly_one(TOPIC_FIELDS, given)
             if "channel" not in given:
                 yield "channel: required but not set"
-            yield from self._dead_letter_problems(given)
+            gives_up = self.on_max_attempts is OnMaxAttempts.DEAD_LETTER
+            yield from self.dead_letter_problems(given, {"onMaxAttempts=deadLetter": gives_up})
+            if "on_max_attempts" in given and not self.max_attempts:
+                yield "onMaxAttempts has no meaning without maxAttempts"
             if self.heartbeat_interval_ms == OFF:
                 yield "heartbeatInterval=-1 is for writing: nsqd refuses a consumer without heartbeats"
         if scope == STREAM and "wal_dir" not in given:
@@ -480,17 +483,6 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
             if "max_records_per_partition" in given and "max_rows" not in given:
                 yield "maxRecordsPerPartition needs maxRows: a drain without it has no number of messages to split"
         yield from self._security_problems(given)
-
-    def _dead_letter_problems(self, given: frozenset[str]) -> Iterator[str]:
-        letters, pattern = self.dead_letter_topic, self.topics_pattern
-        is_matched = letters is not None and pattern is not None and pattern.fullmatch(letters) is not None
-        yield from self.dead_letter_problems(
-            given,
-            is_read=is_matched or letters in self.topic_names,
-            others={"onMaxAttempts=deadLetter": self.on_max_attempts is OnMaxAttempts.DEAD_LETTER},
-        )
-        if "on_max_attempts" in given and not self.max_attempts:
-            yield "onMaxAttempts has no meaning without maxAttempts"
 
     def _security_problems(self, given: frozenset[str]) -> Iterator[str]:
         if self.lookupd_authorization and self.auth_secret is None:

@@ -434,8 +434,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         if scope != WRITE:
             yield from self.set_exactly_one(TOPIC_FIELDS, given)
         if scope & _READING:
-            is_read = self.dead_letter_topic is not None and self.dead_letter_topic in self.topic_names
-            yield from self.dead_letter_problems(given, is_read=is_read)
+            yield from self.dead_letter_problems(given)
             if "wait_for_disk" in given and "dead_letter_topic" not in given:
                 warn_of_ignored(self.format_name, "waitForDisk", "reading without deadLetterTopic")
         if scope in (READ, STREAM):

@@ -178,6 +178,14 @@ def test_problems_are_told_at_once():
     assert "starting: unknown option" in text
 
 
+@pytest.mark.parametrize("read", [{"topic": "dead"}, {"topicsPattern": "d.*"}])
+def test_the_dead_letter_topic_is_none_that_is_read(read: dict[str, str]) -> None:
+    given = {"masters": "m", "onCorrupt": "deadLetter", "deadLetterTopic": "dead"}
+    with pytest.raises(OptionError, match="deadLetterTopic: must differ from a topic that is read"):
+        TubeMQOptions.from_spark(given | read, READ)
+    assert TubeMQOptions.from_spark(given | {"topicsPattern": "flights.*"}, READ).dead_letter_topic == "dead"
+
+
 def test_wait_for_disk_is_for_dead_letters_when_reading() -> None:
     assert made(waitForDisk="true").dead_letter_topic is None  # logged and ignored, as an option of writes
     options = made(waitForDisk="true", onCorrupt="deadletter", deadLetterTopic="dead")

@@ -160,7 +160,7 @@ class PulsarOptions(
         if scope & _READING:
             gives_up = self.on_max_redeliver is OnMaxRedeliver.DEAD_LETTER
             others = {"onMaxRedeliver=deadLetter": gives_up} if "dead_letter_topic" in given else {}
-            yield from self.dead_letter_problems(given, is_read=self._reads_dead_letters(), others=others)
+            yield from self.dead_letter_problems(given, others)
             makes_topics = gives_up or self.retry_topic or self.live_topics
             if "create_topic" in given and "dead_letter_topic" not in given and not makes_topics:
                 warn_of_ignored(self.format_name, "createTopic", "reading without deadLetterTopic")
@@ -261,12 +261,11 @@ class PulsarOptions(
         if self.key_format != RAW and self.value_format == RAW:
             yield "schema: with keyFormat, valueFormat says how values are encoded: set that"
 
-    def _reads_dead_letters(self) -> bool:
-        if self.dead_letter_topic is None:
-            return False
-        base, _ = split_partition(self.dead_letter_topic)
+    def reads_topic(self, topic: str) -> bool:
+        """Return whether a read with these options reads a topic, or a part of it."""
+        base, _ = split_partition(topic)
         is_matched = self.topics_pattern is not None and self.topics_pattern.matches(base)
-        return is_matched or base in {split_partition(topic)[0] for topic in self.topic_names}
+        return is_matched or base in {split_partition(name)[0] for name in self.topic_names}
 
     @classmethod
     def translate(cls, given: dict[str, str], scope: Scope) -> Iterator[str]:
