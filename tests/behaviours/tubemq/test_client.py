@@ -20,7 +20,8 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.tubemq.client import session
 from spark_mq_source.tubemq.client.client import TubeMQClient
-from spark_mq_source.tubemq.client.members import GroupMember, unique_client_id
+from spark_mq_source.tubemq.client.group_members import GroupMember
+from spark_mq_source.tubemq.client.members import unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition

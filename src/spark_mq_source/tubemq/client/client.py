@@ -13,15 +13,9 @@ from spark_mq_source.core.errors import LocalProtocolError, MQSourceError, Trans
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.authentication import PluginAuthentication, UserAuthentication
 from spark_mq_source.tubemq.client.flow import FlowRules
+from spark_mq_source.tubemq.client.group_members import GroupMember, GroupSession
 from spark_mq_source.tubemq.client.masters import Masters
-from spark_mq_source.tubemq.client.members import (
-    ClientBalancedMember,
-    ClusterMeta,
-    Filters,
-    GroupMember,
-    GroupSession,
-    ProducerMember,
-)
+from spark_mq_source.tubemq.client.members import ClientBalancedMember, ClusterMeta, Filters, ProducerMember
 from spark_mq_source.tubemq.client.session import Authorization, PartitionConsumer, Session, wait_for
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition

@@ -34,7 +34,8 @@ from spark_mq_source.net.retry import Deadline, retrying, until_found
 from spark_mq_source.net.stops import Finish, all_read, check_stop
 from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
-from spark_mq_source.tubemq.client.members import ClientBalancedMember, GroupMember, GroupSession, unique_client_id
+from spark_mq_source.tubemq.client.group_members import GroupMember, GroupSession
+from spark_mq_source.tubemq.client.members import ClientBalancedMember, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.offsets import (
     EARLIEST,

@@ -15,9 +15,10 @@ from spark_mq_source.core.errors import (
     TransportError,
 )
 from spark_mq_source.tubemq.client import client as client_module
-from spark_mq_source.tubemq.client import members as members_module
+from spark_mq_source.tubemq.client import group_members
 from spark_mq_source.tubemq.client.client import TubeMQClient
-from spark_mq_source.tubemq.client.members import GroupSession, unique_client_id
+from spark_mq_source.tubemq.client.group_members import GroupSession
+from spark_mq_source.tubemq.client.members import unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
@@ -132,7 +133,7 @@ def subscribed(*partition_ids: int) -> tuple[str, ...]:
 def test_a_member_answers_each_event_with_what_it_has_then(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
     one = server(
         {c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1)), c.Event(4, 20, None, subscribed(0)))}
     )
@@ -170,7 +171,7 @@ def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the master would give it to nobody, or to another member while this one reads it."""
-    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
     events = c.Event(3, 10, None, subscribed(0, 1, 2)), c.Event(4, 20, None, subscribed(0, 2))
     one = server({c.ConsumerHeartbeat: events_of(*events)})
     member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held[:1])
@@ -185,7 +186,7 @@ def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(
 def test_partitions_that_can_be_taken_are_though_others_cannot(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
     one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1, 2)))})
     member = client(one).join("g", ["t"], on_connect=lambda held: held[1:], on_disconnect=lambda held: held)
     assert member.assigned.wait(30)
@@ -198,7 +199,7 @@ def test_partitions_that_can_be_taken_are_though_others_cannot(
 def test_a_member_reports_when_asked_and_refuses_what_it_does_not_know(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
     first = [c.Event(3, 10, None, subscribed(0))]
 
     def answer(_: Link, request: Any) -> object:
@@ -228,7 +229,7 @@ def test_only_the_first_partitions_of_a_session_start_at_its_offsets(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch, was_allocated: bool
 ) -> None:
     """Another member may have answered its event of the same round already, which the same heartbeat tells."""
-    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
     events = [c.Event(3, 10, None, subscribed(0)), c.Event(4, 10, None, subscribed(1))]
 
     def answer(_: Link, request: Any) -> object:
@@ -256,7 +257,7 @@ def test_only_the_first_partitions_of_a_session_start_at_its_offsets(
 def test_an_answer_to_an_event_that_was_not_heard_is_given_again(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
     heard = threading.Event()
     failures = [cut, cut]
 
@@ -283,7 +284,7 @@ def test_an_answer_to_an_event_that_was_not_heard_is_given_again(
 def test_heartbeats_go_on_while_an_event_is_answered(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
     one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0)))})
     release = threading.Event()
 
@@ -303,7 +304,7 @@ def test_heartbeats_go_on_while_an_event_is_answered(
 def test_a_member_that_is_refused_for_good_says_so(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
     one = server({c.ConsumerHeartbeat: lambda _, __: c.ConsumerHeartbeatResponse(False, 450, "no")})
     member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
     wait_until(lambda: member.error is not None, "it is no member any more", 30)
@@ -314,7 +315,7 @@ def test_a_member_that_is_refused_for_good_says_so(
 def test_a_heartbeat_that_a_master_fails_at_is_sent_again(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
     failed = c.RpcException(c.Status.ERROR, "java.lang.NullPointerException", "half a master")
     usual = c.ConsumerHeartbeatResponse(True, 200, "OK!")
     one = server({c.ConsumerHeartbeat: in_turn(failed, failed, usual)})
