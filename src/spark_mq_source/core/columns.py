@@ -275,6 +275,33 @@ class SparseColumns:
         return arrays
 
 
+class ColumnDecoder:
+    """The rows that a loop has decoded, until they are taken as a batch; see each format's decoder."""
+
+    _columns: Any
+    """The loop's columns, with the dense ones of the schema."""
+
+    def __init__(self, schema: pa.Schema, table: ColumnTable, sparse: Sequence[str] = ()) -> None:
+        table.check_read(schema)
+        self._schema = schema
+        self._sparse = SparseColumns(schema, sparse)
+
+    @property
+    def rows(self) -> int:
+        """Rows decoded and not yet taken."""
+        return self._columns.rows  # type: ignore[no-any-return] # of the loop
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these rows in Arrow's buffers, without columns that never change."""
+        return self._columns.nbytes + self._sparse.nbytes  # type: ignore[no-any-return] # of the loop
+
+    def take_batch(self) -> pa.RecordBatch:
+        """Return every row decoded so far, and start over. The compiled loops copy nothing."""
+        rows = self._columns.rows
+        return record_batch(self._schema, self._sparse.among(self._columns.take_arrays(), rows), rows)
+
+
 def _array_of_cells(cells: Mapping[int, Any], rows: int, type_: pa.DataType) -> pa.Array:
     if not cells:
         return pa.nulls(rows, type_)

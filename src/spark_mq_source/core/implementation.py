@@ -38,6 +38,7 @@ class Implementation:
             asked = os.environ.get(_ENVIRONMENT, "")
         if asked not in ("", "native", "python"):
             raise ImportError(f"{_ENVIRONMENT}={asked}: expected native or python")
+        self._twin, self._compiled = twin, compiled
         self.name, self.module = "python", twin
         self._fallback_reason = ""
         if asked == "python":
@@ -52,8 +53,10 @@ class Implementation:
         else:
             warn_of_stale_modules(self.module.__name__)
 
-    def warn_of_fallback(self) -> None:
-        """Warn once that the slow implementation is used, when its first loop runs rather than at import."""
+    def load(self, asked: str | None = None) -> ModuleType:
+        """Return the module, or the one `asked` for; warn once, rather than at import, that the slow one is used."""
+        if asked is not None:
+            return Implementation(self._twin, asked, compiled=self._compiled).load()
         if self._fallback_reason:
             reason, self._fallback_reason = self._fallback_reason, ""
             warnings.warn(
@@ -62,6 +65,7 @@ class Implementation:
                 RuntimeWarning,
                 stacklevel=3,
             )
+        return self.module
 
 
 def require_compiled(module: str, what: str, instead: str) -> ModuleType:

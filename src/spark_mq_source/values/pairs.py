@@ -26,7 +26,5 @@ def pair_decoder(implementation: str | None = None) -> ValueDecoder:
         >>> decoded.values.to_pylist(), decoded.reasons
         ([{'key': b'k', 'value': None}, None], {1: 'a pair of key and value that ends too early'})
     """
-    chosen = _decoding if implementation is None else Implementation(_pairs_python, implementation)
-    chosen.warn_of_fallback()
-    decoder: ValueDecoder = chosen.module.PairDecoder()
+    decoder: ValueDecoder = _decoding.load(implementation).PairDecoder()
     return decoder

@@ -52,11 +52,11 @@ def test_without_a_compiled_one_the_twin_runs_and_says_so_once(monkeypatch: pyte
     chosen = Implementation(_messages_python, "")
     assert chosen.name == "python"
     with pytest.warns(RuntimeWarning, match="without its compiled loops, several times slower .*_native is hidden"):
-        chosen.warn_of_fallback()
+        chosen.load()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        chosen.warn_of_fallback()
-        Implementation(_messages_python, "python").warn_of_fallback()
+        chosen.load()
+        Implementation(_messages_python, "python").load()
     with pytest.raises(ImportError, match="the compiled loop cannot be loaded"):
         Implementation(_messages_python, "native")
 

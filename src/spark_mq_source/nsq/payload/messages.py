@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import record_batch
+from spark_mq_source.core.columns import ColumnDecoder
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
 from spark_mq_source.core.implementation import Implementation, name_of_all
 from spark_mq_source.core.utf8 import check_texts
@@ -62,7 +62,7 @@ def encode_id_commands(name: bytes, ids: ByteString, tail: bytes = b"") -> bytes
     return commands
 
 
-class MessageDecoder:
+class MessageDecoder(ColumnDecoder):
     r"""Collects messages as columns, until they are taken as a batch.
 
     Args:
@@ -87,23 +87,10 @@ class MessageDecoder:
     def __init__(
         self, schema: pa.Schema, *, topic: str, channel: str, nsqd: str, implementation: str | None = None
     ) -> None:
-        chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
-        chosen.warn_of_fallback()
-        self._module = chosen.module
-        self._schema = schema
+        self._module = _decoding.load(implementation)
+        super().__init__(schema, COLUMNS)
         self._where = f"nsq topic {topic}, channel {channel}, nsqd {nsqd}"
-        COLUMNS.check_read(schema)
-        self._columns = chosen.module.MessageColumns(schema, topic=topic, channel=channel, nsqd=nsqd)
-
-    @property
-    def rows(self) -> int:
-        """Number of messages not taken yet."""
-        return int(self._columns.rows)
-
-    @property
-    def nbytes(self) -> int:
-        """Their approximate size in bytes."""
-        return int(self._columns.nbytes)
+        self._columns = self._module.MessageColumns(schema, topic=topic, channel=channel, nsqd=nsqd)
 
     def append(self, run: Messages) -> bytes:
         """Decode a run completely or, after an error, not at all, and return its ids (see `message_ids`).
@@ -119,11 +106,6 @@ class MessageDecoder:
         ids: bytes = self._module.message_ids(run.data)
         return ids
 
-    def take_batch(self) -> pa.RecordBatch:
-        """Return every row decoded so far, and start over. The compiled loops copy nothing."""
-        rows = self.rows
-        return record_batch(self._schema, self._columns.take_arrays(), rows)
-
 
 def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first_row: int = 0) -> RowSource:
     """Return the rows of a batch, ready to be encoded.
@@ -138,9 +120,7 @@ def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first
         UnwritableRowError: the topic of a row is not UTF-8.
     """
     check_texts(batch, ("topic",), first_row)
-    chosen = _encoding if implementation is None else Implementation(_encode_python, implementation)
-    chosen.warn_of_fallback()
-    source: RowSource = chosen.module.RowSource(batch)
+    source: RowSource = _encoding.load(implementation).RowSource(batch)
     return source
 
 

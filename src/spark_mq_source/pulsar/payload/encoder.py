@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from array import array
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -50,12 +49,6 @@ class Numbering(Protocol):
         """Return the first and the last id of the next entry."""
 
 
-def _encoder(asked: str | None) -> ModuleType:
-    chosen = encoding if asked is None else Implementation(_encode_python, asked)
-    chosen.warn_of_fallback()
-    return chosen.module
-
-
 _TEXT_COLUMNS: Final = ("key", "topic", "properties")
 
 
@@ -72,13 +65,13 @@ def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first
         UnwritableRowError: a row has text that is not UTF-8; a value counts as bytes, whatever its type.
     """
     check_texts(batch, _TEXT_COLUMNS, first_row)
-    source: RowSource = _encoder(implementation).RowSource(batch)
+    source: RowSource = encoding.load(implementation).RowSource(batch)
     return source
 
 
 def hash_keys(keys: pa.Array, hashing: int, implementation: str | None = None) -> array[int]:
     """Return the hash of each key, -1 if there is none; see `_encode_python.hashes_of`."""
-    hashes: array[int] = _encoder(implementation).hashes_of(keys, hashing)
+    hashes: array[int] = encoding.load(implementation).hashes_of(keys, hashing)
     return hashes
 
 
@@ -95,7 +88,7 @@ def group_rows(
     Raises:
         IndexError: the partition of a row does not exist.
     """
-    groups: list[tuple[int, memoryview]] = _encoder(implementation).group_rows(
+    groups: list[tuple[int, memoryview]] = encoding.load(implementation).group_rows(
         explicit, hashes, order, rows, partitions
     )
     return groups
@@ -176,7 +169,7 @@ class EntryEncoder:
         # With `numbering`, attempts share names and ids: a message must not be assembled from chunks of several
         # attempts.
         self._uuid_end = "" if numbering is None else f"-{uuid.uuid4().hex}"
-        self._payload: _encode_python.BatchPayload = _encoder(implementation).BatchPayload(
+        self._payload: _encode_python.BatchPayload = encoding.load(implementation).BatchPayload(
             max_bytes=min(batch_bytes, max_message_bytes * 3 // 4), max_rows=batch_rows, by_key=batching_by_key
         )
         self._finished: list[Send] = []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import CORRUPT, ERROR, SparseColumns, record_batch
+from spark_mq_source.core.columns import CORRUPT, ERROR, ColumnDecoder
 from spark_mq_source.core.compression import decompress
 from spark_mq_source.core.errors import (
     CorruptMessageError,
@@ -103,7 +103,7 @@ class HeadReader:
     """
 
     def __init__(self, implementation: str | None = None) -> None:
-        module = (_decoding if implementation is None else Implementation(_messages_python, implementation)).module
+        module = _decoding.load(implementation)
         self._columns: _messages_python.EntryColumns = module.EntryColumns(
             pa.schema([]), topic="", partition=-1, max_repeated_bytes=0, max_rows=1
         )
@@ -131,7 +131,7 @@ class HeadReader:
         return EntryHead(_within_entry(columns.num_messages))
 
 
-class EntryDecoder:
+class EntryDecoder(ColumnDecoder):
     """Decodes the entries of one topic-partition into RecordBatches.
 
     Not for use by several threads at once.
@@ -197,11 +197,8 @@ class EntryDecoder:
         refuses_transactions: bool = False,
         implementation: str | None = None,
     ) -> None:
-        chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
-        chosen.warn_of_fallback()
-        module = chosen.module
-        COLUMNS.check_read(schema)
-        self._sparse = SparseColumns(schema, _SPARSE)
+        module = _decoding.load(implementation)
+        super().__init__(schema, COLUMNS, _SPARSE)
         # A column may repeat a producer's name in every row; this limits the size of a malicious batch.
         self._columns: _messages_python.EntryColumns = module.EntryColumns(
             self._sparse.dense,
@@ -210,7 +207,6 @@ class EntryDecoder:
             max_repeated_bytes=16 * max_message_bytes,
             max_rows=max_batch_rows,
         )
-        self._schema = schema
         self._topic = topic
         self._on_encrypted = on_encrypted
         self._decryptor = decryptor
@@ -226,16 +222,6 @@ class EntryDecoder:
         self.damage: ValidationError | None = None
         self._suspect = ValidationError.ChecksumMismatch
         self.orphan: OrphanChunk | None = None
-
-    @property
-    def rows(self) -> int:
-        """Rows decoded and not yet taken."""
-        return self._columns.rows
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of these rows in Arrow's buffers, without columns that never change."""
-        return self._columns.nbytes + self._sparse.nbytes
 
     @property
     def unfinished(self) -> bool:
@@ -437,8 +423,3 @@ class EntryDecoder:
     def pending_chunk_start(self) -> tuple[int, int] | None:
         """Return ledger and entry of the oldest first chunk under assembly: where to resume after a reconnect."""
         return self._chunks.pending_start()
-
-    def take_batch(self) -> pa.RecordBatch:
-        """Return all rows decoded so far, and start over. The compiled decoder copies nothing."""
-        rows = self._columns.rows
-        return record_batch(self._schema, self._sparse.among(self._columns.take_arrays(), rows), rows)

@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import CORRUPT, ERROR, SparseColumns, record_batch
+from spark_mq_source.core.columns import CORRUPT, ERROR, ColumnDecoder
 from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.tubemq.payload import _messages_python
 from spark_mq_source.tubemq.payload.columns import COLUMNS
@@ -50,7 +50,7 @@ def without_messages(body: bytes | memoryview) -> bytes:
     return _decoding.module.without_messages(body)  # type: ignore[no-any-return]
 
 
-class MessageDecoder:
+class MessageDecoder(ColumnDecoder):
     """Decodes the messages of one topic-partition into RecordBatches.
 
     Not for use by several threads at once.
@@ -92,10 +92,8 @@ class MessageDecoder:
         on_corrupt: str = "fail",
         implementation: str | None = None,
     ) -> None:
-        chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
-        chosen.warn_of_fallback()
-        module = chosen.module
-        COLUMNS.check_read(schema)
+        module = _decoding.load(implementation)
+        super().__init__(schema, COLUMNS, (CORRUPT, ERROR))
         make = partial(
             module.MessageColumns,
             topic=topic,
@@ -104,21 +102,9 @@ class MessageDecoder:
             filters=frozenset(one.encode() for one in filters),
             times=MessageTimes(time_zone),
         )
-        self._sparse = SparseColumns(schema, (CORRUPT, ERROR))
         self._columns: _messages_python.MessageColumns = make(self._sparse.dense)
         self._twin = partial(_messages_python.MessageColumns, self._sparse.dense, **make.keywords)
-        self._schema = schema
         self.on_corrupt = on_corrupt
-
-    @property
-    def rows(self) -> int:
-        """Rows decoded and not yet taken."""
-        return self._columns.rows
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of these rows in Arrow's buffers, without columns that never change."""
-        return self._columns.nbytes + self._sparse.nbytes
 
     @property
     def corrupt_messages(self) -> int:
@@ -152,8 +138,3 @@ class MessageDecoder:
                 self._sparse.put(CORRUPT, before + row, message, len(message))
                 self._sparse.put(ERROR, before + row, reason, len(reason))
         return rows
-
-    def take_batch(self) -> pa.RecordBatch:
-        """Return every row decoded so far, and start over. The compiled loop copies nothing."""
-        rows = self._columns.rows
-        return record_batch(self._schema, self._sparse.among(self._columns.take_arrays(), rows), rows)

@@ -18,8 +18,7 @@ from spark_mq_source.values.decoder import ValueDecoder
 from spark_mq_source.values.json import explain
 from spark_mq_source.values.json.steps import as_json, steps_of
 
-_COMPILED: Final = "spark_mq_source.values.json._decode_native"
-_decoding: Final = Implementation(explain, compiled=_COMPILED)
+_decoding: Final = Implementation(explain, compiled="spark_mq_source.values.json._decode_native")
 
 
 def arrow_type_of(definition: str) -> pa.DataType:
@@ -58,9 +57,7 @@ def json_decoder(wanted: pa.DataType, definition: str | None = None, implementat
         ({'a': None, 'b': [Decimal('1.00'), Decimal('0.25')]}, {2: 'field a: 200 is not a valid tinyint'})
     """
     step = steps_of(wanted, None if definition is None else _parsed(definition))
-    chosen = _decoding if implementation is None else Implementation(explain, implementation, compiled=_COMPILED)
-    chosen.warn_of_fallback()
-    decoder: ValueDecoder = chosen.module.JsonDecoder(step)
+    decoder: ValueDecoder = _decoding.load(implementation).JsonDecoder(step)
     return decoder
 
 
