@@ -2,9 +2,7 @@
 
 The loops over bytes and rows have two implementations: compiled (``_messages_native``, ``_encode_native``), and in
 Python (``_messages_python``, ``_encode_python``), which specify the rules and run if no compiled loop is installed.
-Both give the same rows, bytes and errors.
-
-The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; see `implementation`.
+Both give the same rows, bytes and errors; see `core.implementation`.
 """
 
 from __future__ import annotations

@@ -6,45 +6,38 @@ texts). The class's `retryable` is True if a retry can help.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from spark_mq_source.core.broker_codes import AGAIN, Code, refusal
 from spark_mq_source.core.errors import AuthenticationError, AuthorizationError, BrokerError, ServiceNotReadyError
 
-MAX_BROKER_MESSAGE_CHARACTERS: Final = 500
-
-
-class _Code(NamedTuple):
-    kind: type[BrokerError]
-    remedy: str
-
-
-_AGAIN: Final = "this is usually temporary and is retried"
-_STORED: Final = _Code(ServiceNotReadyError, f"nsqd could not store it (its disk, or it is exiting); {_AGAIN}")
+_STORED: Final = (ServiceNotReadyError, f"nsqd could not store it (its disk, or it is exiting); {AGAIN}")
 _CODES: Final = {
-    "E_BAD_PROTOCOL": _Code(BrokerError, "is this the TCP port of an nsqd?"),
-    "E_INVALID": _Code(BrokerError, "nsqd does not accept this command in this state, or with these parameters"),
-    "E_BAD_TOPIC": _Code(BrokerError, "check the topic's name"),
-    "E_BAD_CHANNEL": _Code(BrokerError, "check the channel's name"),
-    "E_BAD_BODY": _Code(BrokerError, "a setting or a size beyond what nsqd is configured for"),
-    "E_BAD_MESSAGE": _Code(
+    "E_BAD_PROTOCOL": (BrokerError, "is this the TCP port of an nsqd?"),
+    "E_INVALID": (BrokerError, "nsqd does not accept this command in this state, or with these parameters"),
+    "E_BAD_TOPIC": (BrokerError, "check the topic's name"),
+    "E_BAD_CHANNEL": (BrokerError, "check the channel's name"),
+    "E_BAD_BODY": (BrokerError, "a setting or a size beyond what nsqd is configured for"),
+    "E_BAD_MESSAGE": (
         BrokerError,
         "nsqd does not accept this message; set maxMessageBytes to nsqd's -max-msg-size to find such rows earlier",
     ),
-    "E_IDENTIFY_FAILED": _Code(BrokerError, "nsqd refused the requested settings of the connection"),
-    "E_AUTH_FIRST": _Code(AuthenticationError, "set authSecret"),
-    "E_AUTH_DISABLED": _Code(AuthenticationError, "this nsqd has no authorization server; remove authSecret"),
-    "E_AUTH_FAILED": _Code(
-        AuthenticationError, "the authorization server refused authSecret, or nsqd could not reach that server"
+    "E_IDENTIFY_FAILED": (BrokerError, "nsqd refused the requested settings of the connection"),
+    "E_AUTH_FIRST": (AuthenticationError, "set authSecret"),
+    "E_AUTH_DISABLED": (AuthenticationError, "this nsqd has no authorization server; remove authSecret"),
+    "E_AUTH_FAILED": (
+        AuthenticationError,
+        "the authorization server refused authSecret, or nsqd could not reach that server",
     ),
-    "E_AUTH_ERROR": _Code(AuthenticationError, "nsqd could not use the answer of the authorization server"),
-    "E_UNAUTHORIZED": _Code(AuthorizationError, "ask for the permission on this topic and channel"),
-    "E_SUB_FAILED": _Code(ServiceNotReadyError, f"the channel is full of consumers, or being deleted; {_AGAIN}"),
+    "E_AUTH_ERROR": (AuthenticationError, "nsqd could not use the answer of the authorization server"),
+    "E_UNAUTHORIZED": (AuthorizationError, "ask for the permission on this topic and channel"),
+    "E_SUB_FAILED": (ServiceNotReadyError, f"the channel is full of consumers, or being deleted; {AGAIN}"),
     "E_PUB_FAILED": _STORED,
     "E_MPUB_FAILED": _STORED,
     "E_DPUB_FAILED": _STORED,
 }
-_BODY_TOO_BIG: Final = _Code(BrokerError, "set maxBodyBytes to nsqd's -max-body-size to send smaller ones")
-_TLS_REQUIRED: Final = _Code(BrokerError, "this nsqd requires TLS: set tls=true")
+_BODY_TOO_BIG: Final = (BrokerError, "set maxBodyBytes to nsqd's -max-body-size to send smaller ones")
+_TLS_REQUIRED: Final = (BrokerError, "this nsqd requires TLS: set tls=true")
 
 
 def error_for_code(code: str, words: str, context: str = "") -> BrokerError:
@@ -62,14 +55,10 @@ def error_for_code(code: str, words: str, context: str = "") -> BrokerError:
         >>> print(error)  # doctest: +ELLIPSIS
         nsqd refused with E_UNAUTHORIZED: AUTH failed for PUB on "denied" ""; ask for the permission on this topic ...
     """
-    known = _CODES.get(code, _Code(BrokerError, "see nsqd's log"))
+    known = _CODES.get(code, (BrokerError, "see nsqd's log"))
     if code == "E_INVALID" and "TLS" in words:
         known = _TLS_REQUIRED
     elif code == "E_BAD_BODY" and words.startswith("MPUB"):
         known = _BODY_TOO_BIG
-    shown = " ".join(words.split())
-    if len(shown) > MAX_BROKER_MESSAGE_CHARACTERS:
-        shown = f"{shown[:MAX_BROKER_MESSAGE_CHARACTERS]}..."
-    # An unknown code is shortened, because arbitrary data could fill the log.
-    sentence = f"nsqd refused with {code[:64]}{': ' if shown else ''}{shown}; {known.remedy}"
-    return known.kind(f"{context}: {sentence}" if context else sentence, code_name=code[:64], broker_message=words)
+    code = code[:64]  # an unknown one may be arbitrary data, which could fill the log
+    return refusal(Code(code, *known), f"nsqd refused with {code}", words, context)

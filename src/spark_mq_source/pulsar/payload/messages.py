@@ -3,9 +3,7 @@
 `EntryDecoder` decides how to treat an entry: markers are dropped, the options decide on encrypted and corrupt entries,
 chunks are assembled, payloads decompressed. The loop over bytes and rows is `EntryColumns`, compiled in
 ``_messages_native``. ``_messages_python`` specifies it, with the rules for corrupt entries, and runs if no compiled
-loop is installed. Both give the same rows and the same errors.
-
-The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; see `implementation`.
+loop is installed. Both give the same rows and the same errors: see `core.implementation`.
 """
 
 from __future__ import annotations

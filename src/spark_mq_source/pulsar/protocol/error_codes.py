@@ -7,8 +7,9 @@ can help; observations of broker 4.0.8 decide it (for example, a restarting brok
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
+from spark_mq_source.core.broker_codes import AGAIN, Code, refusal
 from spark_mq_source.core.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -18,63 +19,48 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
 )
 
-MAX_BROKER_MESSAGE_CHARACTERS = 500
-"""Maximum length of a broker's message: some contain whole stack traces."""
-
-
 _METADATA_ERROR = 1
 _TOPIC_NOT_FOUND = 11
-
-
-class _Code(NamedTuple):
-    name: str
-    kind: type[BrokerError]
-    remedy: str
-
-
-_AGAIN = "this is usually temporary and is retried"
 _CODES = {
-    0: _Code("UnknownError", ServiceNotReadyError, f"the broker's log knows more; {_AGAIN}"),
-    1: _Code("MetadataError", ServiceNotReadyError, f"the broker's metadata or the consumer asked for; {_AGAIN}"),
-    2: _Code("PersistenceError", ServiceNotReadyError, f"its storage (BookKeeper) is not ready; {_AGAIN}"),
-    3: _Code(
+    0: Code("UnknownError", ServiceNotReadyError, f"the broker's log knows more; {AGAIN}"),
+    1: Code("MetadataError", ServiceNotReadyError, f"the broker's metadata or the consumer asked for; {AGAIN}"),
+    2: Code("PersistenceError", ServiceNotReadyError, f"its storage (BookKeeper) is not ready; {AGAIN}"),
+    3: Code(
         "AuthenticationError",
         AuthenticationError,
         "check authToken, authTokenFile, authTokenSupplier, authIssuerUrl, authBasicUser with authBasicPassword, "
         "clientCert with clientKey, or authPlugin: wrong, expired, or not what this broker takes",
     ),
-    4: _Code(
-        "AuthorizationError", AuthorizationError, "ask for consume (produce to write) permission on the namespace"
-    ),
-    5: _Code("ConsumerBusy", ResourceBusyError, "another consumer holds this subscription; one query at a time may"),
-    6: _Code("ServiceNotReady", ServiceNotReadyError, f"the topic is being moved or loaded; {_AGAIN}"),
-    7: _Code(
+    4: Code("AuthorizationError", AuthorizationError, "ask for consume (produce to write) permission on the namespace"),
+    5: Code("ConsumerBusy", ResourceBusyError, "another consumer holds this subscription; one query at a time may"),
+    6: Code("ServiceNotReady", ServiceNotReadyError, f"the topic is being moved or loaded; {AGAIN}"),
+    7: Code(
         "ProducerBlockedQuotaExceededError", ResourceBusyError, "the topic's backlog quota is full; consume or raise it"
     ),
-    8: _Code("ProducerBlockedQuotaExceededException", BrokerError, "the topic's backlog quota is full; raise it"),
-    9: _Code("ChecksumError", BrokerError, "bytes were damaged between here and the broker; run it again"),
-    10: _Code("UnsupportedVersionError", BrokerError, "the broker is too old or too new for this request"),
-    11: _Code("TopicNotFound", TopicNotFoundError, "check the names of topic, namespace and tenant"),
-    12: _Code("SubscriptionNotFound", BrokerError, "check the subscription's name"),
-    13: _Code("ConsumerNotFound", ServiceNotReadyError, f"the consumer was closed meanwhile; {_AGAIN}"),
-    14: _Code("TooManyRequests", ServiceNotReadyError, f"the broker limits requests; {_AGAIN}"),
-    15: _Code("TopicTerminatedError", BrokerError, "a terminated topic takes no more messages; write to another one"),
-    16: _Code("ProducerBusy", ResourceBusyError, "another producer has this name, or the topic for itself"),
-    17: _Code("InvalidTopicName", BrokerError, "write persistent://tenant/namespace/topic, or a topic's short name"),
-    18: _Code(
+    8: Code("ProducerBlockedQuotaExceededException", BrokerError, "the topic's backlog quota is full; raise it"),
+    9: Code("ChecksumError", BrokerError, "bytes were damaged between here and the broker; run it again"),
+    10: Code("UnsupportedVersionError", BrokerError, "the broker is too old or too new for this request"),
+    11: Code("TopicNotFound", TopicNotFoundError, "check the names of topic, namespace and tenant"),
+    12: Code("SubscriptionNotFound", BrokerError, "check the subscription's name"),
+    13: Code("ConsumerNotFound", ServiceNotReadyError, f"the consumer was closed meanwhile; {AGAIN}"),
+    14: Code("TooManyRequests", ServiceNotReadyError, f"the broker limits requests; {AGAIN}"),
+    15: Code("TopicTerminatedError", BrokerError, "a terminated topic takes no more messages; write to another one"),
+    16: Code("ProducerBusy", ResourceBusyError, "another producer has this name, or the topic for itself"),
+    17: Code("InvalidTopicName", BrokerError, "write persistent://tenant/namespace/topic, or a topic's short name"),
+    18: Code(
         "IncompatibleSchema",
         BrokerError,
         "write what fits the topic's schema (`pulsar-admin schemas get`), or have it or the namespace's rules changed",
     ),
-    19: _Code(
+    19: Code(
         "ConsumerAssignError", ResourceBusyError, "the subscription is used with another type, or others have its keys"
     ),
-    20: _Code("TransactionCoordinatorNotFound", ServiceNotReadyError, f"are they enabled? If so, {_AGAIN}"),
-    21: _Code("InvalidTxnStatus", BrokerError, "the transaction is already committed or aborted"),
-    22: _Code("NotAllowedError", BrokerError, "the broker's configuration or policies forbid this"),
-    23: _Code("TransactionConflict", BrokerError, "another transaction has touched the same messages"),
-    24: _Code("TransactionNotFound", BrokerError, "the transaction ended before, or timed out: its outcome is unknown"),
-    25: _Code(
+    20: Code("TransactionCoordinatorNotFound", ServiceNotReadyError, f"are they enabled? If so, {AGAIN}"),
+    21: Code("InvalidTxnStatus", BrokerError, "the transaction is already committed or aborted"),
+    22: Code("NotAllowedError", BrokerError, "the broker's configuration or policies forbid this"),
+    23: Code("TransactionConflict", BrokerError, "another transaction has touched the same messages"),
+    24: Code("TransactionNotFound", BrokerError, "the transaction ended before, or timed out: its outcome is unknown"),
+    25: Code(
         "ProducerFenced",
         BrokerError,
         "with this accessMode the topic is for one producer, and others are connected or have taken over",
@@ -113,14 +99,9 @@ def error_for_code(code: int, broker_message: str, context: str) -> BrokerError:
         >>> print(error)  # doctest: +ELLIPSIS
         subscription s: the broker refused with ConsumerBusy (5): Exclusive consumer is already connected; another ...
     """
-    name, kind, remedy = _CODES.get(code, _Code("an unknown code", BrokerError, "see the broker's documentation"))
-    words = " ".join(broker_message.split())
+    name, kind, remedy = _CODES.get(code, Code("an unknown code", BrokerError, "see the broker's documentation"))
     if code == _METADATA_ERROR:
+        words = " ".join(broker_message.split())
         final = (found for start, found in _FINAL_METADATA_ERRORS.items() if re.match(start, words))
         kind, remedy = next(final, (kind, remedy))
-    if len(words) > MAX_BROKER_MESSAGE_CHARACTERS:
-        words = f"{words[:MAX_BROKER_MESSAGE_CHARACTERS]}..."
-    sentence = f"the broker refused with {name} ({code}){': ' if words else ''}{words}; {remedy}"
-    return kind(
-        f"{context}: {sentence}" if context else sentence, code=code, code_name=name, broker_message=broker_message
-    )
+    return refusal(Code(name, kind, remedy), f"the broker refused with {name} ({code})", broker_message, context, code)

@@ -2,9 +2,8 @@
 
 `MessageDecoder` turns the messages of one topic-partition into rows. The loop over bytes and rows is `MessageColumns`,
 compiled in ``_messages_native``. ``_messages_python`` specifies it, with the rules for corrupt messages, and runs if no
-compiled loop is installed. Both give the same rows, and errors of the same class and position.
-
-The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; see `implementation`.
+compiled loop is installed. Both give the same rows, and errors of the same class and position: see
+`core.implementation`.
 """
 
 from __future__ import annotations

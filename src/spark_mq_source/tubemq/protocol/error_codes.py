@@ -7,8 +7,9 @@ class's `retryable` is True if a retry can help.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
+from spark_mq_source.core.broker_codes import AGAIN, Code, refusal
 from spark_mq_source.core.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -31,86 +32,76 @@ TOPIC_NOT_DEPLOYED: Final = 431
 CONSUME_GROUP_FORBIDDEN: Final = 450
 SERVER_CONSUME_SPEED_LIMIT: Final = 452
 
-MAX_WORDS_CHARACTERS: Final = 500
-"""Maximum length of a server's message, which may contain a whole stack trace."""
-
 
 class StandbyError(ServiceNotReadyError):
     """The master is on standby: try the next one."""
 
 
-class _Code(NamedTuple):
-    name: str
-    kind: type[BrokerError]
-    remedy: str
-
-
-_AGAIN = "this is usually temporary and is retried"
 _GROUP = "all members of a group, Java consumers included, need the same settings; read with another group"
 _CODES: Final = {
-    NOT_READY: _Code("NOT_READY", ServiceNotReadyError, f"the master has just started; {_AGAIN}"),
-    301: _Code("MOVED", BrokerError, "the position is below what the broker still has"),
-    400: _Code("BAD_REQUEST", BrokerError, "the server does not accept a field of the request"),
-    UNAUTHORIZED: _Code(
+    NOT_READY: Code("NOT_READY", ServiceNotReadyError, f"the master has just started; {AGAIN}"),
+    301: Code("MOVED", BrokerError, "the position is below what the broker still has"),
+    400: Code("BAD_REQUEST", BrokerError, "the server does not accept a field of the request"),
+    UNAUTHORIZED: Code(
         "UNAUTHORIZED", ServiceNotReadyError, "the partition is not, or no longer, this client's; it registers again"
     ),
-    FORBIDDEN: _Code(
+    FORBIDDEN: Code(
         "FORBIDDEN", BrokerError, "check that the topic is on this broker and accepts this, and the partition's number"
     ),
-    NOT_FOUND: _Code("NOT_FOUND", ServiceNotReadyError, "there is nothing to read now at this position"),
-    PARTITION_OCCUPIED: _Code(
+    NOT_FOUND: Code("NOT_FOUND", ServiceNotReadyError, "there is nothing to read now at this position"),
+    PARTITION_OCCUPIED: Code(
         "PARTITION_OCCUPIED",
         ResourceBusyError,
         "another client of the group reads this partition; it is free 30 s after that one has died",
     ),
-    HB_NO_NODE: _Code(
+    HB_NO_NODE: Code(
         "HB_NO_NODE", ServiceNotReadyError, "the server does not know this client, or no longer; it registers again"
     ),
-    DUPLICATE_PARTITION: _Code(
+    DUPLICATE_PARTITION: Code(
         "DUPLICATE_PARTITION", BrokerError, "another client of the same group has taken this partition over"
     ),
-    CERTIFICATE_FAILURE: _Code(
+    CERTIFICATE_FAILURE: Code(
         "CERTIFICATE_FAILURE",
         AuthenticationError,
         "check authUser, authPassword (or authPlugin) and the clock, which may be 20 s off",
     ),
-    SERVER_RECEIVE_OVERFLOW: _Code(
-        "SERVER_RECEIVE_OVERFLOW", ResourceBusyError, f"the topic's store on the broker is full now; {_AGAIN}"
+    SERVER_RECEIVE_OVERFLOW: Code(
+        "SERVER_RECEIVE_OVERFLOW", ResourceBusyError, f"the topic's store on the broker is full now; {AGAIN}"
     ),
-    421: _Code("CLIENT_HIGH_FREQUENCY_REQUEST", ResourceBusyError, f"too many requests; {_AGAIN}"),
-    422: _Code("PARTITION_UNSUBSCRIBABLE", BrokerError, "the topic accepts no readers here (acceptSubscribe)"),
-    423: _Code("PARTITION_UNPUBLISHABLE", BrokerError, "the topic accepts no messages here (acceptPublish)"),
-    424: _Code(
+    421: Code("CLIENT_HIGH_FREQUENCY_REQUEST", ResourceBusyError, f"too many requests; {AGAIN}"),
+    422: Code("PARTITION_UNSUBSCRIBABLE", BrokerError, "the topic accepts no readers here (acceptSubscribe)"),
+    423: Code("PARTITION_UNPUBLISHABLE", BrokerError, "the topic accepts no messages here (acceptPublish)"),
+    424: Code(
         "CLIENT_INCONSISTENT_CONSUMETYPE",
         BrokerError,
         f"the group has members with another kind of assignment (assignment=server or client); {_GROUP}",
     ),
-    425: _Code("CLIENT_INCONSISTENT_TOPICSET", BrokerError, f"the group has members with other topics; {_GROUP}"),
-    426: _Code("CLIENT_INCONSISTENT_FILTERSET", BrokerError, f"the group has members with other filters; {_GROUP}"),
-    427: _Code(
+    425: Code("CLIENT_INCONSISTENT_TOPICSET", BrokerError, f"the group has members with other topics; {_GROUP}"),
+    426: Code("CLIENT_INCONSISTENT_FILTERSET", BrokerError, f"the group has members with other filters; {_GROUP}"),
+    427: Code(
         "CLIENT_INCONSISTENT_SESSIONKEY",
         ResourceBusyError,
         "the group has members of another session (sessionKey), which must leave first; a member that died has left "
         "after 30 s",
     ),
-    428: _Code("CLIENT_INCONSISTENT_SELECTBIG", BrokerError, f"the group has members with another selection; {_GROUP}"),
-    429: _Code("CLIENT_INCONSISTENT_SOURCECOUNT", BrokerError, f"the group has another number of members; {_GROUP}"),
-    430: _Code("CLIENT_DUPLICATE_INDEXID", BrokerError, f"the group has a member with this number; {_GROUP}"),
-    TOPIC_NOT_DEPLOYED: _Code(
+    428: Code("CLIENT_INCONSISTENT_SELECTBIG", BrokerError, f"the group has members with another selection; {_GROUP}"),
+    429: Code("CLIENT_INCONSISTENT_SOURCECOUNT", BrokerError, f"the group has another number of members; {_GROUP}"),
+    430: Code("CLIENT_DUPLICATE_INDEXID", BrokerError, f"the group has a member with this number; {_GROUP}"),
+    TOPIC_NOT_DEPLOYED: Code(
         "TOPIC_NOT_DEPLOYED", TopicNotFoundError, "check the names; an administrator adds topics to brokers"
     ),
-    CONSUME_GROUP_FORBIDDEN: _Code(
+    CONSUME_GROUP_FORBIDDEN: Code(
         "CONSUME_GROUP_FORBIDDEN",
         AuthorizationError,
         "the group may not read this topic: have an administrator authorize it, or set group to one that may",
     ),
-    SERVER_CONSUME_SPEED_LIMIT: _Code(
+    SERVER_CONSUME_SPEED_LIMIT: Code(
         "SERVER_CONSUME_SPEED_LIMIT", ResourceBusyError, "the group's flow control delays it"
     ),
-    455: _Code("CONSUME_CONTENT_FORBIDDEN", AuthorizationError, "the group may not read these filters"),
-    500: _Code("INTERNAL_SERVER_ERROR", BrokerError, "see the server's log"),
-    503: _Code("SERVICE_UNAVAILABLE", ServiceNotReadyError, f"the server is starting or stopping; {_AGAIN}"),
-    510: _Code("INTERNAL_SERVER_ERROR_MSGSET_NULL", ServiceNotReadyError, f"its store was not readable; {_AGAIN}"),
+    455: Code("CONSUME_CONTENT_FORBIDDEN", AuthorizationError, "the group may not read these filters"),
+    500: Code("INTERNAL_SERVER_ERROR", BrokerError, "see the server's log"),
+    503: Code("SERVICE_UNAVAILABLE", ServiceNotReadyError, f"the server is starting or stopping; {AGAIN}"),
+    510: Code("INTERNAL_SERVER_ERROR_MSGSET_NULL", ServiceNotReadyError, f"its store was not readable; {AGAIN}"),
 }
 
 _NO_SERVICE: Final = re.compile(r"No service (\d+) found on the server")
@@ -119,9 +110,9 @@ _NO_SERVICE: Final = re.compile(r"No service (\d+) found on the server")
 _RPC: Final = "org.apache.inlong.tubemq.corerpc.exception."
 _EXCEPTIONS: Final = {
     f"{_RPC}StandbyException": (StandbyError, "the next master is tried"),
-    f"{_RPC}ServerNotReadyException": (ServiceNotReadyError, f"the server is starting; {_AGAIN}"),
-    f"{_RPC}ServiceStoppingException": (ServiceNotReadyError, f"the server is stopping; {_AGAIN}"),
-    f"{_RPC}OverflowException": (ResourceBusyError, f"the server is overloaded; {_AGAIN}"),
+    f"{_RPC}ServerNotReadyException": (ServiceNotReadyError, f"the server is starting; {AGAIN}"),
+    f"{_RPC}ServiceStoppingException": (ServiceNotReadyError, f"the server is stopping; {AGAIN}"),
+    f"{_RPC}OverflowException": (ResourceBusyError, f"the server is overloaded; {AGAIN}"),
 }
 
 
@@ -140,11 +131,10 @@ def error_for_code(code: int, words: str, context: str) -> BrokerError:
         >>> print(error)  # doctest: +ELLIPSIS
         demo:0: the server refused with PARTITION_OCCUPIED (410): has been registered by c1; another client of ...
     """
-    name, kind, remedy = _CODES.get(code, _Code("an unknown code", BrokerError, "see TubeMQ's documentation"))
+    known = _CODES.get(code, Code("an unknown code", BrokerError, "see TubeMQ's documentation"))
     if code == FORBIDDEN and "not existed" in words:
-        kind = TopicNotFoundError
-    sentence = f"the server refused with {name} ({code}){_quoted(words)}; {remedy}"
-    return kind(f"{context}: {sentence}" if context else sentence, code=code, code_name=name, broker_message=words)
+        known = known._replace(kind=TopicNotFoundError)
+    return refusal(known, f"the server refused with {known.name} ({code})", words, context, code)
 
 
 def error_for_exception(exception_name: str, words: str, context: str) -> BrokerError:
@@ -168,13 +158,5 @@ def error_for_exception(exception_name: str, words: str, context: str) -> Broker
         # server.
         is_starting = missing[1] != "1"
         kind = ServiceNotReadyError if is_starting else BrokerError
-        remedy = f"the broker is starting; {_AGAIN}" if is_starting else "this is not a master, or it is starting"
-    sentence = f"the server could not handle it ({name}){_quoted(words)}; {remedy}"
-    return kind(f"{context}: {sentence}" if context else sentence, code_name=name, broker_message=words)
-
-
-def _quoted(words: str) -> str:
-    text = " ".join(words.split())
-    if len(text) > MAX_WORDS_CHARACTERS:
-        text = f"{text[:MAX_WORDS_CHARACTERS]}..."
-    return f": {text}" if text else ""
+        remedy = f"the broker is starting; {AGAIN}" if is_starting else "this is not a master, or it is starting"
+    return refusal(Code(name, kind, remedy), f"the server could not handle it ({name})", words, context)
