@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from crc32c import crc32c
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from bench.loops import ROWS, Run, run_of
-from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.core.varint import encode_sized, encode_varint
 from spark_mq_source.pulsar.payload.cipher import PayloadDecryptor, PayloadEncryptor

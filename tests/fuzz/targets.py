@@ -13,10 +13,10 @@ from random import Random
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
+from crc32c import crc32c
 
 from spark_mq_source.core.columns import CORRUPT, ERROR
 from spark_mq_source.core.compression import CODECS, compress, decompress
-from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import MQSourceError, UnwritableRowError
 from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.nsq.payload import _messages_python as nsq_python

@@ -35,8 +35,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from crc32c import crc32c
 
-from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.net.storage import Store, open_store
 

@@ -13,6 +13,7 @@ import cython
 if not cython.compiled:
     raise ImportError("spark_mq_source.pulsar.payload._messages_native is not compiled")
 
+from crc32c import crc32c
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.libc.stdlib import free, malloc
 from cython.cimports.libc.string import memcmp
@@ -32,7 +33,6 @@ from cython.cimports.spark_mq_source.core._columns_native import (
 )
 from cython.cimports.spark_mq_source.core._wire import Field, Slice, find_no_utf8, read_field, read_u32, read_varint
 
-from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf_fields import CORRUPT_FIELDS
 from spark_mq_source.pulsar.payload.layout import (

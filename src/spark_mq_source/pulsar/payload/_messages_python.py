@@ -30,9 +30,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+from crc32c import crc32c
 
 from spark_mq_source.core._columns_python import Columns
-from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf import signed64
 from spark_mq_source.core.protobuf_fields import signed32, take_fields

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import pyarrow as pa
+from crc32c import crc32c
 
 from spark_mq_source.core.compression import compress
-from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import UnwritableRowError
 from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.core.options import INT32_MAX

@@ -15,8 +15,8 @@ import lz4.block
 import pyarrow as pa
 import pytest
 import zstandard
+from crc32c import crc32c
 
-from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import (
     CorruptMessageError,
     EncryptedMessageError,
