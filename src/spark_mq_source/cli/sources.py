@@ -103,11 +103,7 @@ def _without_topics(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _parsed(option: Iterable[str]) -> dict[str, str]:
-    """Return the options in the form that Spark passes.
-
-    Raises:
-        OptionError: an option is not `NAME=VALUE`.
-    """
+    """Return the options in the form that Spark passes."""
     parsed = {}
     for given in option:
         name, equals, value = given.partition("=")

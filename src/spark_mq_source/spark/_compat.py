@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.datasource
@@ -45,7 +44,6 @@ __all__ = [
     "StreamReaderBase",
     "StreamWriterBase",
     "arrow_schema",
-    "collects_worker_logs",
     "register",
 ]
 
@@ -135,14 +133,6 @@ else:
         def latestOffset(self) -> dict[str, object]:  # type: ignore[override]  # noqa: N802
             """Return the end of the next trigger; for a new query Spark calls this before `initialOffset`."""
             return self.stream.latest(self.initial() if self._begins_at is None else self._begins_at, limited=True)
-
-
-def collects_worker_logs() -> bool:
-    """Return whether Spark collects this process's logs for `spark.tvf.python_worker_logs()` (from 4.1 on).
-
-    The worker then has the session's id in its environment (seen on 4.3.0).
-    """
-    return "PYSPARK_SPARK_SESSION_UUID" in os.environ
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:

@@ -211,11 +211,7 @@ class _Reader(_FormatWithOptions):
 
     @called_by_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one partition, in the order of the topic.
-
-        Raises:
-            MQSourceError: see the format's reader.
-        """
+        """Yield the rows of one partition, in the order of the topic."""
         # If the plan is empty, Spark passes its own partition without a range.
         if not isinstance(partition, MQPartition):
             return iter(())
@@ -335,11 +331,7 @@ class _Writer(_FormatWithOptions):
 
     @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
-        """Write the rows of one task.
-
-        Raises:
-            MQSourceError: see the format's writer.
-        """
+        """Write the rows of one task."""
         freeze_loaded_modules()
         attempt, counters, connection = _attempt(self._job_id), Counters(), connection_of_task()
         with working(counters):
@@ -356,21 +348,13 @@ class _Writer(_FormatWithOptions):
 
     @called_by_spark
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
-        """Commit a write, or a micro-batch: every task of it has succeeded.
-
-        Raises:
-            MQSourceError: see the format.
-        """
+        """Commit a write, or a micro-batch: every task of it has succeeded."""
         self._format.commit(self._options, _reports(messages))
         log_written(self._format.name, [one.counters for one in messages if isinstance(one, MQCommit)])
 
     @called_by_spark
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
-        """Abort a write, or a micro-batch, that has failed, or whose query was stopped.
-
-        Raises:
-            MQSourceError: see the format.
-        """
+        """Abort a write, or a micro-batch, that has failed, or whose query was stopped."""
         self._format.abort(self._options, _reports(messages))
 
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.net.stopwatch import timed_output
-from spark_mq_source.spark._compat import collects_worker_logs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,8 +72,8 @@ def log_written(format_name: str, tasks: Sequence[Counters]) -> None:
 
 
 def _log(format_name: str, what: str, counters: Counters) -> None:
-    # Spark collects worker logs only if the user has enabled it to see them.
-    if collects_worker_logs() and logger.level == logging.NOTSET:
+    # The user lets Spark collect this process's logs: its environment then has the session's id (seen on 4.3.0).
+    if "PYSPARK_SPARK_SESSION_UUID" in os.environ and logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
     # Spark's worker logs have a field `context`, a map of strings.
     fields = {"format": format_name, "what": what, **counters.as_texts()}

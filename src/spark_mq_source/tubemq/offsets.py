@@ -129,11 +129,7 @@ class OffsetOption:
 
 
 def _parse_offset(value: object) -> int:
-    """Parse one offset of decoded JSON.
-
-    Raises:
-        ValueError: not an offset.
-    """
+    """Parse one offset of decoded JSON."""
     if isinstance(value, str) and value.lower() in ("earliest", "latest"):
         return EARLIEST if value.lower() == "earliest" else LATEST
     if type(value) is not int or not 0 <= value < LATEST or value % INDEX_BYTES:

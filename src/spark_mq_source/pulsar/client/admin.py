@@ -118,11 +118,7 @@ class Admin(Connections):
             ) from error
 
     def _create_partitioned(self, topic: str, partitions: int) -> None:
-        """Create a partitioned topic; do nothing if the topic exists.
-
-        Raises:
-            MQSourceError: no answer in time, or a refusal.
-        """
+        """Create a partitioned topic; do nothing if the topic exists."""
         try:
             self._http_get(TopicPartition(topic, -1), "partitions", put=partitions)
         except BrokerError as error:

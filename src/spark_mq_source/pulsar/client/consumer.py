@@ -186,10 +186,6 @@ class BaseConsumer(ABC):
     def note_active(self, *, is_active: bool) -> None:
         """Handle ACTIVE_CONSUMER_CHANGE of a Failover subscription."""
 
-    def note_end(self) -> None:
-        """Handle the end of a terminated topic whose messages this subscription has all acknowledged."""
-        self.has_ended = True
-
     def fail(self, error: MQSourceError) -> None:
         """End the queue with an error; queued messages can still be taken."""
         self._inbox.fail(error)

@@ -100,11 +100,7 @@ class QueueConsumer(BaseConsumer):
         )
 
     def acknowledge_until(self, entry: tuple[int, int]) -> Acknowledgement:
-        """Acknowledge an entry and everything before it; only for Exclusive and Failover.
-
-        Returns:
-            See `acknowledge`.
-        """
+        """Acknowledge an entry and everything before it; only for Exclusive and Failover."""
         until = (commands.MessageId(*entry),)
         return self._acknowledge([partial(commands.Ack, self._consumer_id, commands.AckType.Cumulative, until)])
 

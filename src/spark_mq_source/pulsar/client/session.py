@@ -383,7 +383,7 @@ class Session:
         if consumer is None:
             return
         if isinstance(event, commands.ReachedEndOfTopic):
-            consumer.note_end()
+            consumer.has_ended = True
         else:
             consumer.note_active(is_active=event.is_active)
 

@@ -104,11 +104,7 @@ def parse_properties(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _parse_key_ranges(text: str) -> tuple[tuple[int, int], ...]:
-    """Parse ranges of key hashes, as ``0-32767,32768-65535``.
-
-    Raises:
-        ValueError: not such ranges.
-    """
+    """Parse ranges of key hashes, as ``0-32767,32768-65535``."""
     ranges: list[tuple[int, int]] = []
     for part in parse_list(text):
         match = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", part, re.ASCII)

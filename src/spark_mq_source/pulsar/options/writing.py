@@ -45,11 +45,7 @@ def _parse_clusters(text: str) -> tuple[str, ...]:
 
 
 def _parse_access_mode(text: str) -> int:
-    """Return the number of an access mode; the case of its name is ignored.
-
-    Raises:
-        ValueError: unknown.
-    """
+    """Return the number of an access mode; the case of its name is ignored."""
     for number, name in enumerate(_ACCESS_MODES):
         if text.lower() == name.lower():
             return number
@@ -57,22 +53,14 @@ def _parse_access_mode(text: str) -> int:
 
 
 def _parse_codec(text: str) -> str:
-    """Return the name of a codec; its case is ignored.
-
-    Raises:
-        ValueError: unknown.
-    """
+    """Return the name of a codec; its case is ignored."""
     if text.upper() not in CODECS:
         raise ValueError(f"expected {' or '.join(CODECS)}")
     return text.upper()
 
 
 def _parse_hashing(text: str) -> int:
-    """Return the number of a key hashing scheme, see `payload/layout.py`.
-
-    Raises:
-        ValueError: unknown.
-    """
+    """Return the number of a key hashing scheme, see `payload/layout.py`."""
     number = {"javastring": 0, "murmur3_32": 1}.get(text.lower().removesuffix("hash"))
     if number is None:
         raise ValueError("expected JavaStringHash or Murmur3_32")

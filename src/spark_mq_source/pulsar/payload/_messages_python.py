@@ -200,9 +200,6 @@ class EntryColumns(Columns):
     def append_single(self, payload: bytes | bytearray | memoryview | None, ledger_id: int, entry_id: int) -> int:
         """Add the opened entry as one row, with batch index -1.
 
-        Returns:
-            1.
-
         Raises:
             CorruptMessageError: nothing was added; see the module's rules.
             UnsupportedFeatureError: nothing was added; a column would pass 2 GiB.
@@ -220,19 +217,9 @@ class EntryColumns(Columns):
         first_index: int,
         last_index: int,
     ) -> int:
-        """Add the opened entry's messages, each with its index in the batch.
+        """Add the opened entry's messages, and return how many: the first ones, if the batch is `unfinished` then.
 
-        Args:
-            payload: the batch, decompressed; None for the payload as sent.
-            ledger_id: of the entry.
-            entry_id: of the entry.
-            ack_set: 64-bit words, least significant bit first: a cleared bit is an acknowledged message, which is not
-                added; empty if there are none.
-            first_index: messages before this index are not added.
-            last_index: messages after this index are not added.
-
-        Returns:
-            The number of rows added; if the batch is `unfinished` then, these are those of its first messages.
+        `payload` is the batch, decompressed; None for the payload as sent. For the others see `EntryDecoder.decode`.
 
         Raises:
             CorruptMessageError: nothing was added; see the module's rules.
@@ -266,11 +253,7 @@ class EntryColumns(Columns):
         return self.append_rest()
 
     def append_rest(self) -> int:
-        """Add the next messages of a batch that is `unfinished`, `max_rows` at most.
-
-        Returns:
-            The number of rows added; 0 if all of these messages are left out.
-        """
+        """Add the next messages of a batch that is `unfinished`, `max_rows` at most, and return how many."""
         if not self._parts:
             raise RuntimeError("no batch is unfinished")
         rows = self._parts.popleft()
@@ -326,11 +309,7 @@ class EntryColumns(Columns):
 
 
 def _message_at(data: bytes, at: int) -> tuple[_Message, bytes, int]:
-    """Return the metadata, the value and the end of the message of a batch that begins at `at`.
-
-    Raises:
-        CorruptMessageError: see the module's rules.
-    """
+    """Return the metadata, the value and the end of the message of a batch that begins at `at`."""
     head, start = _sized(data, at, _CUT_OFF)
     message = _parse(head, _SINGLE)
     if "payload_size" not in message:
@@ -346,11 +325,7 @@ def _message_id(ledger_id: int, entry_id: int) -> _Message:
 
 
 def _parse(data: bytes, fields: _Fields) -> _Message:
-    """Return the values of known fields that a protobuf message has.
-
-    Raises:
-        CorruptMessageError: see the module's rules.
-    """
+    """Return the values of known fields that a protobuf message has."""
     found: _Message = {}
     for tag, value, stop in take_fields(data, 0, len(data)):
         if tag in fields:

@@ -376,11 +376,7 @@ def _put_keys(metadata: MessageMetadata, key: bytes | None, is_base64: bool, ord
 
 
 def _check(row: Row) -> None:
-    """Refuse a row that breaks a rule.
-
-    Raises:
-        UnwritableRowError: the message names the rule.
-    """
+    """Refuse a row that breaks a rule."""
     if row.event_time_ms is not None and row.event_time_ms <= 0:
         raise UnwritableRowError(
             f"an event_time of {row.event_time_ms} ms since 1970 cannot be written: Pulsar has none before 1 ms; use "

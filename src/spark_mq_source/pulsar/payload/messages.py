@@ -315,13 +315,7 @@ class EntryDecoder(ColumnDecoder):
         last_index: int,
         emit: bool,
     ) -> int:
-        """Append the rows of an entry that is a marker, encrypted, chunked, compressed or unwanted.
-
-        Raises:
-            CorruptMessageError: see `decode`.
-            EncryptedMessageError: see `decode`.
-            UnsupportedFeatureError: see `decode`.
-        """
+        """Append the rows of an entry that is a marker, encrypted, chunked, compressed or unwanted."""
         columns = self._columns
         if flags & MARKER:
             return 0

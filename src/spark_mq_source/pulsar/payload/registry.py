@@ -139,7 +139,7 @@ def schema_of_write(write: TypedWrite, properties: Sequence[tuple[str, str]] = (
         for side, part in parts
         for one in (
             KeyValue(key=f"{side}.schema.name", value=part.name),
-            KeyValue(key=f"{side}.schema.type", value=_java_name(part)),
+            KeyValue(key=f"{side}.schema.type", value="BOOLEAN" if part.type == SchemaType.BOOL else part.name),
             KeyValue(
                 key=f"{side}.schema.properties", value=json.dumps({p["key"]: p["value"] for p in part.properties})
             ),
@@ -181,7 +181,3 @@ def _schema_of_native_protobuf(encoding: Encoding, properties: Sequence[tuple[st
         type=SchemaType.PROTOBUF_NATIVE,
         properties=tuple(KeyValue(key=key, value=value) for key, value in properties),
     )
-
-
-def _java_name(schema: Schema) -> str:
-    return "BOOLEAN" if schema.type == SchemaType.BOOL else schema.name

@@ -168,9 +168,6 @@ class _Backlogs:
 
         None for a non-persistent topic, which has no backlog. No consumer joins there either: the broker may choose a
         consumer without permits for a message, which is lost then.
-
-        Raises:
-            MQSourceError: no answer in time, or a refusal.
         """
         asked = [source for source in sources if source.is_stored]
         found = retrying(lambda: self._ask(_by_partition(asked)), deadline=self._deadline()) if asked else {}

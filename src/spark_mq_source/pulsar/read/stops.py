@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from spark_mq_source.core.errors import OptionError
@@ -107,12 +107,10 @@ class Stops:
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         self.apply(begins, begins)
-        for tp in self._timed(begins):
-            if begins[tp] > firsts[tp]:
+        for tp in begins:
+            is_timed = self.are_set and isinstance(self._options.ending_at(str(tp)), int)
+            if is_timed and begins[tp] > firsts[tp]:
                 check_stop(f"pulsar-native: {tp}", begins[tp], self._found.get(tp, begins[tp]))
-
-    def _timed(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        return [tp for tp in partitions if self.are_set and isinstance(self._options.ending_at(str(tp)), int)]
 
     @staticmethod
     def _is_past(at_ms: int) -> bool:

@@ -76,17 +76,7 @@ class MessageColumns(Columns):
         on_corrupt: int = FAIL,
         stop_at: tuple[int, int] | None = None,
     ) -> int:
-        """Add the messages of one answer.
-
-        Args:
-            body: the answer to GET_MESSAGE.
-            fetch_offset: its offset.
-            on_corrupt: FAIL raises; SKIP leaves the message out; NULL gives a row with only topic, broker, partition,
-                fetch offset and, if readable, message id.
-            stop_at: id and checksum of the first unwanted message; if it is not found, all are wanted.
-
-        Returns:
-            The number of rows added; 0 after an error.
+        """Add the messages of one answer, and return how many; see `MessageDecoder.decode`.
 
         Raises:
             CorruptMessageError: a message is corrupt, and `on_corrupt` is FAIL.

@@ -761,11 +761,7 @@ class TubeMQWriter:
                 )
 
     def _raise_timeout(self) -> None:
-        """Raise the timeout error; call under the lock.
-
-        Raises:
-            RequestTimeoutError: always.
-        """
+        """Raise the timeout error; call under the lock."""
         waiting = self._owed() + sum(target.pending_rows for target in self._targets.values())
         seconds = self.options.send_timeout_ms
         msg = f"tubemq: writing: none of {waiting} messages was acknowledged within sendTimeout ({seconds} ms)"
