@@ -53,12 +53,18 @@ SETTINGS: Final = {
     "retentionCheckIntervalInSeconds": "30",
 }
 """Many small ledgers, which are deleted soon after they were read."""
+MAX_ROWS: Final = 400_000
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def options(url: str, **more: str) -> dict[str, str]:
     """Return the options of all three."""
     return {"serviceUrl": url, "topic": TOPIC, "operationTimeout": PATIENCE, **more}
+
+
+def read_options(url: str, **more: str) -> dict[str, str]:
+    """Return the options of both queries: the driver collects the numbers of a micro-batch, so these are limited."""
+    return options(url, maxRowsPerTrigger=str(MAX_ROWS), **more)
 
 
 # -- the writer
@@ -121,8 +127,8 @@ def drive(folder: Path, url: str, names: Sequence[str]) -> None:
         .getOrCreate()
     )
     given = {
-        "offsets": options(url, subscription=SUBSCRIPTIONS["offsets"], startingOffsets="earliest"),
-        "queue": options(
+        "offsets": read_options(url, subscription=SUBSCRIPTIONS["offsets"], startingOffsets="earliest"),
+        "queue": read_options(
             url, subscription=SUBSCRIPTIONS["queue"], subscriptionType="shared", initialPosition="earliest",
             walDir=str(folder / "wal"), idleTimeout="1s",
         ),
