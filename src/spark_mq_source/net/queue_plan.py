@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.core.shares import share_out
 from spark_mq_source.net.storage import Store
 from spark_mq_source.net.write_ahead import read_plan, write_plan
@@ -49,6 +50,18 @@ class QueueTask(Generic[SourceT]):
     def bounds(self) -> dict[str, Any]:
         """The fields of a task in a plan, except its source."""
         return {"max_rows": self.max_rows}
+
+    def check_attempt(self, where: str, tries: int) -> None:
+        """Refuse to repeat a drain: messages are acknowledged once Spark has their rows, which a failed task loses.
+
+        Raises:
+            DataLossError: it is one, and not the first attempt.
+        """
+        if tries and not self.folder:
+            raise DataLossError(
+                f"{where}: attempt {tries + 1} at a read without walDir: an earlier attempt may have acknowledged "
+                "messages whose rows are lost; see why it failed, and set walDir and runId to make tasks repeatable"
+            )
 
 
 def tasks_of(task_type: type[TaskT], folder: str, plan: Mapping[str, Any]) -> list[TaskT]:

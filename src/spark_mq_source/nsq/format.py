@@ -6,7 +6,6 @@ import uuid
 from typing import TYPE_CHECKING
 
 from spark_mq_source.base_format import BaseFormat
-from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.core.options import INT32_MAX, READ
 from spark_mq_source.core.queue_offsets import count_lag
 from spark_mq_source.nsq.inspector import NsqInspector, keep_existing
@@ -78,9 +77,11 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
         """See `read_range`.
 
         Raises:
-            DataLossError: an earlier attempt may have finished messages whose rows are lost.
+            DataLossError: an earlier attempt may have acknowledged messages whose rows are lost.
         """
-        _check_attempt(options, task, tries)
+        if options.ack_mode is not AckMode.REQUEUE:
+            topic, nsqd = task.source.topic, task.nsqd.name
+            task.check_attempt(f"nsq topic {topic}, channel {options.channel}, nsqd {nsqd}", tries)
         return read_range(options, task, schema, counters, tries=tries)
 
     def write_raw(
@@ -107,14 +108,3 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
     def open_inspector(self, options: NsqOptions) -> NsqInspector:
         """See `NsqInspector`."""
         return NsqInspector(options)
-
-
-def _check_attempt(options: NsqOptions, task: NsqRange, tries: int) -> None:
-    """Refuse to repeat a drain: messages are finished once Spark has their rows, which a failed task loses."""
-    if task.folder or options.ack_mode is AckMode.REQUEUE or not tries:
-        return
-    raise DataLossError(
-        f"nsq topic {task.source.topic}, channel {options.channel}, nsqd {task.nsqd.name}: attempt {tries + 1} at a "
-        "read without walDir: an earlier attempt may have finished messages whose rows are lost; see why it failed, "
-        "and set walDir and runId to make tasks repeatable"
-    )

@@ -62,17 +62,7 @@ def keep_existing(options: NsqOptions, tasks: Sequence[NsqRange]) -> list[NsqRan
 
 
 class NsqInspector:
-    """See `core.ports.Inspector`. Its connections do not subscribe, so no message is received.
-
-    Example:
-        ::
-
-            inspector = NsqInspector(options)
-            try:
-                print(list(inspector.offsets()))
-            finally:
-                inspector.close()
-    """
+    """See `core.ports.Inspector`. Its connections do not subscribe, so no message is received."""
 
     def __init__(self, options: NsqOptions) -> None:
         self._options = options

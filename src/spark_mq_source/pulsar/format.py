@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spark_mq_source.base_format import BaseFormat
 from spark_mq_source.core.columns import CORRUPT, ERROR, VALUE
-from spark_mq_source.core.errors import BrokerError, DataLossError, OptionError
+from spark_mq_source.core.errors import BrokerError, OptionError
 from spark_mq_source.core.options import READ, fields_of
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.core.shared_options import DrainOptions
@@ -276,7 +276,8 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         """
         if isinstance(task, PulsarRange):
             return (read_offloaded if task.ledgers else read_range)(options, task, schema, counters)
-        _check_attempt(options, task, tries)
+        if options.ack_mode is not AckMode.NACK:
+            task.check_attempt(f"pulsar-native: reading {task}", tries)
         open_writer = partial(self._letter_writer, options)
         return read_queue(options, task, schema, counters, open_writer=open_writer, tries=tries)
 
@@ -326,13 +327,3 @@ def _value_type(typed: TypedRead | None) -> pa.DataType:
             "read: remove this option"
         )
     return type_of(None if typed is None else typed.value)
-
-
-def _check_attempt(options: PulsarOptions, task: PulsarQueueRange, tries: int) -> None:
-    """Refuse to repeat a drain: messages are acknowledged once Spark has their rows, which a failed task loses."""
-    if task.folder or options.ack_mode is AckMode.NACK or not tries:
-        return
-    raise DataLossError(
-        f"pulsar-native: reading {task}: attempt {tries + 1} at a read without walDir: an earlier attempt may have "
-        "acknowledged messages whose rows are lost; see why it failed; with walDir and runId tasks are repeatable"
-    )

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Final
 
@@ -100,17 +101,7 @@ class PulsarTail:
 
 
 class PulsarInspector:
-    """See `core.ports.Inspector` and `core.ports.Unsubscriber`. Reads only metadata, and leaves nothing on the broker.
-
-    Example:
-        ::
-
-            inspector = PulsarInspector(options)
-            try:
-                print(list(inspector.topics()))
-            finally:
-                inspector.close()
-    """
+    """See `core.ports.Inspector` and `Unsubscriber`. Reads only metadata, and leaves nothing on the broker."""
 
     def __init__(self, options: PulsarOptions) -> None:
         self._options = options
@@ -138,7 +129,7 @@ class PulsarInspector:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
         for tp, address in self._client.fetch_addresses(self._topic_partitions()).items():
-            yield {"topic": tp.topic, "partition": tp.partition, "broker": address}
+            yield asdict(tp) | {"broker": address}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
         """Yield the first and last position of each topic-partition, and the number of entries (messages or batches).
@@ -158,9 +149,7 @@ class PulsarInspector:
             {tp: bounds.first for tp, bounds in filled.items()}, {tp: bounds.last for tp, bounds in filled.items()}
         )
         for tp, bounds in found.items():
-            yield {
-                "topic": tp.topic,
-                "partition": tp.partition,
+            yield asdict(tp) | {
                 "earliest": bounds.first.to_json(),
                 "latest": bounds.last.to_json(),
                 "entries": entries.get(tp, 0),
@@ -170,9 +159,7 @@ class PulsarInspector:
         with closing(Limiter(self._client, self._options)) as limiter:
             parts = TaskSplitter(self._client, self._options, limiter).by_source(ranges, sys.maxsize)
         for part in parts:
-            yield {
-                "topic": part.topic_partition.topic,
-                "partition": part.topic_partition.partition,
+            yield asdict(part.topic_partition) | {
                 "earliest": part.start.to_json(),
                 "latest": part.end.to_json(),
                 "entries": count_entries(self._client, self._options, part),
@@ -197,7 +184,7 @@ class PulsarInspector:
             if options.subscription is None:
                 raise OptionError("pulsar-native: cannot compute lag: pass --checkpoint or --subscription")
             for tp, waiting in self._waiting(partitions, options.subscription).items():
-                yield {"topic": tp.topic, "partition": tp.partition, "entries_behind": waiting}
+                yield asdict(tp) | {"entries_behind": waiting}
             return
         try:
             read = {TopicPartition.parse(name): position for name, position in decode_offsets(checkpoint).items()}
@@ -210,9 +197,7 @@ class PulsarInspector:
         behind = {tp: bounds[tp].last for tp in partitions if starts[tp] < bounds[tp].last}
         waiting_entries = self._client.fetch_backlogs({tp: starts[tp] for tp in behind}, behind)
         for tp in partitions:
-            yield {
-                "topic": tp.topic,
-                "partition": tp.partition,
+            yield asdict(tp) | {
                 "read": starts[tp].to_json(),
                 "latest": bounds[tp].last.to_json(),
                 "entries_behind": waiting_entries.get(tp, 0),
@@ -241,7 +226,7 @@ class PulsarInspector:
             where = f"pulsar-native: subscription {name} is in use, so nothing is deleted (stop its consumers first)"
             raise error.within(where) from error
         for tp, entries in deleted.items():
-            yield {"topic": tp.topic, "partition": tp.partition, "subscription": name, "entries_released": entries}
+            yield asdict(tp) | {"subscription": name, "entries_released": entries}
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """Yield the checks for a read, in order; each returns its finding, or raises an error."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Final
 
 from spark_mq_source.core.errors import OptionError
@@ -59,17 +60,7 @@ class TubeMQTail:
 
 
 class TubeMQInspector:
-    """See `core.ports.Inspector`. Uses its own group, so that no other group's progress changes.
-
-    Example:
-        ::
-
-            inspector = TubeMQInspector(options)
-            try:
-                print(list(inspector.offsets()))
-            finally:
-                inspector.close()
-    """
+    """See `core.ports.Inspector`. Uses its own group, so that no other group's progress changes."""
 
     def __init__(self, options: TubeMQOptions) -> None:
         self._options = options
@@ -102,8 +93,7 @@ class TubeMQInspector:
             MQSourceError: no master can be reached in time, or it refuses; or a topic is on no broker.
         """
         for tp, one in sorted(self._partitions().items()):
-            where = {"topic": tp.topic, "broker_id": tp.broker_id, "partition": tp.partition}
-            yield where | {"broker": one.broker.address}
+            yield asdict(tp) | {"broker": one.broker.address}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
         """Yield the first and end offset of each partition's store, and its messages, which its partitions share.
@@ -112,10 +102,7 @@ class TubeMQInspector:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic is on no broker.
         """
         for tp, bounds in sorted(self.fetch_bounds(self._partitions()).items()):
-            yield {
-                "topic": tp.topic,
-                "broker_id": tp.broker_id,
-                "partition": tp.partition,
+            yield asdict(tp) | {
                 "earliest": bounds.first,
                 "latest": bounds.last,
                 "messages_in_store": (bounds.last - bounds.first) // INDEX_BYTES,
@@ -142,10 +129,7 @@ class TubeMQInspector:
             raise OptionError(f"tubemq: not offsets of this format: {error}") from error
         for tp, bounds in sorted(self.fetch_bounds(self._partitions()).items()):
             at = max(read.get(tp, bounds.first), bounds.first)
-            yield {
-                "topic": tp.topic,
-                "broker_id": tp.broker_id,
-                "partition": tp.partition,
+            yield asdict(tp) | {
                 "read": at,
                 "latest": bounds.last,
                 "messages_behind": max(0, bounds.last - at) // INDEX_BYTES,
