@@ -12,7 +12,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Generic, TypeVar
 
 from spark_mq_source.core.connection import SansIOConnection
 from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, LocalProtocolError, MQSourceError
@@ -251,6 +253,55 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                 # Set at once: the closed connection would reject further commands as errors of their sender.
                 failure = self._error = self._named(error)
             return self._connection.events_received(), failure
+
+
+class DrivenSession:
+    """The part that the sessions of all protocols share: a driven connection, which hands them its events.
+
+    Attributes:
+        address: the peer's address, for errors.
+    """
+
+    address: str
+    _driver: ConnectionDriver[Any, Any]
+
+    def _drive(self, connection: SansIOConnection[Any, Any], transport: Transport) -> None:
+        self._driver = ConnectionDriver(connection, transport, on_events=self._on_events, on_closed=self._on_closed)
+        self._driver.start()
+
+    def _wait_until(self, connected: Future[None], deadline: Deadline, silence: str) -> None:
+        """Wait for the end of the handshake, or close the connection; `silence` is the error if there is no answer."""
+        try:
+            connected.result(deadline.remaining_seconds())
+        except FutureTimeoutError:
+            self.close()
+            raise ConnectTimeoutError(f"{self.address}: {silence}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _on_events(self, events: Sequence[Any]) -> None:
+        raise NotImplementedError
+
+    def _on_closed(self, error: MQSourceError) -> None:
+        raise NotImplementedError
+
+    @property
+    def closed(self) -> bool:
+        """True if nothing more can be sent or will arrive."""
+        return self._driver.closed
+
+    def close(self) -> None:
+        """Close the connection; pending requests fail."""
+        self._driver.close()
+
+    def send(self, *messages: Any) -> None:  # noqa: ANN401 - commands of the protocol
+        """Send commands that have no answer.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        self._driver.send(*messages)
 
 
 def exchange(

@@ -45,13 +45,12 @@ from spark_mq_source.core.connection import client_version
 from spark_mq_source.core.errors import (
     BrokerError,
     ConnectionLostError,
-    ConnectTimeoutError,
     MQSourceError,
     RemoteProtocolError,
     RequestTimeoutError,
     TransportError,
 )
-from spark_mq_source.net.driver import ConnectionDriver, exchange
+from spark_mq_source.net.driver import DrivenSession, exchange
 from spark_mq_source.net.inbox import Inbox
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
@@ -186,7 +185,7 @@ class Consumer:
             logger.debug("%s: %s not sent: %s", self.session.address, type(command).__name__, error)
 
 
-class Session:
+class Session(DrivenSession):
     """One connection to an nsqd, negotiated and authorized. Any thread may publish; one consumes.
 
     Raises:
@@ -223,23 +222,12 @@ class Session:
                 )
                 transport.start_tls(TlsSettings.of(options), host, deadline=deadline)
                 self._connection.tls_started()
-            self._driver = ConnectionDriver(
-                self._connection, transport, on_events=self._on_events, on_closed=self._on_closed
-            )
+            self._drive(self._connection, transport)
         except BaseException:
             transport.close()
             raise
-        self._driver.start()
-        try:
-            self._connected.result(deadline.remaining_seconds())
-        except FutureTimeoutError:
-            self.close()
-            raise ConnectTimeoutError(
-                f"{self.address}: no answer to IDENTIFY in time; is this the TCP port of an nsqd?"
-            ) from None
-        except BaseException:
-            self.close()
-            raise
+        silence = "no answer to IDENTIFY in time; is this the TCP port of an nsqd?"
+        self._wait_until(self._connected, deadline, silence)
 
     def __enter__(self) -> Session:
         return self
@@ -256,23 +244,6 @@ class Session:
     def authorized(self) -> commands.Authorized | None:
         """The identity that nsqd reported; None if it requires no authentication."""
         return self._connection.authorized
-
-    @property
-    def closed(self) -> bool:
-        """True if nothing more can be sent or will arrive."""
-        return self._driver.closed
-
-    def close(self) -> None:
-        """Close the connection; pending requests fail. Messages in flight wait for their timeout, see `Consumer`."""
-        self._driver.close()
-
-    def send(self, *messages: commands.Command) -> None:
-        """Send commands that have no answer.
-
-        Raises:
-            ConnectionLostError: the connection has ended.
-        """
-        self._driver.send(*messages)
 
     def subscribe(self, topic: str, channel: str) -> Consumer:
         """Subscribe to a channel, which nsqd creates if necessary. No message arrives before `Consumer.ready`.

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -16,11 +15,10 @@ from spark_mq_source.core.connection import client_version, expect
 from spark_mq_source.core.errors import (
     AuthorizationError,
     BrokerError,
-    ConnectTimeoutError,
     MQSourceError,
     ServiceNotReadyError,
 )
-from spark_mq_source.net.driver import ConnectionDriver
+from spark_mq_source.net.driver import DrivenSession
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.pulsar.client.authentication import (
@@ -79,7 +77,7 @@ class Answer(Future[T]):
         self.session = session
 
 
-class Session:
+class Session(DrivenSession):
     """One connection, which passes answers to futures, messages to consumers, and receipts to producers.
 
     Attributes:
@@ -113,23 +111,9 @@ class Session:
         tls = TlsSettings.of(options) if options.uses_tls else None
         transport = connect(host, port, tls=tls, deadline=deadline, proxy=options.sni_proxy)
         self._connection = connection
-        self._driver = ConnectionDriver(connection, transport, on_events=self._on_events, on_closed=self._on_closed)
-        self._driver.start()
-        try:
-            self._connected.result(deadline.remaining_seconds())
-        except FutureTimeoutError:
-            self.close()
-            raise ConnectTimeoutError(
-                f"{self.address}: no answer to CONNECT in time; is this a Pulsar broker's binary port, without TLS?"
-            ) from None
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def closed(self) -> bool:
-        """True if nothing more can be sent or will arrive."""
-        return self._driver.closed
+        self._drive(connection, transport)
+        silence = "no answer to CONNECT in time; is this a Pulsar broker's binary port, without TLS?"
+        self._wait_until(self._connected, deadline, silence)
 
     @property
     def proof(self) -> bytes:
@@ -167,18 +151,6 @@ class Session:
         Older brokers ignore the field and create the topic (PIP-344; seen on 2.10.1).
         """
         return self._connection.feature_flags.supports_get_partitioned_metadata_without_auto_creation
-
-    def close(self) -> None:
-        """Close the connection; pending requests fail."""
-        self._driver.close()
-
-    def send(self, *messages: commands.Command) -> None:
-        """Send commands that have no answer.
-
-        Raises:
-            ConnectionLostError: the connection has ended.
-        """
-        self._driver.send(*messages)
 
     def pause_reading(self) -> None:
         """Stop reading, so that TCP holds the broker back; keep-alives continue."""

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError
-from spark_mq_source.net.driver import ConnectionDriver
+from spark_mq_source.net.driver import DrivenSession
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.tubemq.client.authentication import PluginAuthentication, Signature, UserAuthentication
@@ -168,8 +168,8 @@ class _Pending(NamedTuple):
     receipts: Receipts
 
 
-class Session:
-    """One connection. Servers answer calls in the order of sending (seen on server 2.4.0).
+class Session(DrivenSession):
+    """One connection. Servers answer calls in the order of sending, and keep registrations for 30 s (seen on 2.4.0).
 
     Args:
         broker: the broker at the other end; None for a master.
@@ -207,22 +207,12 @@ class Session:
             tls=TlsSettings.of(options) if options.tls else None,
             deadline=Deadline.after_ms(options.connect_timeout_ms),
         )
-        self._driver = ConnectionDriver(connection, transport, on_events=self._on_events, on_closed=self._on_closed)
-        self._driver.start()
-
-    @property
-    def closed(self) -> bool:
-        """True if nothing more can be sent or will arrive."""
-        return self._driver.closed
+        self._drive(connection, transport)
 
     @property
     def at_rest(self) -> bool:
         """True if no call is pending, no partition is registered, and the session need not be kept."""
         return not (self._waiting or self._consumers or self.is_kept)
-
-    def close(self) -> None:
-        """Close the connection; pending calls fail, and the server keeps registrations for 30 s."""
-        self._driver.close()
 
     def call(self, *requests: Request, accepted: Collection[int] = _ONLY_SUCCESS) -> list[Future[Response]]:
         """Send requests in one go; each future holds the answer, or the error.
