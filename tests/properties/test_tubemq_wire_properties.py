@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 from spark_mq_source.core.errors import LocalProtocolError, MQSourceError, RemoteProtocolError
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker
-from spark_mq_source.tubemq.protocol.codec import (
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
-)
+from spark_mq_source.tubemq.protocol.codec import decode_response, encode_request
 from spark_mq_source.tubemq.protocol.connection import Call, TubeMQConnection
 from spark_mq_source.tubemq.protocol.hot import is_stored, take_stored
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, Frame, SeenBlocks, encode_frame, take_frame
 from tests.properties.messages import INT64, TEXT, any_of
+from tests.tubemq_server import decode_request, encode_response
 from tests.vectors import tubemq_calls
 
 MAX_PAYLOAD_BYTES = 1 << 20

@@ -24,10 +24,11 @@ from typing import Any
 
 from brokers.tubemq import HOST, VERSION, TubeCluster
 from brokers.tubemq_admin import Topic
-from spark_mq_source.tubemq.protocol.codec import decode_request, decode_response
+from spark_mq_source.tubemq.protocol.codec import decode_response
 from spark_mq_source.tubemq.protocol.wire import Frame, take_frame
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_net import Direction, FaultProxy, _Link
+from tests.tubemq_server import decode_request
 from tests.vectors import FOLDER
 
 TOPIC = "recorded"

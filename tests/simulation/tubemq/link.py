@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_mq_source.core.errors import MQSourceError
-from spark_mq_source.tubemq.protocol.codec import decode_request, encode_response
 from spark_mq_source.tubemq.protocol.commands import Response
 from spark_mq_source.tubemq.protocol.wire import take_frame
 from tests.simulation.network import Stream
 from tests.simulation.world import World
+from tests.tubemq_server import decode_request, encode_response
 
 Handle = Callable[["Link", Any], Response | None]
 

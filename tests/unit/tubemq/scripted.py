@@ -9,9 +9,9 @@ from typing import Any
 
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker
-from spark_mq_source.tubemq.protocol.codec import decode_request, encode_response
 from spark_mq_source.tubemq.protocol.wire import take_frame
 from tests.fix_net import HOST, Peer, ScriptedServer
+from tests.tubemq_server import decode_request, encode_response
 
 PATIENCE_S = 30.0
 TOKEN = c.AuthorizedInfo(7)

@@ -133,9 +133,8 @@ def decode_response(frame: Frame) -> tuple[Method | None, Response]:
         RemoteProtocolError: it cannot be parsed, or lacks a required field.
 
     Example:
-        >>> from spark_mq_source.tubemq.protocol.commands import CloseProducerResponse
-        >>> from spark_mq_source.tubemq.protocol.wire import take_frame
-        >>> decode_response(take_frame(memoryview(encode_response(1, CloseProducerResponse(True, 200, "OK!"))), 0))[1]
+        >>> payload = bytes.fromhex("02080104 08001803 0e080312 0a080110 c8011a03 4f4b21")
+        >>> decode_response(Frame(1, memoryview(payload), 39))[1]
         CloseProducerResponse(success=True, err_code=200, err_msg='OK!')
     """
     payload = frame.payload
@@ -153,41 +152,6 @@ def decode_response(frame: Frame) -> tuple[Method | None, Response]:
         # Its messages, often thousands, stay in `body`: protobuf would copy them as an unknown field.
         return Method.GET_MESSAGE, _decode(GetMessageResponse, without_messages(data), body=data)
     return Method(method), _decode(kind, data)
-
-
-def decode_request(frame: Frame) -> tuple[Request, int]:
-    """Decode a client's frame into its request and `timeout_ms`, as a server; for tests and tools.
-
-    Raises:
-        RemoteProtocolError: it cannot be parsed, or lacks a required field.
-    """
-    _, at = _undelimited(frame.payload, 0)
-    _, at = _undelimited(frame.payload, at)
-    body = _decode(RequestBody, _undelimited(frame.payload, at)[0])
-    kind = _REQUESTS.get(body.method)
-    if kind is None:
-        raise RemoteProtocolError(f"a call of method {body.method}, which is not in use")
-    return _decode(kind, body.request), body.timeout
-
-
-def encode_response(serial_no: int, response: Response) -> bytes:
-    """Encode the frame of an answer, as a server; for tests and tools.
-
-    Raises:
-        LocalProtocolError: a field does not fit the protocol.
-    """
-    try:
-        if isinstance(response, RpcException):
-            head = encode_sized(_PROTOBUF.encode(RpcConnHeader(1)))
-            head += encode_sized(_PROTOBUF.encode(ResponseHeader(response.status)))
-            body = _PROTOBUF.encode(response)
-        else:
-            head = USUAL_HEAD
-            data = bytes(response.body) if isinstance(response, GetMessageResponse) else b""
-            body = _PROTOBUF.encode(RspResponseBody(_METHODS[type(response)], data or _PROTOBUF.encode(response)))
-        return encode_frame(serial_no, head + encode_sized(body))
-    except (TypeError, ValueError) as error:
-        raise LocalProtocolError(f"{type(response).__name__} cannot be sent: {error}") from error
 
 
 def _take_response_head(payload: memoryview) -> tuple[int, memoryview]:

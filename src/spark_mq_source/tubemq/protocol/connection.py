@@ -134,13 +134,14 @@ class TubeMQConnection(SansIOConnection[Call | SendBatch, Event]):
         max_payload_bytes: the largest answer accepted.
 
     Example:
-        >>> from spark_mq_source.tubemq.protocol.codec import encode_response
-        >>> from spark_mq_source.tubemq.protocol.commands import CloseProducer, CloseProducerResponse
+        >>> from spark_mq_source.tubemq.protocol.commands import CloseProducer
+        >>> from spark_mq_source.tubemq.protocol.wire import encode_frame
         >>> connection = TubeMQConnection(request_timeout_ms=10_000, now=0.0)
         >>> connection.send(Call(1, CloseProducer("client")))
         >>> len(connection.data_to_send())
         40
-        >>> connection.receive_data(encode_response(1, CloseProducerResponse(True, 200, "OK!")))
+        >>> answer = bytes.fromhex("02080104 08001803 0e080312 0a080110 c8011a03 4f4b21")
+        >>> connection.receive_data(encode_frame(1, answer))
         >>> connection.events_received()[0].response
         CloseProducerResponse(success=True, err_code=200, err_msg='OK!')
     """

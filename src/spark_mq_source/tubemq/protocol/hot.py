@@ -124,10 +124,9 @@ def take_stored(data: memoryview, offset: int) -> tuple[list[int], int]:
         Their serial numbers, and the start of the next frame.
 
     Example:
-        >>> from spark_mq_source.tubemq.protocol.codec import encode_response
-        >>> from spark_mq_source.tubemq.protocol.commands import CloseProducerResponse
-        >>> stored = encode_response(7, SendMessageResponse(True, 200, "1", False, 1, 1, 28))
-        >>> take_stored(memoryview(stored + encode_response(8, CloseProducerResponse(True, 200, "OK!"))), 0)
+        >>> answer = "02080104 08001803 14080d12 10080110 c8011a01 31200028 01300138 1c"
+        >>> stored = encode_frame(7, bytes.fromhex(answer))
+        >>> take_stored(memoryview(stored + encode_frame(8, b"another")), 0)
         ([7], 45)
     """
     serial_nos: list[int] = []

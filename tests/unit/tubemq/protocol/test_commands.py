@@ -16,16 +16,11 @@ from spark_mq_source.tubemq.protocol.addresses import (
     parse_topic_infos,
     parse_topic_metas,
 )
-from spark_mq_source.tubemq.protocol.codec import (
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
-    method_of,
-)
+from spark_mq_source.tubemq.protocol.codec import decode_response, encode_request, method_of
 from spark_mq_source.tubemq.protocol.hot import is_stored
 from spark_mq_source.tubemq.protocol.wire import Frame, encode_frame, take_frame
 from tests.protobuf import tubemq as pb
+from tests.tubemq_server import decode_request, encode_response
 from tests.vectors import RecordedCall, tubemq_calls
 
 # Requests that no client of ours makes.

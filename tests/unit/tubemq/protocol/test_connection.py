@@ -8,7 +8,6 @@ import pytest
 from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, RemoteProtocolError
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
-from spark_mq_source.tubemq.protocol.codec import decode_request, encode_response
 from spark_mq_source.tubemq.protocol.connection import (
     Answer,
     Call,
@@ -21,6 +20,7 @@ from spark_mq_source.tubemq.protocol.connection import (
 )
 from spark_mq_source.tubemq.protocol.hot import STORED
 from spark_mq_source.tubemq.protocol.wire import take_frame
+from tests.tubemq_server import decode_request, encode_response
 
 BROKER = Broker(1, "127.0.0.1", 8123)
 REGISTER = c.RegisterPartition(31, "client", "group", "demo", 0, qry_priority_id=1)
