@@ -1,8 +1,10 @@
-"""Strict parsing of JSON in options; errors are sentences for the user."""
+"""Strict parsing of JSON in options and checkpoints; errors are sentences for the user."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Final
 
 
 def load_json_object(text: str) -> dict[str, object]:
@@ -31,6 +33,26 @@ def load_json_object(text: str) -> dict[str, object]:
         raise ValueError("not JSON: number has too many digits") from None
     if not isinstance(document, dict):
         raise ValueError("expected a JSON object")  # noqa: TRY004 - all of a user's mistakes are ValueErrors
+    return document
+
+
+OFFSETS_VERSION: Final = 1
+
+
+def versioned_offsets(document: object) -> Mapping[str, object]:
+    """Return the document of offsets in a checkpoint.
+
+    Raises:
+        ValueError: it has another version, or none.
+    """
+    if not isinstance(document, Mapping) or "version" not in document:
+        raise ValueError('offsets without a "version" are not from this package')
+    version = document["version"]
+    if type(version) is not int or version != OFFSETS_VERSION:
+        raise ValueError(
+            f"offsets of version {version!r}, but this release supports only version {OFFSETS_VERSION}; read them with "
+            "the release that wrote them"
+        )
     return document
 
 

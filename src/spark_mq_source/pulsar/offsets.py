@@ -28,13 +28,12 @@ from typing import Final, Generic, TypeVar
 from spark_mq_source.core import queue_offsets
 from spark_mq_source.core.counters import Lag
 from spark_mq_source.core.errors import CorruptMessageError
-from spark_mq_source.core.json_text import load_json_object
+from spark_mq_source.core.json_text import OFFSETS_VERSION, load_json_object, versioned_offsets
 from spark_mq_source.core.protobuf import signed64
 from spark_mq_source.core.protobuf_fields import take_fields
 
 T = TypeVar("T")
 
-OFFSETS_VERSION: Final = 1
 
 _INT64_MAX: Final = 2**63 - 1
 _LEDGER_TAG, _ENTRY_TAG = 1 << 3, 2 << 3
@@ -434,16 +433,9 @@ def decode_offsets(document: object) -> dict[str, Position]:
         >>> decode_offsets(encode_offsets({"persistent://public/default/t": Position(12, 3)}))
         {'persistent://public/default/t': Position(ledger=12, entry=3, batch=-1)}
     """
-    if not isinstance(document, Mapping) or "version" not in document:
-        raise ValueError('offsets without a "version" are not from this package')
-    version = document["version"]
-    if type(version) is not int or version != OFFSETS_VERSION:
-        raise ValueError(
-            f"offsets of version {version!r}, but this release supports only version {OFFSETS_VERSION}; read them with "
-            "the release that wrote them"
-        )
-    positions = document.get("positions")
-    if document.keys() != {"version", "positions"} or not isinstance(positions, Mapping):
+    offsets = versioned_offsets(document)
+    positions = offsets.get("positions")
+    if offsets.keys() != {"version", "positions"} or not isinstance(positions, Mapping):
         raise ValueError('offsets must have exactly the keys "version" and "positions"')
     return {_at(name, parse_topic, name): _at(name, parse_position, value) for name, value in positions.items()}
 

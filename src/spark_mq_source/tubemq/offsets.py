@@ -20,9 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_mq_source.core.counters import Lag
-from spark_mq_source.core.json_text import load_json_object
-
-OFFSETS_VERSION: Final = 1
+from spark_mq_source.core.json_text import OFFSETS_VERSION, load_json_object, versioned_offsets
 
 INDEX_BYTES: Final = 28
 """Index bytes per message: the unit of offsets (TubeMQ 2.4.0)."""
@@ -211,17 +209,10 @@ def decode_offsets(document: object) -> Trigger:
     Raises:
         ValueError: an unknown version, or not this form; the message gives the place and the reason.
     """
-    if not isinstance(document, Mapping) or "version" not in document:
-        raise ValueError('offsets without a "version" are not from this package')
-    version = document["version"]
-    if type(version) is not int or version != OFFSETS_VERSION:
-        raise ValueError(
-            f"offsets of version {version!r}, but this release supports only version {OFFSETS_VERSION}; read them with "
-            "the release that wrote them"
-        )
-    if document.keys() != {"version", "positions", "from"}:
+    offsets = versioned_offsets(document)
+    if offsets.keys() != {"version", "positions", "from"}:
         raise ValueError('offsets must have exactly the keys "version", "positions" and "from"')
-    return Trigger(*(_decode_positions(name, document[name]) for name in ("positions", "from")))
+    return Trigger(*(_decode_positions(name, offsets[name]) for name in ("positions", "from")))
 
 
 def count_lag(read: object, newest: object, rows: int) -> list[Lag]:

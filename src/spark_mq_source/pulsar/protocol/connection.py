@@ -141,7 +141,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         >>> connection.receive_data(encode_command(commands.Connected("Pulsar Server4.0.8", 19, 5242880)))
         >>> connection.events_received()[0].server_version, connection.state.name
         ('Pulsar Server4.0.8', 'CONNECTED')
-        >>> connection.send(commands.Lookup("persistent://public/default/t", connection.next_request_id()))
+        >>> connection.send(commands.Lookup("persistent://public/default/t", 1))
         >>> connection.receive_data(encode_command(commands.Ping()))
         >>> len(connection.data_to_send()) > 0
         True
@@ -171,7 +171,6 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         self._max_frame_bytes = max_frame_bytes
         self._limit = min(max_frame_bytes, DEFAULT_MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
         self._pinged = False
-        self._last_request_id = 0
         self._requests: dict[int, Request | AckEntries] = {}
         self._consumers: dict[int, _Opened] = {}
         self._closed_by_broker: set[int] = set()
@@ -204,11 +203,6 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         return self._shown
 
     # Output.
-
-    def next_request_id(self) -> int:
-        """Return an id that this connection has not used for a request."""
-        self._last_request_id += 1
-        return self._last_request_id
 
     def send(self, command: Command) -> None:
         """Queue a command.
