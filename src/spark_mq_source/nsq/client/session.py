@@ -6,9 +6,8 @@ To read::
     session.identified                                  # max_rdy_count, msg_timeout_ms, max_msg_timeout_ms, version
     consumer = session.subscribe(topic, channel)        # waits for OK; one per session
     consumer.ready(2500)                                # RDY: maximum number of messages in flight; can be repeated
-    runs = consumer.receive(max_bytes=..., timeout_seconds=...)   # list[commands.Messages]: raw frames; [] after a
-    timeout consumer.touch(ids); consumer.requeue(ids, delay_ms=0); consumer.fin(ids)     # ids: 16 bytes each,
-    concatenated
+    runs = consumer.receive(max_bytes=..., timeout_seconds=...)   # list[commands.Messages]; empty after a timeout
+    consumer.touch(ids); consumer.requeue(ids, delay_ms=0); consumer.fin(ids)   # ids: 16 bytes each, concatenated
     unfinished = consumer.close(timeout_seconds)        # CLS barrier: RDY 0, CLS, late messages are requeued by REQ 0
     session.close()
 
