@@ -468,6 +468,20 @@ def test_spark_finds_and_makes_a_source_without_its_format() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_worker_imports_a_format_without_garbage_collections_and_rarely_used_modules() -> None:
+    program = (
+        "import gc, socket, sys\n"
+        "__name__, (connection, _) = 'pyspark.worker', socket.socketpair()\n"
+        "import spark_mq_source.spark.base\n"
+        "assert gc.get_freeze_count() > 0\n"
+        "import spark_mq_source.pulsar.format\n"
+        "found = {'pyarrow.compute', 'cryptography', 'obstore', 'urllib3', 'zstandard'} & set(sys.modules)\n"
+        "assert not found, found\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_public_name_is_there_and_no_other() -> None:
     for name in spark_mq_source.__all__:
         assert getattr(spark_mq_source, name) is not None

@@ -11,7 +11,6 @@ import json
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_mq_source.core.columns import CORRUPT, ERROR, VALUE, Column, ColumnTable, ConstantColumn, is_text, text_array
 from spark_mq_source.core.columns import record_batch as batch_of
@@ -223,6 +222,8 @@ class SparkWrite:
 
 def _event_time(times: pa.Array) -> pa.Array:
     """Return times to the millisecond; numbers are milliseconds, and none is not after 1970, as in pulsar-spark."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - a tenth of what a task imports, and few need it
+
     if times.type != pa.int64():
         times = times.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
     times = pc.if_else(pc.greater(times, 0), times, pa.scalar(None, pa.int64()))
