@@ -2,12 +2,14 @@
 
     python -m tools.notebooks [--into FOLDER] [NOTEBOOK ...]
 
-Stores their outputs in them, without data about the machine. Each runs in its own kernel and folder.
+Stores their outputs in them, without data about the machine, and the plot of the dashboard in docs/images. Each runs
+in its own kernel and folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import tempfile
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from nbclient import NotebookClient
 __all__ = ["NOTEBOOKS", "execute"]
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+DASHBOARD = "2_streaming_dashboard.ipynb"
+PICTURE = NOTEBOOKS.parent / "docs" / "images" / "dashboard.png"
 CELL_TIMEOUT_S = 200
 
 
@@ -46,6 +50,12 @@ def execute(path: Path) -> nbformat.NotebookNode:
     return notebook
 
 
+def picture(notebook: nbformat.NotebookNode) -> str:
+    """Return the last picture among the outputs, as base64."""
+    outputs = (output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ()))
+    return [str(data["image/png"]) for data in outputs if "image/png" in data][-1]
+
+
 def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -53,7 +63,10 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=NOTEBOOKS, help="output folder")
     asked = parser.parse_args()
     for path in asked.notebooks or sorted(NOTEBOOKS.glob("*.ipynb")):
-        nbformat.write(execute(path), asked.into / path.name)  # type: ignore[no-untyped-call]
+        notebook = execute(path)
+        nbformat.write(notebook, asked.into / path.name)  # type: ignore[no-untyped-call]
+        if path.name == DASHBOARD and asked.into == NOTEBOOKS:
+            PICTURE.write_bytes(base64.b64decode(picture(notebook)))
         print(path.name)
 
 
