@@ -121,4 +121,4 @@ def is_new(path: Path, text: str) -> bool:
 
 
 if __name__ == "__main__":
-    setup(ext_modules=extensions())
+    setup(ext_modules=extensions(), options={"build_ext": {"parallel": os.cpu_count()}})
