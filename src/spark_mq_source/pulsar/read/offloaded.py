@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -52,6 +52,9 @@ PART_BYTES: Final = 8 << 20
 
 PARTS_AHEAD: Final = 3
 """The number of requests under way or answered and not decoded."""
+
+_SPARE: Final[deque[bytearray]] = deque(maxlen=PARTS_AHEAD + 1)
+"""Memory of parts that a task leaves for the next one: new memory costs as much as the bytes that fill it."""
 
 
 def split_by_storage(
@@ -245,6 +248,15 @@ def open_objects(options: PulsarOptions) -> Store:
     return open_store(options.offload_storage or "", name="offloadStorage ")
 
 
+def _take_spare(size: int) -> bytearray:
+    """Return memory of this size, whose content is arbitrary."""
+    with suppress(IndexError):
+        while True:
+            if len(buffer := _SPARE.pop()) == size:
+                return buffer
+    return bytearray(size)
+
+
 class _StoreReader:
     def __init__(self, options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters) -> None:
         self._options = options
@@ -285,16 +297,16 @@ class _StoreReader:
     ) -> Generator[tuple[_StoredLedger, Sequence[tuple[int, memoryview]]], None, None]:
         """Yield the entries of all ledgers, part by part; `PARTS_AHEAD` requests are under way or answered.
 
-        The memory of a part is used again for a later one: new memory costs as much as the bytes that come into it.
+        The memory of a part is used again for a later one, also of the next task.
         """
         size = min(PART_BYTES, self._options.receive_queue_bytes // (PARTS_AHEAD + 1))
         ahead: deque[tuple[_StoredLedger, bool, bytearray, Future[memoryview]]] = deque()
-        free: list[bytearray] = []
+        free: list[bytearray] = []  # of this task; those of requests under way are never reused
         requests = self._requests(store, pool, size)
         try:
             while True:
                 for stored, offset, end in itertools.islice(requests, PARTS_AHEAD - len(ahead)):
-                    buffer = free.pop() if free else bytearray(size)
+                    buffer = free.pop() if free else _take_spare(size)
                     into = memoryview(buffer)[: min(size, end - offset)]
                     future = pool.submit(store.read_part, stored.path, offset, into)
                     ahead.append((stored, offset + size >= end, buffer, future))
@@ -310,6 +322,7 @@ class _StoreReader:
         finally:
             for *_, future in ahead:
                 future.cancel()
+            _SPARE.extend(free)
 
     def _requests(self, store: Store, pool: ThreadPoolExecutor, size: int) -> Iterator[tuple[_StoredLedger, int, int]]:
         """Yield each ledger, the offset of each part of it, and the end; the next index is read meanwhile."""

@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import shutil
 import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,25 @@ def test_a_range_gives_the_rows_after_its_start_up_to_its_end(folder: Path, star
     wanted = [b"single %d" % n for n in range(first, end[1] + 1)]
     assert pa.Table.from_batches(batches).column("value").to_pylist() == wanted
     assert counters.entries == len(wanted)
+
+
+def test_the_memory_of_parts_is_used_again_unless_a_request_may_still_write_to_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spare: deque[bytearray] = deque([bytearray(3)], maxlen=9)
+    monkeypatch.setattr(offloaded, "_SPARE", spare)
+    options = options_of(folder, maxbatchrows="1")
+    abandoned = read_offloaded(options, range_of((3, -1), (3, 49), RECORDED), VALUES)
+    next(abandoned)
+    abandoned.close()
+    assert len(spare) == 0
+    first = None
+    for _ in range(2):
+        assert len(list(read_offloaded(options, range_of((3, -1), (3, 49), RECORDED), VALUES))) == 50
+        (kept,) = spare
+        first = first or kept
+    assert kept is first
+    assert len(kept) == offloaded.PART_BYTES
 
 
 def damage(data: Path, index: Path, how: str) -> None:
