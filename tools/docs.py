@@ -186,10 +186,13 @@ def command_line(_: str) -> str:
     return "\n" + re.sub(r"```console\n\$ (.*?)\n```", r"```text\n\1\n```", body, flags=re.DOTALL) + "\n\n"
 
 
-def bars(of: str) -> str:
+def bars(of: str) -> str | None:
     """Return bars of the medians of one case, ``PROTOCOL,PART,CASE``: the formats and other clients, without limits."""
     protocol, part, number = of.split(",")
-    case = report.load(protocol)[part]["cases"][int(number)]
+    found = report.load(protocol).get(part)
+    if found is None:
+        return None
+    case = found["cases"][int(number)]
     shown = {name: one for name, one in report.drawn(case).items() if one["role"] != "limit"}
     rates = {name: report.middle(one) or 0 for name, one in shown.items()}
     lines = [
@@ -293,8 +296,9 @@ def endurance() -> str:
 _COLOURS: Final = ("#1b87c8", "#d9822b", "#2f9e6e", "#a15ec0")
 
 
-def _measured(part: str, protocol: str) -> str:
-    return report.table(report.load(protocol)[part])
+def _measured(part: str, protocol: str) -> str | None:
+    found = report.load(protocol).get(part)
+    return found and report.table(found)
 
 
 def _scale(protocol: str) -> str:
@@ -304,7 +308,7 @@ def _scale(protocol: str) -> str:
 
 # -- all of it
 
-PARTS: Final[Mapping[str, Callable[[str], str]]] = {
+PARTS: Final[Mapping[str, Callable[[str], str | None]]] = {
     "columns": lambda name: read_columns(FORMATS[name].columns),
     "write-columns": lambda name: written_columns(FORMATS[name].columns),
     "options": options,
@@ -324,8 +328,13 @@ _PART: Final = re.compile(rf"(<!-- ({'|'.join(PARTS)}):(\S*) -->\n).*?(?=<!-- en
 
 
 def filled(text: str) -> str:
-    """Return a page with each generated part as the code has it."""
-    return _PART.sub(lambda match: match[1] + PARTS[match[2]](match[3]), text)
+    """Return a page with each generated part as the code has it; what was not measured yet stays as it is."""
+
+    def part(match: re.Match[str]) -> str:
+        made = PARTS[match[2]](match[3])
+        return match[0] if made is None else match[1] + made
+
+    return _PART.sub(part, text)
 
 
 def drawings() -> Mapping[Path, str]:
