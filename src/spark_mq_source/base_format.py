@@ -92,6 +92,14 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
             TypedRows(schema, typed, self.columns)
         return replace(options, typed=typed)
 
+    def reads_ahead(self, task: RangeT) -> bool:
+        """Return whether a thread makes the next Arrow batch of a task while Spark takes one.
+
+        False for tasks that acknowledge what Spark has taken.
+        """
+        del task
+        return False
+
     def decoded(self, options: OptionsT, names: Sequence[str]) -> Collection[str]:
         """Return the columns whose types depend on the decoding; `options` come from `fit_read`."""
         if options.typed is None:

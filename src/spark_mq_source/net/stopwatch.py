@@ -42,7 +42,7 @@ def working(counters: Counters) -> Iterator[None]:
         counters.work_seconds += time.perf_counter() - began - (counters.wait_seconds - waited)
 
 
-def timed_output(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.RecordBatch]:
+def timed_output(batches: Iterator[pa.RecordBatch], counters: Counters) -> Generator[pa.RecordBatch, None, None]:
     """Yield the batches of a reader; count their rows and the time to produce them.
 
     The caller's time between batches is not counted. If a read is abandoned, it ends at once, not when it is garbage

@@ -260,6 +260,10 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
             predicates = [replace(one, column="publish_time") for one in predicates if one.column == PUBLISH_TIME]
         return plan_batch(options, predicates)
 
+    def reads_ahead(self, task: AnyRange) -> bool:
+        """See `BaseFormat`; true for ranges of the object store."""
+        return isinstance(task, PulsarRange) and bool(task.ledgers)
+
     def read_raw(
         self,
         options: PulsarOptions,

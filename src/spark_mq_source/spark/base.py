@@ -219,7 +219,7 @@ class _Reader(_FormatWithOptions):
         counters, context, task = Counters(), TaskContext.get(), partition.value
         tries = 0 if context is None else context.attemptNumber()
         rows = self._format.read(self._options, task, self._schema, counters, tries=tries)
-        return logged_read(self.format_name, task, rows, counters)
+        return logged_read(self.format_name, task, rows, counters, is_ahead=self._format.reads_ahead(task))
 
 
 class MQBatchReader(_Reader, DataSourceReader):

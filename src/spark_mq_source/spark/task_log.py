@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError
+from spark_mq_source.net.ahead import made_ahead
 from spark_mq_source.net.stopwatch import timed_output
 
 if TYPE_CHECKING:
@@ -50,12 +51,21 @@ def log_to_stderr(level: str) -> None:
 
 
 def logged_read(
-    format_name: str, task: object, batches: Iterator[pa.RecordBatch], counters: Counters
+    format_name: str, task: object, batches: Iterator[pa.RecordBatch], counters: Counters, *, is_ahead: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task; log a line when it ends, even if it ends early."""
+    """Yield the rows of a task; log a line when it ends, even if it ends early.
+
+    Args:
+        format_name: name in `spark.read.format(name)`.
+        task: the range, for the log line.
+        batches: the task's rows.
+        counters: the reader's counters.
+        is_ahead: whether a thread makes one more batch, see `made_ahead`.
+    """
     what = "read part of"
+    rows = timed_output(batches, counters)
     try:
-        yield from timed_output(batches, counters)
+        yield from made_ahead(rows) if is_ahead else rows
         what = "read"
     finally:
         _log(format_name, f"{what} {task}", counters)

@@ -98,6 +98,9 @@ class ListFormat:
     def has_other_columns(self, _: ListOptions) -> bool:
         return False
 
+    def reads_ahead(self, _: object) -> bool:
+        return True
+
     def wants_pushdown(self, options: ListOptions) -> bool:
         return options.rows > 100
 

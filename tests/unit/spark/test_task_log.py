@@ -71,9 +71,10 @@ def test_a_level_that_is_none_is_told() -> None:
         log_to_stderr("loud")
 
 
-def test_a_read_has_one_line_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_read_has_one_line_when_it_ends(caplog: pytest.LogCaptureFixture, is_ahead: bool) -> None:
     counters = Counters(entries=2)
-    rows = logged_read("nsq", "nsqd one", iter([BATCH, BATCH]), counters)
+    rows = logged_read("nsq", "nsqd one", iter([BATCH, BATCH]), counters, is_ahead=is_ahead)
     next(rows)
     assert not caplog.records
     assert sum(batch.num_rows for batch in rows) == 3
