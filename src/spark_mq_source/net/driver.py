@@ -169,6 +169,8 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             self._error = error
             self._release()
         self._on_closed(error)
+        # They refer to the session, which refers to this: its buffers are freed with it, not by the garbage collector.
+        del self._on_events, self._on_closed
 
     def _release(self) -> None:
         self._selector.close()

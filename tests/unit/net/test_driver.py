@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from pathlib import Path
 
@@ -477,6 +478,21 @@ def test_a_hundred_connections_leave_no_thread_and_no_descriptor(scripted_server
     while open_descriptors() > descriptors and not deadline.expired:
         threading.Event().wait(0.01)
     assert open_descriptors() <= descriptors
+
+
+def test_a_closed_connection_needs_no_garbage_collector(scripted_server):
+    # Its receive buffers are megabytes, and a worker that Spark reuses opens connections for every task.
+    server = scripted_server([stay_silent])
+    client = Client(server.port)
+    client.driver.close()
+    freed = weakref.ref(client.connection)
+    gc.collect()
+    gc.disable()
+    try:
+        del client
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def open_descriptors():
