@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from bench import __main__ as command
-from bench import nsq, pulsar_typed, report, runner, sources
+from bench import first, nsq, pulsar_typed, report, runner, sources
 from bench.avro import THREE
 from bench.engine import Engine, Job, OtherEngine, jobs, value_file
 from spark_mq_source.core.sql_types import arrow_type_of_ddl
@@ -228,3 +229,17 @@ def test_a_loop_alone_is_measured_in_rounds_and_its_median_is_printed(
 def test_cases_are_whole_batches_for_each_task(tmp_path: Path) -> None:
     setup = runner.Setup(Engine(tmp_path), tmp_path, 0.25)
     assert [setup.scaled(n) for n in (8_000_000, 1_520_000, 1)] == [2_000_000, 400_000, 40_000]
+
+
+def test_first_reads_are_shown_as_medians_by_part() -> None:
+    runs = [{"load 1": seconds, "load 1, JVM": 2 * seconds} for seconds in (1.0, 3.0, 2.5)]
+    assert first._shown({"this": runs, "null source": runs[:1]}).splitlines() == [
+        "| | this | null source |", "|---|---:|---:|", "| load 1 | 2.5 | 1 |", "| load 1, JVM | 5 | 2 |",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
+def test_the_processor_time_of_processes_below_another_one() -> None:
+    above, below = first._busy(os.getppid())
+    assert above >= 0
+    assert below > 0  # this process, at least
