@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -79,8 +80,8 @@ def main(
     failed = False
     for name in scenes or SCENES:
         console.print(f"{name}: {seconds:.0f} s of chaos, seed {seed}")
-        with tempfile.TemporaryDirectory(prefix=f"chaos-{name}-", ignore_cleanup_errors=True) as folder:
-            done = run(name, Path(folder), seed, seconds)
+        folder = tempfile.mkdtemp(prefix=f"chaos-{name}-")
+        done = run(name, Path(folder), seed, seconds)
         for load in done.loads:
             failures = ", ".join(f"{kind} {count}" for kind, count in load.failures.items()) or "none"
             console.print(f"  {load.name}: {load.report()}; errors: {failures}", highlight=False)
@@ -90,7 +91,10 @@ def main(
         console.print(f"  faults: {counts}", highlight=False)
         if done.problems:
             failed = True
-            console.print("\n".join([*done.chaos.happened, *done.problems]), highlight=False, markup=False)
+            lines = [*done.chaos.happened, *done.problems, f"the servers' logs are in {folder}"]
+            console.print("\n".join(lines), highlight=False, markup=False)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
         console.print(f"{name}: {len(done.problems)} problems")
     if failed:
         raise typer.Exit(1)

@@ -62,10 +62,13 @@ class Load(ABC):
         self._finishing.set()
 
     def join(self) -> None:
-        """Wait until it has ended."""
-        self._thread.join(PATIENCE_S)
+        """Wait until it has ended, for as long as it gets on."""
+        steps = -1
+        while self._thread.is_alive() and self.steps > steps:
+            steps = self.steps
+            self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
-            self.problems.append(f"did not end in {PATIENCE_S:.0f} s after the last fault")
+            self.problems.append(f"did nothing for {PATIENCE_S:.0f} s after the last fault")
 
     @property
     def finishing(self) -> bool:

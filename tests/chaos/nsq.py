@@ -207,7 +207,9 @@ class Scene:
             self._truth.start()
             self._truth.finish()
             self._truth.join()
-        yield from self._truth.problems
+        if self._truth.problems:
+            yield from (f"{TRUTH}: {problem}" for problem in self._truth.problems)
+            return
         stored = {_message_of(row) for row in self._truth.rows}
         found = [_message_of(row) for row in self.stream.rows]
         for problem in differences(sorted(stored), found):
