@@ -19,7 +19,7 @@ from spark_mq_source.core.errors import (
     TransportError,
 )
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.net.transport import TlsSettings, connect, is_tls_port
+from spark_mq_source.net.transport import CLOSED, TlsSettings, connect, is_tls_port
 
 MAX_BODY_BYTES = 256 << 20
 MAX_REDIRECTS = 5
@@ -175,7 +175,7 @@ def _fetch(
             msg = f"{asked}: no answer ({type(error).__name__}: {reason}); check {address}"
             failure = TransportError(msg)
             failure.retryable = not isinstance(error, SSLError)
-            if response is None and isinstance(reason, ConnectionResetError | ssl.SSLEOFError):
+            if response is None and isinstance(reason, (ConnectionResetError, *CLOSED)):
                 failure = _close_reason(failure, asked, tls, deadline)
             raise failure from error
         location = response.headers.get("Location")

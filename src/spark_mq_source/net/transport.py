@@ -32,6 +32,9 @@ PROBE_SECONDS: Final = 1.0
 MIN_SILENCE_SECONDS: Final = 0.25
 """The time for which a peer must keep a silent connection, before the loss of another one counts as its answer."""
 
+CLOSED: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""The errors of a stream that ends during a TLS handshake; which one depends on the builds of Python and OpenSSL."""
+
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 """The first bytes of a TLS alert and of a handshake message (RFC 8446, section 5.1)."""
 
@@ -153,7 +156,7 @@ class Transport:
             n = self._sock.recv_into(view)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
-        except ssl.SSLEOFError:
+        except CLOSED:
             return 0
         except OSError as error:
             raise self._lost(error) from error
@@ -328,7 +331,7 @@ def _tls_handshake(
                 f"{address}: the certificate is not trusted ({error.verify_message}); set trustCerts to the PEM file "
                 f"of the authority that signed it, and connect by a name that is in it"
             ) from error
-        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        if isinstance(error, ssl.SSLError) and not isinstance(error, CLOSED):
             raise _refused(
                 f"{address}: the TLS handshake failed ({error}); does this port speak TLS, and want clientCert?"
             ) from error
