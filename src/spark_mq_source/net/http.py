@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlencode, urljoin, urlsplit
 
