@@ -49,6 +49,7 @@ class Channel(Stream):
     @property
     def has_all(self) -> bool:
         """Whether no nsqd has a message left."""
+        # Less than none is what a killed nsqd counts that has more than it knows of.
         return super().has_all and not any(self._scene.depths(self._channel))
 
 

@@ -104,6 +104,8 @@ class ChannelStats:
         depth: messages that wait.
         in_flight: messages delivered to consumers and not finished.
         deferred: messages that wait for their delivery time.
+        is_paused: whether the topic or the channel delivers nothing.
+        started_s: when nsqd started, in seconds since 1970.
     """
 
     exists: bool
@@ -111,6 +113,7 @@ class ChannelStats:
     in_flight: int = 0
     deferred: int = 0
     is_paused: bool = False
+    started_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +222,8 @@ class NsqClient:
         answer = self._http_get(nsqd, f"/stats?{urlencode(wanted)}")
         if not isinstance(answer, dict):
             return None
-        # Under "data" in nsqd before 1.0.
-        topics = answer.get("data", answer).get("topics") or ()
+        answer = answer.get("data", answer)  # nsqd before 1.0
+        topics = answer.get("topics") or ()
         of_topic = next((one for one in topics if one.get("topic_name") == topic), None)
         if of_topic is None:
             return ChannelStats(exists=False)
@@ -235,6 +238,7 @@ class NsqClient:
             in_flight=_number(counted.get("in_flight_count")),
             deferred=_number(counted.get("deferred_count")),
             is_paused=is_paused,
+            started_s=_number(answer.get("start_time")),
         )
 
     def fetch_channels(self, nsqd: Nsqd, topic: str = "") -> dict[str, list[str]] | None:

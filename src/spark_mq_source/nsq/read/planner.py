@@ -182,12 +182,33 @@ def _no_channel(
     )
 
 
-def fetch_waiting(client: NsqClient, options: NsqOptions, sources: Sequence[Source]) -> dict[Source, int | None]:
-    """Return how many messages each nsqd could deliver now: not those of a paused channel, deferred or in flight."""
-    return {
-        source: None if found is None else 0 if found.is_paused else found.depth
-        for source, found in _ask(client, options, sources).items()
-    }
+def fetch_waiting(
+    client: NsqClient, options: NsqOptions, sources: Sequence[Source], started: dict[str, int] | None = None
+) -> dict[Source, int | None]:
+    """Return how many messages each nsqd could deliver now: not those of a paused channel, deferred or in flight.
+
+    None if unknown: nsqd does not answer, has restarted since the last call, or counts less than none. A killed nsqd
+    does not count messages that it wrote to disk since its last sync, until the channel was read to its end (seen on
+    1.3.0).
+
+    Args:
+        client: the client.
+        options: the query's.
+        sources: whom to ask.
+        started: when each nsqd started, by source name, as of the last call; updated.
+    """
+    found = _ask(client, options, sources)
+    return {source: _count(source, stats, {} if started is None else started) for source, stats in found.items()}
+
+
+def _count(source: Source, stats: ChannelStats | None, started: dict[str, int]) -> int | None:
+    if stats is None:
+        return None
+    if stats.is_paused:
+        return 0
+    has_restarted = started.get(source.name, stats.started_s) != stats.started_s
+    started[source.name] = stats.started_s
+    return None if has_restarted or stats.depth < 0 else stats.depth
 
 
 def trigger_tasks(options: NsqOptions, waiting: Waiting, budget: int | None, *, turn: int) -> list[NsqRange]:
