@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -113,7 +113,7 @@ class ChannelStats:
     in_flight: int = 0
     deferred: int = 0
     is_paused: bool = False
-    started_s: int = 0
+    started_s: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +223,11 @@ class NsqClient:
         if not isinstance(answer, dict):
             return None
         answer = answer.get("data", answer)  # nsqd before 1.0
+        started_s = _number(answer.get("start_time"))
         topics = answer.get("topics") or ()
         of_topic = next((one for one in topics if one.get("topic_name") == topic), None)
         if of_topic is None:
-            return ChannelStats(exists=False)
+            return ChannelStats(exists=False, started_s=started_s)
         channels = of_topic.get("channels") or ()
         found = next((one for one in channels if one.get("channel_name") == channel), None)
         is_paused = bool(of_topic.get("paused")) or bool(found and found.get("paused"))
@@ -238,7 +239,7 @@ class NsqClient:
             in_flight=_number(counted.get("in_flight_count")),
             deferred=_number(counted.get("deferred_count")),
             is_paused=is_paused,
-            started_s=_number(answer.get("start_time")),
+            started_s=started_s,
         )
 
     def fetch_channels(self, nsqd: Nsqd, topic: str = "") -> dict[str, list[str]] | None:
