@@ -106,7 +106,7 @@ class NsqInspector:
                 "topic": source.topic,
                 "channel": channel,
                 "nsqd": source.nsqd.name,
-                "waiting": stats and stats.depth,
+                "waiting": stats and max(stats.depth, 0),
                 "in_flight": stats and stats.in_flight,
                 "deferred": stats and stats.deferred,
                 "paused": stats and stats.is_paused,

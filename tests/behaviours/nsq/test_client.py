@@ -10,8 +10,9 @@ import pytest
 from spark_mq_source.core.errors import AuthenticationError, MQSourceError, RemoteProtocolError, TransportError
 from spark_mq_source.core.options import READ
 from spark_mq_source.nsq.client import client as module
-from spark_mq_source.nsq.client.client import ChannelStats, Limits, NsqClient, Nsqd
+from spark_mq_source.nsq.client.client import ChannelStats, Limits, NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.read.planner import fetch_waiting
 from tests.behaviours.nsq.clients import open_session
 from tests.behaviours.nsq.conftest import PATIENCE_S
 from tests.fix_brokers import NsqUnderTest, wait_until
@@ -132,6 +133,19 @@ def test_an_nsqd_that_one_user_cannot_ask_is_asked_for_the_next(
     assert "/secret/theirs.pem" in theirs.missing_stats_reason(nsqd)
     assert ours.fetch_stats(nsqd, "t", "c") == ChannelStats(exists=False, depth=3)
     assert ours.missing_stats_reason(nsqd) == ""
+
+
+def test_a_count_below_none_and_the_first_count_after_a_restart_tell_nothing(
+    scripted_server: Callable[..., ScriptedServer],
+):
+    stats = b'{"start_time":%d,"topics":[{"topic_name":"t","depth":0,"channels":[{"channel_name":"c","depth":%d}]}]}'
+    counts = [(1, 3), (1, -2), (2, 4), (2, 4)]
+    server = scripted_server(*([answering(stats % count)] for count in counts))
+    options = NsqOptions.from_spark({"topic": "t", "channel": "c", "maxRows": "1", "nsqdTcpAddresses": "h"}, READ)
+    asked, source = NsqClient(options), Source("t", Nsqd("h:1", "h", 1, f"http://{server.address}"))
+    started: dict[str, int] = {}
+    found = [fetch_waiting(asked, options, [source], started)[source] for _ in counts]
+    assert found == [3, None, None, 4]
 
 
 @pytest.mark.parametrize(

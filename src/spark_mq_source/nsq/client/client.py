@@ -101,7 +101,7 @@ class ChannelStats:
 
     Attributes:
         exists: whether the nsqd has the channel; if not, the numbers are the topic's.
-        depth: messages that wait.
+        depth: messages that wait; after a kill of nsqd fewer than wait, even less than 0 (seen on 1.3.0).
         in_flight: messages delivered to consumers and not finished.
         deferred: messages that wait for their delivery time.
         is_paused: whether the topic or the channel delivers nothing.
@@ -235,7 +235,7 @@ class NsqClient:
         return ChannelStats(
             exists=found is not None,
             # Messages of the topic go to every channel, as soon as the topic is not paused.
-            depth=_number(counted.get("depth")) + (_number(of_topic.get("depth")) if found is not None else 0),
+            depth=_depth(counted) + (_depth(of_topic) if found is not None else 0),
             in_flight=_number(counted.get("in_flight_count")),
             deferred=_number(counted.get("deferred_count")),
             is_paused=is_paused,
@@ -414,6 +414,11 @@ def _is_tombstoned(producer: Mapping[str, object], topic: str | None) -> bool:
     if not isinstance(topics, list) or not isinstance(tombstones, list):
         return False
     return (topic, True) in zip(topics, tombstones, strict=False)
+
+
+def _depth(counted: Mapping[str, object]) -> int:
+    value = counted.get("depth")
+    return value if isinstance(value, int) else 0
 
 
 def _number(value: object, otherwise: int = 0) -> int:
