@@ -106,6 +106,8 @@ class Scene:
         sink = {"nsqdTcpAddresses": links, "topic": TOPIC, "operationTimeout": "5s", "sendTimeout": "60s"}
         self.writer = Numbers("writer", self._seed, NsqFormat(), sink)
         self.stream, self._truth = map(self._channel_load, (READ, TRUTH))
+        # A query that has seen an nsqd before its kill does not trust its count afterwards.
+        self._truth.step()
         self.loads = [self.writer, self.stream]
 
     def _channel_load(self, channel: str) -> Channel:
