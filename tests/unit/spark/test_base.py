@@ -447,6 +447,11 @@ def test_pushdown_where_spark_has_none_is_told_in_one_sentence(monkeypatch: pyte
 # -- the package
 
 
+def run_in_a_new_process(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_package_imports_pyspark_only_for_a_data_source() -> None:
     program = (
         "import sys, spark_mq_source\n"
@@ -455,8 +460,7 @@ def test_the_package_imports_pyspark_only_for_a_data_source() -> None:
         "spark_mq_source.PulsarNativeDataSource\n"
         "assert 'pyspark' in sys.modules and 'pandas' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    run_in_a_new_process(program)
 
 
 def test_spark_finds_and_makes_a_source_without_its_format() -> None:
@@ -467,8 +471,7 @@ def test_spark_finds_and_makes_a_source_without_its_format() -> None:
         "found = [name for name in sys.modules if name.startswith('spark_mq_source.') and name.endswith('.format')]\n"
         "assert found == [], found\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    run_in_a_new_process(program)
 
 
 def test_a_worker_imports_a_format_without_garbage_collections_and_rarely_used_modules() -> None:
@@ -481,8 +484,7 @@ def test_a_worker_imports_a_format_without_garbage_collections_and_rarely_used_m
         "found = {'pyarrow.compute', 'cryptography', 'obstore', 'urllib3', 'zstandard'} & set(sys.modules)\n"
         "assert not found, found\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    run_in_a_new_process(program)
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
