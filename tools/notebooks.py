@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import base64
+import io
 import tempfile
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from PIL import Image
 
 __all__ = ["NOTEBOOKS", "execute"]
 
@@ -46,8 +48,17 @@ def execute(path: Path) -> nbformat.NotebookNode:
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
             for output in cell.outputs:
                 output.get("metadata", {}).clear()
+                if "image/png" in output.get("data", {}):
+                    output.data["image/png"] = smaller(output.data["image/png"])
     notebook.metadata.language_info = {"name": "python"}
     return notebook
+
+
+def smaller(png: str) -> str:
+    """Return a picture (base64) with 128 colours, which takes a third of the bytes and looks the same for a plot."""
+    into = io.BytesIO()
+    Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB").quantize(128).save(into, "PNG", optimize=True)
+    return base64.b64encode(into.getvalue()).decode()
 
 
 def picture(notebook: nbformat.NotebookNode) -> str:
