@@ -5,8 +5,8 @@ A source is what one connection consumes: an nsqd, or a topic-partition of a Pul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from spark_mq_source.core.errors import DataLossError
@@ -64,6 +64,51 @@ class QueueTask(Generic[SourceT]):
             )
 
 
+@dataclass(slots=True)
+class Doubts:
+    """The sources whose broker may count fewer messages than it has. Plans keep them, so they outlive the driver.
+
+    Attributes:
+        started: when the broker of each source started, by source name, in seconds since 1970.
+        names: names of the doubted sources; a batch reads such a source without regard to the count.
+        empty: names of those of which the last batch read all that came.
+
+    Example:
+        >>> doubts = Doubts()
+        >>> [doubts.count("nsqd a", 5, started_s) for started_s in (100, 100, 200, 200)]
+        [5, 5, None, None]
+    """
+
+    started: dict[str, int] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    empty: Set[str] = frozenset()
+
+    def count(self, name: str, count: int, started_s: int) -> int | None:
+        """Return the broker's count of a source, or None if it is doubted: less than 0, or the broker was restarted.
+
+        The doubt ends where the broker counts none and the last batch has read all that came.
+        """
+        self._compare(name, started_s)
+        if count < 0:
+            self.names.add(name)
+        elif count == 0 and name in self.empty:
+            self.names.discard(name)
+        return None if name in self.names else count
+
+    def recall(self, plan: Mapping[str, Any]) -> None:
+        """Add the doubts of a plan, and doubt the sources whose broker was started since."""
+        now, self.started = self.started, dict(plan["started"])
+        self.names.update(plan["doubted"])
+        for name, started_s in now.items():
+            self._compare(name, started_s)
+
+    def _compare(self, name: str, started_s: int) -> None:
+        if self.started.setdefault(name, started_s) != started_s:
+            self.names.add(name)
+            self.empty -= {name}
+            self.started[name] = started_s
+
+
 def tasks_of(task_type: type[TaskT], folder: str, plan: Mapping[str, Any]) -> list[TaskT]:
     """Return the tasks of a planned batch, the same at every call."""
     sources = [task_type.source_type(**source) for source in plan["sources"]]
@@ -89,6 +134,7 @@ def plan_document(
     tasks: Sequence[QueueTask[Any]],
     duplicates: Mapping[str, Mapping[str, float]] | None = None,
     recent: Mapping[str, str] | None = None,
+    doubts: Doubts | None = None,
     *,
     now: float = 0.0,
 ) -> dict[str, object]:
@@ -98,14 +144,18 @@ def plan_document(
         tasks: the tasks of the batch.
         duplicates: messages that may be redelivered, by source name, each with the seconds since that became known.
         recent: the messages acknowledged last, by source name.
+        doubts: the sources whose broker may count too few messages.
         now: the time of planning, in seconds since 1970.
     """
     sources = list(dict.fromkeys(task.source for task in tasks))
+    doubts = doubts or Doubts()
     return {
         "sources": [asdict(source) for source in sources],
         "tasks": [{"source": sources.index(task.source), **task.bounds} for task in tasks],
         "duplicates": duplicates or {},
         "recent": recent or {},
+        "started": doubts.started,
+        "doubted": sorted(doubts.names),
         "planned": now,
     }
 

@@ -14,13 +14,13 @@ import logging
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Final, Generic
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.queue_offsets import BatchOffset
 from spark_mq_source.net.pace import TriggerPace
-from spark_mq_source.net.queue_plan import SourceT, TaskT, plan_document, tasks_of
+from spark_mq_source.net.queue_plan import Doubts, SourceT, TaskT, plan_document, tasks_of
 from spark_mq_source.net.storage import Store
 from spark_mq_source.net.write_ahead import TaskLog, is_planned, read_plan, remove_batch, write_plan
 
@@ -75,6 +75,8 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         # With `cap_at_current_end`: messages still to read, by source name; None (unknown) until a batch finds none.
         self._left: dict[str, int | None] | None = None
         self._planned_now: int | None = None
+        self._doubts = Doubts()
+        self._recalled = False
 
     def initial(self) -> dict[str, object]:
         """Return the start of a query without a checkpoint: the offset before the first batch of a new folder.
@@ -98,6 +100,8 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
             MQSourceError: the brokers cannot be reached or refuse, or nothing to read exists.
         """
         at = self._offset(self.initial() if start is None else start)
+        if at.batch:
+            self._update_doubts(at)
         waiting = self._waiting(self._sources())
         known = [depth for depth in waiting.values() if depth is not None]
         self.newest = at.to_json() | {
@@ -115,7 +119,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         if limited and self._left is None and None not in waiting.values() and self._pace.delays(sum(known)):
             return at.to_json()
         tasks = self._tasks(waiting, self._max_rows if limited else None, turn=following.batch)
-        plan = plan_document(tasks, *self._remembered(at), now=time.time())
+        plan = plan_document(tasks, *self._remembered(at), self._doubts, now=time.time())
         write_plan(self._store, following.folder, plan)
         self._planned_now = following.batch
         return following.to_json()
@@ -176,7 +180,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
 
     @abstractmethod
     def _waiting(self, sources: Sequence[SourceT]) -> dict[SourceT, int | None]:
-        """Return the number of messages that each source could deliver now; None if unknown."""
+        """Return the number of messages that each source could deliver now; None if unknown, or in `_doubts`."""
 
     def _unknown_reason(self, source: SourceT) -> str:
         del source
@@ -203,6 +207,19 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     def _planned(self, at: BatchOffset) -> list[TaskT]:
         return tasks_of(self._task_type, at.folder, read_plan(self._store, at.folder))
 
+    def _update_doubts(self, at: BatchOffset) -> None:
+        """Recall the doubts of another driver, and find the doubted sources of which the last batch read all."""
+        if self._recalled and not self._doubts.names:
+            return
+        plan = read_plan(self._store, at.folder)
+        if not self._recalled:
+            self._doubts.recall(plan)
+            self._recalled = True
+        is_idle: dict[str, bool] = {}
+        for name, log in self._logs(at) if self._doubts.names.intersection(plan["doubted"]) else ():
+            is_idle[name] = is_idle.get(name, name in plan["doubted"]) and log.ended_idle
+        self._doubts.empty = {name for name, idle in is_idle.items() if idle}
+
     def _remaining(
         self, at: BatchOffset, waiting: dict[SourceT, int | None], left: dict[str, int | None]
     ) -> dict[SourceT, int | None]:
@@ -224,6 +241,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
                     self._check(source)
                     if waiting[source] is None or self.counts_held:
                         left[name] = 0
+        left.update(dict.fromkeys(left.keys() & self._doubts.names))
         for source, depth in waiting.items():
             if left.get(source.name, 0) is None and depth is not None:
                 left[source.name] = depth
@@ -235,11 +253,16 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     def _found(self, at: BatchOffset) -> dict[str, int]:
         """Return the number of messages in a batch by source name."""
         found: dict[str, int] = {}
+        for name, log in self._logs(at):
+            found[name] = found.get(name, 0) + log.rows
+        return found
+
+    def _logs(self, at: BatchOffset) -> Iterator[tuple[str, TaskLog]]:
+        """Yield the log of each task of a batch, with the name of its source."""
         for task in self._planned(at):
             log = TaskLog(self._store, at.folder, task.task)
             log.catch_up()
-            found[task.source.name] = found.get(task.source.name, 0) + log.rows
-        return found
+            yield task.source.name, log
 
     def _remembered(self, at: BatchOffset) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """Return the messages that may be redelivered after this batch, by source name.

@@ -80,6 +80,7 @@ class Limits:
         self._deadline = float("inf") if max_seconds is None else time.monotonic() + max_seconds
         self._idle_seconds = float("inf") if idle_seconds is None else idle_seconds
         self._last_message = time.monotonic()
+        self._has_received = False
 
     @classmethod
     def of_trigger(cls, max_rows: int | None, max_seconds: float, idle_timeout_ms: int | None) -> Limits:
@@ -94,12 +95,22 @@ class Limits:
         return cls(max_rows, max_seconds, None if idle_timeout_ms is None else idle_timeout_ms / 1000)
 
     def restart_idle_time(self) -> None:
-        """Restart the idle time: messages arrived, or the task could not receive until now."""
+        """Restart the idle time, because the task could not receive until now."""
         self._last_message = time.monotonic()
+
+    def received(self) -> None:
+        """Note that messages arrived."""
+        self._has_received = True
+        self.restart_idle_time()
 
     def request_count(self, rows: int, most: int) -> int:
         """Return how many messages beyond `rows` to request at once, at most `most`."""
         return most if self._max_rows is None else max(0, min(most, self._max_rows - rows))
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no message came within the idle time, or none at all."""
+        return not self._has_received or time.monotonic() - self._last_message >= self._idle_seconds
 
     def seconds_left(self) -> float:
         """Return the seconds within which the next message must arrive."""
@@ -123,7 +134,7 @@ def wait_for_messages(inflow: Inflow, limits: Limits, wanted: int, is_over: Call
         if not (wanted and left):
             break
         if inflow.receive(min(left, MAX_WAIT_SECONDS)):
-            limits.restart_idle_time()
+            limits.received()
         if time.monotonic() - looked >= MAX_WAIT_SECONDS:
             if is_over():
                 return False
@@ -171,19 +182,21 @@ class Collector(ABC, Generic[InflowT]):
         Raises:
             MQSourceError: a broker refuses, or (except in a stream) cannot be reached or goes away.
         """
+        is_idle = False
         try:
             with self._open() as inflow:
-                self._fill(inflow)
+                is_idle = self._fill(inflow)
                 refused, last = self._close(inflow)
         except MQSourceError as error:
             if not self._may_end_early(error):
                 raise
             # Unacknowledged messages are redelivered in a later batch, as duplicates if they are in the log.
             logger.warning("%s: this batch ends early: %s", self._where, error)
+            is_idle = False
         else:
             if any(slot.attempt == self._log.attempt for slot in self._log.slots):
                 self._log.acknowledged(refused, last)
-        self._log.end()
+        self._log.end(is_idle=is_idle)
 
     # -- methods of a format
 
@@ -221,7 +234,8 @@ class Collector(ABC, Generic[InflowT]):
 
     # -- inside
 
-    def _fill(self, inflow: InflowT) -> None:
+    def _fill(self, inflow: InflowT) -> bool:
+        """Read until the limits; return whether the broker had no more messages."""
         limits = self._limits(inflow)
         wanted = limits.request_count(self._rows(), inflow.most)
         inflow.want(wanted)
@@ -237,6 +251,7 @@ class Collector(ABC, Generic[InflowT]):
                         # Before acknowledging: the broker would replace acknowledged messages up to the old limit.
                         inflow.want(wanted)
                         inflow.acknowledge()
+            return wanted > 0 and limits.is_idle
         finally:
             # After an error, or if another attempt has ended the log, the broker need not wait for the timeout.
             inflow.put_back()

@@ -77,6 +77,7 @@ class Slot:
     Attributes:
         file: the file with the slot's rows; empty at the end of the log.
         rows: the number of these rows; at the end, the number of all rows.
+        is_idle: at the end, whether the log ended because the broker had no more messages.
     """
 
     attempt: str
@@ -84,6 +85,7 @@ class Slot:
     rows: int = 0
     bytes: int = 0
     crc32c: int = 0
+    is_idle: bool = False
 
     @property
     def is_end(self) -> bool:
@@ -111,6 +113,11 @@ class TaskLog:
     def is_ended(self) -> bool:
         """True if the last known slot is the end of the log."""
         return bool(self.slots) and self.slots[-1].is_end
+
+    @property
+    def ended_idle(self) -> bool:
+        """True if the log has ended because the broker had no more messages."""
+        return self.is_ended and self.slots[-1].is_idle
 
     @property
     def rows(self) -> int:
@@ -174,15 +181,18 @@ class TaskLog:
         self._store.remove(f"{self._folder}/{name}")
         return False
 
-    def end(self) -> None:
+    def end(self, *, is_idle: bool = False) -> None:
         """End the log unless another attempt has done so.
+
+        Args:
+            is_idle: whether it ends because the broker had no more messages.
 
         Raises:
             DataLossError: the batch is no longer needed, or its folder was deleted.
             StorageError: the folder is full, or cannot be written to.
         """
         while not self.is_ended:
-            end = Slot(self.attempt, rows=self.rows)
+            end = Slot(self.attempt, rows=self.rows, is_idle=is_idle)
             if self._claim(end):
                 self._mark_end(end)
             else:

@@ -239,8 +239,8 @@ class NsqdHttp:
         return {
             "topic_name": topic.name,
             "channels": [_channel_stats(topic.channels[name], topic.name if with_clients else None) for name in names],
-            "depth": topic.depth,
-            "backend_depth": topic.queue.disk_depth,
+            "depth": topic.depth - topic.queue.uncounted,
+            "backend_depth": topic.queue.disk_depth - topic.queue.uncounted,
             "message_count": topic.message_count,
             "message_bytes": topic.message_bytes,
             "paused": topic.paused,
@@ -254,8 +254,8 @@ def _channel_stats(channel: Channel, with_clients: str | None) -> dict[str, Any]
         clients = [consumer.stats(with_clients) for consumer in channel.consumers if isinstance(consumer, Connection)]
     return {
         "channel_name": channel.name,
-        "depth": channel.queue.depth,
-        "backend_depth": channel.queue.disk_depth,
+        "depth": channel.queue.depth - channel.queue.uncounted,
+        "backend_depth": channel.queue.disk_depth - channel.queue.uncounted,
         "in_flight_count": channel.in_flight_count,
         "deferred_count": channel.deferred_count,
         "message_count": channel.message_count,

@@ -184,8 +184,7 @@ class DiskQueue:
     nsqd writes messages at once, but its read position only at a sync (go-diskqueue 1.1.0, seen on nsqd 1.3.0): after
     every `sync_every` messages written or read, and every `sync_timeout_ms`. After a kill, messages read since the last
     sync are read again, and messages written since are kept. A queue that was never synced has no file with its
-    position, and is overwritten.
-
+    position, and is overwritten. Its number of messages is that of the last sync, too.
     """
 
     def __init__(self, settings: NsqSettings) -> None:
@@ -211,12 +210,12 @@ class DiskQueue:
             frames = frames[max(0, len(frames) - self._steps) :] if self._steps else []
         self._unsynced += frames
 
-    def take_back(self, now_s: float) -> list[bytes]:
-        """Reset the state as a kill does; return the messages to read again."""
+    def take_back(self, now_s: float) -> tuple[list[bytes], int]:
+        """Reset the state as a kill does; return the messages to read again, and the number of uncounted ones."""
         self._catch_up(now_s)
         frames, self._unsynced = self._unsynced, []
-        self._steps = 0
-        return frames
+        written, self._steps = self._steps - len(frames), 0
+        return frames, written
 
     def close(self) -> None:
         """Sync at a clean stop."""
@@ -246,6 +245,12 @@ class Queue:
     Args:
         settings: the maximum number of messages in memory.
         ephemeral: whether to drop the excess instead.
+
+    Attributes:
+        depth: the number of messages.
+        disk_depth: how many of them are on disk.
+        uncounted: how many of them nsqd does not count: those written between a sync and a kill, until the disk was
+            read to its end.
     """
 
     def __init__(self, settings: NsqSettings, *, ephemeral: bool = False) -> None:
@@ -254,7 +259,7 @@ class Queue:
         self._lists: deque[tuple[list[bytes], bool]] = deque()  # frames, and whether they are on disk
         self._taken = 0  # from the first list
         self._disk = DiskQueue(settings)
-        self.depth = self.disk_depth = 0
+        self.depth = self.disk_depth = self.uncounted = 0
 
     def put(self, frames: list[bytes], now_s: float) -> None:
         """Add messages."""
@@ -301,6 +306,7 @@ class Queue:
             start += len(part)
             if on_disk:
                 self.disk_depth -= len(part)
+                self.uncounted = self.disk_depth and self.uncounted
                 self._disk.read(part, now_s)
             if start == len(whole):
                 lists.popleft()
@@ -316,7 +322,7 @@ class Queue:
 
     def _clear(self) -> None:
         self._lists.clear()
-        self._taken = self.depth = self.disk_depth = 0
+        self._taken = self.depth = self.disk_depth = self.uncounted = 0
 
     def close(self, more: list[bytes], now_s: float) -> None:
         """Stop cleanly: move all messages to disk, and add `more`."""
@@ -326,7 +332,8 @@ class Queue:
 
     def crash(self, now_s: float) -> None:
         """Lose the messages in memory, and reset the disk to the last sync, as a kill does."""
-        kept = self._disk.take_back(now_s)
+        kept, written = self._disk.take_back(now_s)
+        uncounted = self.uncounted + written
         for frames, on_disk in self._lists:
             if on_disk:
                 kept += frames[self._taken :]
@@ -334,6 +341,7 @@ class Queue:
         self._clear()
         if self._disk.was_synced:
             self._add(kept, on_disk=True)
+            self.uncounted = uncounted
 
 
 class Channel:

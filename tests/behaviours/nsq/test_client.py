@@ -9,6 +9,7 @@ import pytest
 
 from spark_mq_source.core.errors import AuthenticationError, MQSourceError, RemoteProtocolError, TransportError
 from spark_mq_source.core.options import READ
+from spark_mq_source.net.queue_plan import Doubts
 from spark_mq_source.nsq.client import client as module
 from spark_mq_source.nsq.client.client import ChannelStats, Limits, NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
@@ -135,17 +136,19 @@ def test_an_nsqd_that_one_user_cannot_ask_is_asked_for_the_next(
     assert ours.missing_stats_reason(nsqd) == ""
 
 
-def test_a_count_below_none_and_the_first_count_after_a_restart_tell_nothing(
+def test_an_nsqd_that_was_restarted_or_counts_below_none_is_doubted(
     scripted_server: Callable[..., ScriptedServer],
 ):
     stats = b'{"start_time":%d,"topics":[{"topic_name":"t","depth":0,"channels":[{"channel_name":"c","depth":%d}]}]}'
-    counts = [(1, 3), (1, -2), (2, 4), (2, 4)]
+    counts = [(1, 3), (1, -2), (1, 0), (1, 4), (1, 0), (1, 4), (2, 0), (2, 0)]
     server = scripted_server(*([answering(stats % count)] for count in counts))
     options = NsqOptions.from_spark({"topic": "t", "channel": "c", "maxRows": "1", "nsqdTcpAddresses": "h"}, READ)
     asked, source = NsqClient(options), Source("t", Nsqd("h:1", "h", 1, f"http://{server.address}"))
-    started: dict[str, int] = {}
-    found = [fetch_waiting(asked, options, [source], started)[source] for _ in counts]
-    assert found == [3, None, None, 4]
+    doubts, found = Doubts(), []
+    for number, _ in enumerate(counts):
+        doubts.empty = {source.name} if number >= 3 else set()
+        found.append(fetch_waiting(asked, options, [source], doubts)[source])
+    assert found == [3, None, None, None, 0, 4, None, 0]
 
 
 @pytest.mark.parametrize(

@@ -432,21 +432,30 @@ def test_messages_that_a_killed_nsqd_delivers_again_are_left_out(nsq_private: St
     assert in_flight(broker, topic) == 0
 
 
+@pytest.mark.parametrize("how", ["at once", "limited", "by another driver", "available now"])
 def test_all_messages_of_a_killed_nsqd_are_read_although_it_counts_fewer(
-    nsq_private: Start, query: Callable[..., Query]
+    nsq_private: Start, query: Callable[..., Query], how: str
 ):
-    """A real nsqd counts only the messages that were on disk at its last sync, until its channel is read to the end."""
+    """nsqd counts only the messages that were on disk at its last sync, until its channel is read to the end."""
     broker = nsq_private(mem_queue_size=0, sync_every=100_000, sync_timeout_ms=3_600_000)
     topic = broker.topic("c")
     broker.publish(topic, *numbered(10))
     broker.broker.restart()
     wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
-    q = query(broker, topic)
+    q = query(broker, topic, **{"maxRowsPerTrigger": 100} if how == "limited" else {})
     assert sorted(q.trigger()) == numbered(10)
     broker.publish(topic, *numbered(500, "more"))
     broker.broker.restart(crash=True)
     wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
+    if how == "available now":
+        assert available_now(q) == numbered(500, "more")
+        return
+    if how == "by another driver":
+        q.restart()
     assert sorted(q.until(510)) == sorted(numbered(10) + numbered(500, "more"))
+    # The count is trusted again: nothing is planned where nothing waits.
+    q.trigger()
+    assert q.plan()[0] == q.at
 
 
 def _known(broker: NsqUnderTest, topic: str) -> int:

@@ -535,6 +535,24 @@ def a_kill_passes_on_again_what_the_topic_passed_on_since_its_last_sync(lab: Lab
     return after_a_kill(lab, topic, 250)
 
 
+@trace([10, -3, 0], by_number(mem_queue_size=0, sync_every=10))
+def after_a_kill_only_what_was_synced_is_counted_until_the_disk_was_read_to_its_end(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    for start, end in ((0, 10), (10, 15)):
+        lab.publish(topic, *numbered(start, end))
+        lab.until(topic, depth=end)
+    lab.restart(crash=True)
+    found = [lab.stats(topic, "depth")["depth"]]
+    client = lab.client(topic, ready=1)
+    for _ in range(12):
+        client.finish([client.message()])
+    client.message()
+    found.append(lab.stats(topic, "depth")["depth"])
+    client.tell("RDY 9")
+    client.messages(2)
+    return [*found, lab.stats(topic, "depth")["depth"]]
+
+
 @trace([], by_number(mem_queue_size=0, sync_every=1000))
 def a_kill_loses_a_disk_queue_that_was_never_synced(lab: Lab) -> Any:
     topic = lab.topic("c")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
-from spark_mq_source.net.queue_plan import run_tasks, share_drain, share_waiting, split_parts
+from spark_mq_source.net.queue_plan import Doubts, run_tasks, share_drain, share_waiting, split_parts
 from spark_mq_source.net.write_ahead import open_folder
 from spark_mq_source.nsq.client.client import ChannelStats, NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
@@ -183,32 +183,30 @@ def _no_channel(
 
 
 def fetch_waiting(
-    client: NsqClient, options: NsqOptions, sources: Sequence[Source], started: dict[str, int] | None = None
+    client: NsqClient, options: NsqOptions, sources: Sequence[Source], doubts: Doubts | None = None
 ) -> dict[Source, int | None]:
     """Return how many messages each nsqd could deliver now: not those of a paused channel, deferred or in flight.
 
-    None if unknown: nsqd does not answer, has restarted since the last call, or counts less than none. A killed nsqd
-    does not count messages that it wrote to disk since its last sync, until the channel was read to its end (seen on
-    1.3.0).
+    None if unknown: nsqd does not answer, or is doubted because it has restarted, or counts less than none. A killed
+    nsqd does not count messages that it wrote to disk since its last sync, until the channel was read to its end (seen
+    on 1.3.0).
 
     Args:
         client: the client.
         options: the query's.
         sources: whom to ask.
-        started: when each nsqd started, by source name, as of the last call; updated.
+        doubts: the query's, updated.
     """
     found = _ask(client, options, sources)
-    return {source: _count(source, stats, {} if started is None else started) for source, stats in found.items()}
+    doubts = doubts or Doubts()
+    return {source: _count(source.name, stats, doubts) for source, stats in found.items()}
 
 
-def _count(source: Source, stats: ChannelStats | None, started: dict[str, int]) -> int | None:
+def _count(name: str, stats: ChannelStats | None, doubts: Doubts) -> int | None:
     if stats is None:
         return None
-    if stats.is_paused:
-        return 0
-    has_restarted = started.get(source.name, stats.started_s) != stats.started_s
-    started[source.name] = stats.started_s
-    return None if has_restarted or stats.depth < 0 else stats.depth
+    count = doubts.count(name, stats.depth, stats.started_s)
+    return 0 if stats.is_paused else count
 
 
 def trigger_tasks(options: NsqOptions, waiting: Waiting, budget: int | None, *, turn: int) -> list[NsqRange]:

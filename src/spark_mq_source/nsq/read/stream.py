@@ -52,7 +52,6 @@ class NsqStream(QueueStream[Source, NsqRange]):
         self._client = NsqClient(options)
         self._known: set[str] = set()
         self._held: dict[str, Session] = {}
-        self._started: dict[str, int] = {}
 
     def close(self) -> None:
         """Close the connections."""
@@ -97,7 +96,7 @@ class NsqStream(QueueStream[Source, NsqRange]):
         return sources
 
     def _waiting(self, sources: Sequence[Source]) -> dict[Source, int | None]:
-        return fetch_waiting(self._client, self._options, sources, self._started)
+        return fetch_waiting(self._client, self._options, sources, self._doubts)
 
     def _unknown_reason(self, source: Source) -> str:
         return self._client.missing_stats_reason(source.nsqd) or "nsqd was restarted"
