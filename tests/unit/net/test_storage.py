@@ -74,6 +74,16 @@ def test_what_is_no_place_for_files_is_refused_in_a_sentence(url: str, kind: typ
         open_store(url, name="nsq: walDir ")
 
 
+def test_stores_of_a_process_share_a_client_until_the_environment_changes(monkeypatch: pytest.MonkeyPatch):
+    """A client reads all certificates, and asks for credentials."""
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    first, second = (storage.ObjectStore("s3://bucket") for _ in range(2))
+    assert first._store is second._store
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    assert storage.ObjectStore("s3://bucket")._store is not first._store
+
+
 def overwrite(store: LocalStore, path: str, data: bytes) -> bool:
     target = Path(store.where(path))
     target.parent.mkdir(parents=True, exist_ok=True)
