@@ -142,14 +142,9 @@ class Engine:
         return spark
 
     def _jvm_ns(self) -> int:
-        """Return the processor time that Spark's JVM has used so far; 0 where there is no /proc."""
+        """Return the processor time that Spark's JVM has used so far."""
         gateway = self.session(self._cores).sparkContext._gateway
-        stat = Path(f"/proc/{gateway.proc.pid if gateway else 0}/stat")
-        if not stat.exists():
-            return 0
-        # utime and stime, the 14th and 15th field (proc(5)); the second one may contain spaces.
-        user, system = stat.read_text().rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) * 10**9 // os.sysconf("SC_CLK_TCK")
+        return processor_ns(gateway.proc.pid if gateway else 0)
 
     def _prepared(self, job: Job) -> DataFrame | None:
         """Return what is written. Spark's workers run by then: it ends those that had nothing to do for a minute."""
@@ -187,6 +182,16 @@ class Engine:
         read = partial(_read_alone, job.format, options)
         tasks = format_.plan(options, ())
         return list(_processes(job.cores).map(read, tasks) if job.cores > 1 else map(read, tasks))
+
+
+def processor_ns(pid: int) -> int:
+    """Return the processor time that a process has used so far; 0 where there is no /proc."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return 0
+    # utime and stime, the 14th and 15th field (proc(5)); the second one may contain spaces.
+    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) * 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 def _read_alone(name: str, options: Any, task: Any) -> dict[str, float]:  # noqa: ANN401 - the format's own

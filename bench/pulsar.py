@@ -88,7 +88,7 @@ PERF_SHARE = 0.85
 def running(setup: Setup) -> Iterator[Iterator[Case]]:
     """Return the cases of a broker that runs until the context is left."""
     with (
-        offloading(setup.folder) as history_settings,
+        offloading(setup.folder) as (history_settings, store),
         PulsarStandalone(
             setup.folder / "broker", overrides={**BROKER_SETTINGS, **SCALE_SETTINGS, **history_settings}, jvm=JVM
         ) as standalone,
@@ -96,7 +96,7 @@ def running(setup: Setup) -> Iterator[Iterator[Case]]:
         use_namespace(standalone.admin_url)
         with contextlib.closing(PulsarSpark(standalone.service_url, standalone.admin_url)) as spark:
             broker = Broker(standalone, setup)
-            yield itertools.chain(cases(broker, spark), history(broker, _perf_reads) if history_settings else ())
+            yield itertools.chain(cases(broker, spark), history(broker, _perf_reads, store) if history_settings else ())
 
 
 def cases(broker: Broker, spark: PulsarSpark) -> Iterator[Case]:

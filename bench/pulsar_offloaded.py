@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from bench.engine import VALUE_ONLY, Job, Sample
+from bench.engine import VALUE_ONLY, AnyEngine, Job, Sample, processor_ns
+from bench.object_server import serving
 from bench.pulsar_broker import NAMESPACE, WARM_UP_READS, Broker, Workload, default_columns, drain, publish_one_each
 from bench.runner import Case, Contender, here, ours
 from brokers.pulsar import offloaders
@@ -28,23 +29,25 @@ class _History(Workload):
 
 
 @contextlib.contextmanager
-def offloading(folder: Path) -> Iterator[dict[str, str]]:
-    """Run an S3 server and return the settings of a broker that offloads there; none where Go is missing."""
+def offloading(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
+    """Return the settings of a broker that offloads to an S3 server, and the id of the process that objects come from.
+
+    There are no settings if Go is missing. Objects are written by a whole S3 server, and read by sendfile.
+    """
     (folder / "s3").mkdir()
     try:
         gateway = S3Gateway(folder / "s3", BUCKET)
     except RuntimeError as error:
         print(f"[bench] without history: {error}", flush=True)
-        yield {}
+        yield {}, 0
         return
-    with gateway:
+    with gateway, serving(folder / "s3" / "objects") as (read_url, server):
         url = gateway.environment["AWS_ENDPOINT_URL"]
         # The driver `S3` has no signature that the server knows, and `aws-s3` asks Amazon for the bucket's region.
         jclouds = {"regions": "us-east-1", "region.us-east-1.endpoint": url, "s3.virtual-host-buckets": "false"}
-        os.environ.update(
-            gateway.environment, PULSAR_EXTRA_OPTS=" ".join(f"-Djclouds.{name}={v}" for name, v in jclouds.items())
-        )
-        yield {
+        extra = " ".join(f"-Djclouds.{name}={v}" for name, v in jclouds.items())
+        os.environ.update({**gateway.environment, "AWS_ENDPOINT_URL": read_url, "PULSAR_EXTRA_OPTS": extra})
+        settings = {
             "offloadersDirectory": str(offloaders()),
             "narExtractionDirectory": str(folder / "nar"),
             "managedLedgerOffloadDriver": "aws-s3",
@@ -53,15 +56,16 @@ def offloading(folder: Path) -> Iterator[dict[str, str]]:
             "s3ManagedLedgerOffloadServiceEndpoint": url,
             "managedLedgerDataReadPriority": "bookkeeper-first",
         }
+        yield settings, server
 
 
-def history(broker: Broker, perf_reads: Callable[[Broker, Workload], Sample]) -> Iterator[Case]:
+def history(broker: Broker, perf_reads: Callable[[Broker, Workload], Sample], store: int) -> Iterator[Case]:
     """Reading 100 B and 1 KiB, from the store, from the broker, and at full scale by the Java client."""
     for size, messages in MESSAGES.items():
-        yield _reads(broker, _History(size, "none", 1, broker.setup.scaled(messages)), perf_reads)
+        yield _reads(broker, _History(size, "none", 1, broker.setup.scaled(messages)), perf_reads, store)
 
 
-def _reads(broker: Broker, workload: Workload, perf_reads: Callable[[Broker, Workload], Sample]) -> Case:
+def _reads(broker: Broker, workload: Workload, perf_reads: Callable[[Broker, Workload], Sample], store: int) -> Case:
     topic, rows, admin = workload.topic, workload.messages, broker.standalone.admin
     partition = f"{topic}-partition-0"
     job = Job("read", "pulsar-native", broker.options(topic), rows, None)
@@ -86,6 +90,14 @@ def _reads(broker: Broker, workload: Workload, perf_reads: Callable[[Broker, Wor
         end = f'{{"{partition}": {{"ledger": {ledger}, "entry": {entries - 1}}}}}'
         yield replace(job, columns=columns, options={**job.options, **more, "endingOffsets": end})
 
+    def from_store(name: str, label: str, columns: str | None) -> Contender:
+        def run(engine: AnyEngine) -> Sample:
+            with around(columns, stored) as made:
+                before = processor_ns(store)
+                return {**engine.run(made), "server_ns": (processor_ns(store) - before) / rows}
+
+        return Contender(name, label, "ours", run)
+
     def null(columns: str | None) -> Sample:
         given = {"batches": broker.null_file(workload, columns), "rows": str(rows), "partitions": "1"}
         return broker.setup.engine.run(
@@ -97,10 +109,10 @@ def _reads(broker: Broker, workload: Workload, perf_reads: Callable[[Broker, Wor
         "pulsar_perf", "pulsar-perf (Java), from the broker", "peer", here(perf_reads, broker, workload), warm=0
     )
     contenders = (
-        ours("ours", "from the store", job, lambda: around(None, stored)),
+        from_store("ours", "from the store", None),
         Contender("null", "null source", "limit", here(null, None)),
         ours("broker", "from the broker", job, lambda: around(None, {})),
-        ours("ours_value", "value only, from the store", job, lambda: around(VALUE_ONLY, stored)),
+        from_store("ours_value", "value only, from the store", VALUE_ONLY),
         Contender("null_value", "null source, value only", "limit", here(null, VALUE_ONLY), "ours_value"),
         ours("broker_value", "value only, from the broker", job, lambda: around(VALUE_ONLY, {})),
         *([java] if broker.setup.scale >= 1 else []),
