@@ -324,11 +324,9 @@ class NsqBroker:
         Raises:
             ValueError: the topic or channel does not exist.
         """
-        verb = "pause" if paused else "unpause"
-        if channel is None:
-            self._http("POST", f"/topic/{verb}", topic=topic)
-        else:
-            self._http("POST", f"/channel/{verb}", topic=topic, channel=channel)
+        more: dict[str, Any] = {} if channel is None else {"channel": channel}
+        kind = "topic" if channel is None else "channel"
+        self._http("POST", f"/{kind}/{'pause' if paused else 'unpause'}", topic=topic, **more)
 
     def stats(self, topic: str = "", channel: str = "") -> dict[str, Any]:
         """Return the answer of `GET /stats?format=json`."""

@@ -11,6 +11,8 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from spark_mq_source.testing.queues import is_valid_name
+
 _MAX_HEADERS: Final = 1000
 
 
@@ -26,6 +28,27 @@ class Request:
     def first(self, name: str, default: str = "") -> str:
         """Return a parameter's first value."""
         return self.parameters.get(name, [default])[0]
+
+    def required(self, name: str) -> str:
+        """Return a parameter's first value.
+
+        Raises:
+            HttpError: it is missing.
+        """
+        if name not in self.parameters:
+            raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+        return self.first(name)
+
+    def required_name(self, name: str) -> str:
+        """Return a parameter's first value: the name of a topic or channel.
+
+        Raises:
+            HttpError: it is missing or not valid.
+        """
+        value = self.required(name)
+        if not is_valid_name(value):
+            raise HttpError(400, f"INVALID_ARG_{name.upper()}")
+        return value
 
 
 class HttpError(Exception):

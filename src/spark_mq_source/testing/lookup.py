@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_mq_source.testing.http import Handler, HttpError, Request, find_route
-from spark_mq_source.testing.queues import is_valid_name
 from spark_mq_source.testing.settings import VERSION
 
 _TOMBSTONE_LIFETIME_S: Final = 45.0
@@ -58,14 +57,13 @@ class Registry:
             if node in self._nodes:
                 self._nodes.remove(node)
 
-    def register(self, node: Node, topic: str, channel: str | None) -> None:
-        """Register a broker's topic, or a channel of it."""
+    def register(self, node: Node | None, topic: str, channel: str | None) -> None:
+        """Register a broker's topic, or a channel of it; with None, a topic or channel without a broker."""
+        channels = [] if channel is None else [channel]
         with self._lock:
-            channels = node.topics.setdefault(topic, set())
-            known = self._channels.setdefault(topic, {})
-            if channel is not None:
-                channels.add(channel)
-                known[channel] = None
+            self._channels.setdefault(topic, {}).update(dict.fromkeys(channels))
+            if node is not None:
+                node.topics.setdefault(topic, set()).update(channels)
 
     def unregister(self, node: Node, topic: str, channel: str | None) -> None:
         """Unregister a broker's topic, or a channel of it."""
@@ -78,13 +76,6 @@ class Registry:
             node.topics.get(topic, set()).discard(channel)
             if channel.endswith("#ephemeral") and not any(channel in n.topics.get(topic, ()) for n in self._nodes):
                 self._channels.get(topic, {}).pop(channel, None)
-
-    def add(self, topic: str, channel: str | None) -> None:
-        """Register a topic or channel without a broker."""
-        with self._lock:
-            known = self._channels.setdefault(topic, {})
-            if channel is not None:
-                known[channel] = None
 
     def forget(self, topic: str, channel: str | None) -> bool:
         """Remove a topic or channel, also from the brokers; return whether it was registered."""
@@ -144,16 +135,16 @@ class LookupHttp:
             ("GET", "/ping"): lambda _: "OK",
             ("GET", "/info"): lambda _: {"version": VERSION},
             ("GET", "/topics"): lambda _: {"topics": registry.topics()},
-            ("GET", "/channels"): lambda request: {"channels": registry.channels(_need(request, "topic"))},
+            ("GET", "/channels"): lambda request: {"channels": registry.channels(request.required("topic"))},
             ("GET", "/nodes"): lambda _: {"producers": registry.nodes()},
             ("GET", "/lookup"): self._lookup,
-            ("POST", "/topic/create"): lambda request: registry.add(_need_name(request, "topic"), None),
+            ("POST", "/topic/create"): lambda request: registry.register(None, request.required_name("topic"), None),
             ("POST", "/topic/delete"): self._delete_topic,
             ("POST", "/topic/tombstone"): lambda request: registry.add_tombstone(
-                _need(request, "topic"), _need(request, "node")
+                request.required("topic"), request.required("node")
             ),
-            ("POST", "/channel/create"): lambda request: registry.add(
-                _need_name(request, "topic"), _need_name(request, "channel")
+            ("POST", "/channel/create"): lambda request: registry.register(
+                None, request.required_name("topic"), request.required_name("channel")
             ),
             ("POST", "/channel/delete"): self._delete_channel,
         }
@@ -167,7 +158,7 @@ class LookupHttp:
         return find_route(self._routes, request)(request)
 
     def _lookup(self, request: Request) -> object:
-        topic = _need(request, "topic")
+        topic = request.required("topic")
         if topic not in self._registry.topics():
             raise HttpError(404, "TOPIC_NOT_FOUND")
         return {
@@ -176,21 +167,8 @@ class LookupHttp:
         }
 
     def _delete_topic(self, request: Request) -> None:
-        self._registry.forget(_need(request, "topic"), None)
+        self._registry.forget(request.required("topic"), None)
 
     def _delete_channel(self, request: Request) -> None:
-        if not self._registry.forget(_need_name(request, "topic"), _need_name(request, "channel")):
+        if not self._registry.forget(request.required_name("topic"), request.required_name("channel")):
             raise HttpError(404, "CHANNEL_NOT_FOUND")
-
-
-def _need(request: Request, name: str) -> str:
-    if name not in request.parameters:
-        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
-    return request.first(name)
-
-
-def _need_name(request: Request, name: str) -> str:
-    value = _need(request, name)
-    if not is_valid_name(value):
-        raise HttpError(400, f"INVALID_ARG_{name.upper()}")
-    return value

@@ -121,28 +121,21 @@ class NsqdHttp:
     # -- topics and channels
 
     def _new_topic(self, request: Request) -> Topic:
-        if "topic" not in request.parameters:
-            raise HttpError(400, "MISSING_ARG_TOPIC")
-        name = request.first("topic")
+        name = request.required("topic")
         if not is_valid_name(name):
             raise HttpError(400, "INVALID_TOPIC")
         return self._server.broker.topic(name, time.monotonic())
 
     def _topic(self, request: Request) -> Topic:
-        if "topic" not in request.parameters:
-            raise HttpError(400, "MISSING_ARG_TOPIC")
-        topic = self._server.broker.topics.get(request.first("topic"))
+        topic = self._server.broker.topics.get(request.required("topic"))
         if topic is None:
             raise HttpError(404, "TOPIC_NOT_FOUND")
         return topic
 
     def _topic_and_channel_name(self, request: Request) -> tuple[Topic, str]:
-        for name in ("topic", "channel"):
-            if name not in request.parameters:
-                raise HttpError(400, f"MISSING_ARG_{name.upper()}")
-            if not is_valid_name(request.first(name)):
-                raise HttpError(400, f"INVALID_ARG_{name.upper()}")
-        return self._topic(request), request.first("channel")
+        request.required_name("topic")
+        channel = request.required_name("channel")
+        return self._topic(request), channel
 
     def _channel(self, request: Request) -> Channel:
         topic, name = self._topic_and_channel_name(request)

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from spark_mq_source.core.errors import RemoteProtocolError
 from spark_mq_source.nsq.protocol.compression import DeflateStream, SnappyStream, Stream
-from spark_mq_source.nsq.protocol.wire import ERROR, RESPONSE, encode_frame
+from spark_mq_source.nsq.protocol.wire import ERROR, MAGIC, MESSAGE_ID_BYTES, RESPONSE, encode_frame
 from spark_mq_source.testing.queues import Broker, Channel, InFlight, is_valid_name
 from spark_mq_source.testing.settings import VERSION, AuthorizedClient, AuthRequest, NsqSettings
 
@@ -304,12 +304,12 @@ class Connection(asyncio.Protocol):
         """Execute the complete commands in the data; return the start of the first incomplete one."""
         start = 0
         if not self._magic_read:
-            if len(data) < 4:
-                self._wanted = 4
+            if len(data) < len(MAGIC):
+                self._wanted = len(MAGIC)
                 return 0
-            start = 4
+            start = len(MAGIC)
             self._magic_read = True
-            if data[:4] != b"  V2":
+            if data[:start] != MAGIC:
                 self._answer(b"E_BAD_PROTOCOL", ERROR)
                 self._end()
         try:
@@ -532,7 +532,7 @@ class Connection(asyncio.Protocol):
             raise _FatalError("E_INVALID cannot SUB in current state")
         if self._heartbeat_interval_ms <= 0:
             raise _FatalError("E_INVALID cannot SUB with heartbeats disabled")
-        _need_parameters(parameters, 3, "SUB", "parameters")
+        _need(parameters, 3, "SUB", "parameters")
         topic = _valid_name(parameters[1], "E_BAD_TOPIC", "SUB topic")
         name = _valid_name(parameters[2], "E_BAD_CHANNEL", "SUB channel")
         self._check_authorized("SUB", topic, name)
@@ -559,9 +559,7 @@ class Connection(asyncio.Protocol):
         self.server.broker.needs_pump(channel)
 
     def _fin(self, parameters: Sequence[bytes]) -> None:
-        self._subscribed("FIN")
-        _need_parameters(parameters, 2, "FIN", "params")
-        self._finish([_message_id(parameters[1])])
+        self._finish([self._message_id(parameters, 2)])
 
     def _finish(self, idents: Sequence[bytes]) -> None:
         channel = self._subscribed("FIN")
@@ -572,23 +570,20 @@ class Connection(asyncio.Protocol):
         self.server.broker.needs_pump(channel)
 
     def _req(self, parameters: Sequence[bytes]) -> None:
-        channel = self._subscribed("REQ")
-        _need_parameters(parameters, 3, "REQ", "params")
-        ident = _message_id(parameters[1])
+        ident = self._message_id(parameters, 3)
         delay_ms = _number(parameters[2], "REQ could not parse timeout")
         delay_ms = min(delay_ms, self.server.settings.max_req_timeout_ms)
         if ident not in self.in_flight:
             self._refuse_message("REQ", ident)
             return
+        channel = self._subscribed("REQ")
         channel.requeue(self, ident, delay_ms / 1000, time.monotonic())
         self.requeue_count += 1
         self.server.broker.needs_pump(channel)
         self.server.start_timer()
 
     def _touch(self, parameters: Sequence[bytes]) -> None:
-        self._subscribed("TOUCH")
-        _need_parameters(parameters, 2, "TOUCH", "params")
-        ident = _message_id(parameters[1])
+        ident = self._message_id(parameters, 2)
         if ident not in self.in_flight:
             self._refuse_message("TOUCH", ident)
             return
@@ -604,42 +599,29 @@ class Connection(asyncio.Protocol):
         self._answer(b"CLOSE_WAIT")
 
     def _pub(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
-        _need_parameters(parameters, 2, "PUB", "parameters")
-        topic = _valid_name(parameters[1], "E_BAD_TOPIC", "PUB topic")
-        body, end = self._message_body(data, start, "PUB")
-        self._check_authorized("PUB", topic)
-        self._publish(topic, [body])
-        return end
-
-    def _dpub(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
-        _need_parameters(parameters, 3, "DPUB", "parameters")
-        topic = _valid_name(parameters[1], "E_BAD_TOPIC", "DPUB topic")
-        delay_ms = _number(parameters[2], "DPUB could not parse timeout")
+        """PUB, and DPUB with a delay."""
+        command = parameters[0].decode()
+        _need(parameters, 3 if command == "DPUB" else 2, command, "parameters")
+        topic = _valid_name(parameters[1], "E_BAD_TOPIC", f"{command} topic")
+        delay_ms = _number(parameters[2], "DPUB could not parse timeout") if command == "DPUB" else 0
         longest_ms = self.server.settings.max_req_timeout_ms
         if delay_ms > longest_ms:
             raise _FatalError(f"E_INVALID DPUB timeout {delay_ms} out of range 0-{longest_ms}")
-        body, end = self._message_body(data, start, "DPUB")
-        self._check_authorized("DPUB", topic)
+        body, end = self._body(data, start, command, is_message=True)
+        self._check_authorized(command, topic)
         self._publish(topic, [body], delay_ms / 1000)
         return end
 
     def _mpub(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
-        _need_parameters(parameters, 2, "MPUB", "parameters")
+        _need(parameters, 2, "MPUB", "parameters")
         # nsqd repeats the error code, too.
         topic = _valid_name(parameters[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic")
         self._check_authorized("MPUB", topic)
         # A refused MPUB creates its topic, too.
         self.server.broker.topic(topic, time.monotonic())
-        settings = self.server.settings
-        size = _size(data, start)
-        if size <= 0:
-            raise _FatalError(f"E_BAD_BODY MPUB invalid body size {size}")
-        if size > settings.max_body_size:
-            raise _FatalError(f"E_BAD_BODY MPUB body too big {size} > {settings.max_body_size}")
-        if len(data) < start + 4 + size:
-            raise IncompleteError(start + 4 + size)
+        self._body(data, start, "MPUB")
         try:
-            bodies, end = take_mpub(data, start + 4, settings)
+            bodies, end = take_mpub(data, start + 4, self.server.settings)
         except ValueError as error:
             raise _FatalError(str(error)) from error
         self._publish(topic, bodies)
@@ -658,29 +640,33 @@ class Connection(asyncio.Protocol):
             raise _FatalError(f"E_INVALID cannot {command} in current state")
         return self.channel
 
+    def _message_id(self, parameters: Sequence[bytes], least: int) -> bytes:
+        command = parameters[0].decode()
+        self._subscribed(command)
+        _need(parameters, least, command, "params")
+        if len(parameters[1]) != MESSAGE_ID_BYTES:
+            raise _FatalError("E_INVALID invalid message ID")
+        return parameters[1]
+
     def _refuse_message(self, command: str, ident: bytes) -> None:
         assert self.channel is not None  # noqa: S101 - checked by the callers
         reason = "ID not in flight" if self.channel.owner_of(ident) is None else "client does not own message"
         text = f"E_{command}_FAILED {command} {ident.decode(errors='replace')} failed {reason}"
         self._answer(text.encode(), ERROR)
 
-    def _body(self, data: bytes, start: int, command: str) -> tuple[bytes, int]:
+    def _body(self, data: bytes, start: int, command: str, *, is_message: bool = False) -> tuple[bytes, int]:
         size = _size(data, start)
-        most = self.server.settings.max_body_size
+        settings = self.server.settings
+        most = settings.max_msg_size if is_message else settings.max_body_size
+        code, noun = ("E_BAD_MESSAGE", "message") if is_message else ("E_BAD_BODY", "body")
         if size > most:
-            raise _FatalError(f"E_BAD_BODY {command} body too big {size} > {most}")
+            raise _FatalError(f"{code} {command} {noun} too big {size} > {most}")
         if size <= 0:
-            raise _FatalError(f"E_BAD_BODY {command} invalid body size {size}")
-        return _take(data, start + 4, size)
-
-    def _message_body(self, data: bytes, start: int, command: str) -> tuple[bytes, int]:
-        size = _size(data, start)
-        most = self.server.settings.max_msg_size
-        if size <= 0:
-            raise _FatalError(f"E_BAD_MESSAGE {command} invalid message body size {size}")
-        if size > most:
-            raise _FatalError(f"E_BAD_MESSAGE {command} message too big {size} > {most}")
-        return _take(data, start + 4, size)
+            raise _FatalError(f"{code} {command} invalid {'message ' * is_message}body size {size}")
+        end = start + 4 + size
+        if len(data) < end:
+            raise IncompleteError(end)
+        return data[start + 4 : end], end
 
 
 _COMMANDS: Final[Mapping[str, Callable[[Connection, Sequence[bytes]], None]]] = {
@@ -696,7 +682,7 @@ _WITH_BODY: Final[Mapping[str, Callable[[Connection, Sequence[bytes], bytes, int
     "IDENTIFY": Connection._identify,
     "PUB": Connection._pub,
     "MPUB": Connection._mpub,
-    "DPUB": Connection._dpub,
+    "DPUB": Connection._pub,
     "AUTH": Connection._auth,
 }
 
@@ -758,14 +744,7 @@ def _size(data: bytes, start: int) -> int:
     return int.from_bytes(data[start : start + 4], "big", signed=True)
 
 
-def _take(data: bytes, start: int, size: int) -> tuple[bytes, int]:
-    end = start + size
-    if len(data) < end:
-        raise IncompleteError(end)
-    return data[start:end], end
-
-
-def _need_parameters(parameters: Sequence[bytes], number: int, command: str, word: str) -> None:
+def _need(parameters: Sequence[bytes], number: int, command: str, word: str) -> None:
     if len(parameters) < number:
         raise _FatalError(f"E_INVALID {command} insufficient number of {word}")
 
@@ -781,12 +760,6 @@ def _number(raw: bytes, complaint: str) -> int:
     if raw.strip(b"0123456789"):
         raise _FatalError(f"E_INVALID {complaint} {raw.decode(errors='replace')}")
     return int(raw or b"0")
-
-
-def _message_id(raw: bytes) -> bytes:
-    if len(raw) != 16:
-        raise _FatalError("E_INVALID invalid message ID")
-    return raw
 
 
 def _parse_identify(body: bytes) -> dict[str, Any]:

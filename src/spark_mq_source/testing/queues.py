@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from spark_mq_source.nsq.protocol.commands import parse_name
 from spark_mq_source.nsq.protocol.wire import MESSAGE_HEAD_BYTES
@@ -27,7 +27,6 @@ HEAD_SIZE: Final = MESSAGE_HEAD_BYTES
 
 # A message id is 64 bits in hex: 2^20 nanoseconds since this epoch, the node (10 bits), a number (12 bits).
 _EPOCH: Final = 1288834974288
-_SEQUENCE: Final = [b"%03x" % number for number in range(4096)]
 
 # Approximate size of one socket write.
 _WRITE_BYTES: Final = 256 * 1024
@@ -61,24 +60,15 @@ class MessageIds:
 
     def __init__(self, node_id: int) -> None:
         self._node = node_id
-        self._tick = 0
-        self._next = 0
+        self._next = 0  # the tick and the number within it
 
-    def take(self, number: int, now_ns: int) -> list[bytes]:
+    def take(self, count: int, now_ns: int) -> list[bytes]:
         """Return the next ids. Uses ids of the next tick (1.05 ms) early, whereas nsqd waits for the tick."""
-        tick = now_ns >> 20
-        if tick > self._tick:
-            self._tick, self._next = tick, 0
-        ids: list[bytes] = []
-        while number:
-            if self._next == 4096:
-                self._tick, self._next = self._tick + 1, 0
-            head = b"%013x" % (((self._tick - _EPOCH) << 10 | self._node) & (1 << 52) - 1)
-            tails = _SEQUENCE[self._next : self._next + number]
-            ids += [head + tail for tail in tails]
-            self._next += len(tails)
-            number -= len(tails)
-        return ids
+        first = max(self._next, now_ns >> 20 << 12)
+        self._next = first + count
+        node = self._node << 12
+        numbers = range(first - (_EPOCH << 12), self._next - (_EPOCH << 12))
+        return [b"%016x" % ((number >> 12 << 22 | node | number & 4095) & (1 << 64) - 1) for number in numbers]
 
 
 class Consumer(Protocol):
@@ -105,77 +95,43 @@ class Consumer(Protocol):
         """Close the connection."""
 
 
-class _Delivery:
-    """Messages sent together."""
+class Delivery(NamedTuple):
+    """A message that was sent and not answered."""
 
-    __slots__ = ("_by_id", "at_s", "deadline_s", "frames")
-
-    def __init__(self, frames: Sequence[bytes], at_s: float, deadline_s: float) -> None:
-        self.frames = frames
-        self.at_s = at_s
-        self.deadline_s = deadline_s
-        self._by_id: dict[bytes, bytes] | None = None
-
-    def frame(self, ident: bytes) -> bytes:
-        if self._by_id is None:
-            self._by_id = {frame[_ID]: frame for frame in self.frames}
-        return self._by_id[ident]
+    frame: bytes
+    at_s: float
+    deadline_s: float
 
 
-class InFlight:
-    """The unanswered messages of one connection, in the order of their deadlines."""
-
-    def __init__(self) -> None:
-        self._deliveries: dict[bytes, _Delivery] = {}
-        # Deadlines that TOUCH extended up to max-msg-timeout are out of order.
-        self._capped: dict[bytes, _Delivery] = {}
-        self.pop = self._deliveries.pop
-
-    def __len__(self) -> int:
-        return len(self._deliveries) + len(self._capped)
-
-    def __contains__(self, ident: bytes) -> bool:
-        return ident in self._deliveries or ident in self._capped
+class InFlight(dict[bytes, Delivery]):
+    """The unanswered messages of one connection, by id."""
 
     def add(self, frames: Sequence[bytes], now_s: float, timeout_s: float) -> None:
         """Add messages just sent."""
-        self._deliveries.update(
-            dict.fromkeys([frame[_ID] for frame in frames], _Delivery(frames, now_s, now_s + timeout_s))
-        )
+        deadline_s = now_s + timeout_s
+        self.update({frame[_ID]: Delivery(frame, now_s, deadline_s) for frame in frames})
 
     def finish_all(self, idents: Sequence[bytes]) -> list[bytes]:
         """Remove messages; return the ids that were not in flight here."""
-        found = [self.pop(ident, None) for ident in idents]
-        if all(found):
-            return []
-        missing = [ident for ident, delivery in zip(idents, found, strict=True) if delivery is None]
-        return [ident for ident in missing if self._capped.pop(ident, None) is None]
+        return [ident for ident in idents if self.pop(ident, None) is None]
 
     def take(self, ident: bytes) -> bytes:
         """Remove a message, which must be in flight; return its frame."""
-        delivery = self._deliveries.pop(ident, None) or self._capped.pop(ident)
-        return delivery.frame(ident)
+        return self.pop(ident).frame
 
     def touch(self, ident: bytes, now_s: float, timeout_s: float, longest_s: float) -> None:
         """Restart a message's timeout, up to `longest_s` since it was sent; it must be in flight."""
-        delivery = self._deliveries.pop(ident, None) or self._capped.pop(ident)
-        latest_s = delivery.at_s + longest_s
-        touched = _Delivery([delivery.frame(ident)], delivery.at_s, min(now_s + timeout_s, latest_s))
-        (self._capped if touched.deadline_s == latest_s else self._deliveries)[ident] = touched
+        frame, at_s, _ = self[ident]
+        self[ident] = Delivery(frame, at_s, min(now_s + timeout_s, at_s + longest_s))
 
     def take_expired(self, now_s: float) -> list[bytes]:
         """Remove timed out messages; return their frames."""
-        expired: list[bytes] = []
-        for ident, delivery in self._deliveries.items():
-            if delivery.deadline_s > now_s:
-                break
-            expired.append(ident)
-        expired += [ident for ident, delivery in self._capped.items() if delivery.deadline_s <= now_s]
-        return [self.take(ident) for ident in expired]
+        expired = sorted((found.deadline_s, ident) for ident, found in self.items() if found.deadline_s <= now_s)
+        return [self.take(ident) for _, ident in expired]
 
     def take_all(self) -> list[bytes]:
         """Remove all messages; return their frames."""
-        return [self.take(ident) for ident in [*self._deliveries, *self._capped]]
+        return [self.take(ident) for ident in [*self]]
 
 
 class DiskQueue:
@@ -194,21 +150,14 @@ class DiskQueue:
         self._steps = 0
         self._last_s = 0.0
 
-    def written(self, number: int, now_s: float) -> None:
-        """Count written messages."""
+    def step(self, number: int, now_s: float, read: list[bytes] | None = None) -> None:
+        """Count written messages, or record read ones."""
         self._catch_up(now_s)
         self._steps += number
         if self._steps >= self._settings.sync_every:
             self._sync(self._steps % self._settings.sync_every)
-
-    def read(self, frames: list[bytes], now_s: float) -> None:
-        """Record read messages."""
-        self._catch_up(now_s)
-        self._steps += len(frames)
-        if self._steps >= self._settings.sync_every:
-            self._sync(self._steps % self._settings.sync_every)
-            frames = frames[max(0, len(frames) - self._steps) :] if self._steps else []
-        self._unsynced += frames
+            read = read and read[max(0, number - self._steps) :]
+        self._unsynced += read or []
 
     def take_back(self, now_s: float) -> tuple[list[bytes], int]:
         """Reset the state as a kill does; return the messages to read again, and the number of uncounted ones."""
@@ -271,7 +220,7 @@ class Queue:
             if not self._ephemeral:
                 self._add(frames, on_disk=False)
                 self._add(more, on_disk=True)
-                self._disk.written(len(more), now_s)
+                self._disk.step(len(more), now_s)
                 return
         self._add(frames, on_disk=False)
 
@@ -307,7 +256,7 @@ class Queue:
             if on_disk:
                 self.disk_depth -= len(part)
                 self.uncounted = self.disk_depth and self.uncounted
-                self._disk.read(part, now_s)
+                self._disk.step(len(part), now_s, part)
             if start == len(whole):
                 lists.popleft()
                 start = 0

@@ -331,12 +331,7 @@ def _frames(queue: Queue) -> list[bytes]:
 
 
 def _all_frames(channel: Channel) -> list[bytes]:
-    in_flight = [
-        delivery.frame(ident)
-        for holder in channel._holders
-        for held in (holder._deliveries, holder._capped)
-        for ident, delivery in held.items()
-    ]
+    in_flight = [delivery.frame for holder in channel._holders for delivery in holder.values()]
     return _frames(channel.queue) + in_flight + [frame for _, _, frame in channel._deferred]
 
 
