@@ -9,6 +9,7 @@ import hmac
 import ipaddress
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,25 +82,16 @@ def make_credentials(folder: Path) -> Credentials:
     """Writes new certificates, keys and a password file into the folder, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     credentials = Credentials(folder, secrets.token_bytes(32))
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca_name = _name("spark-mq-source test authority")
-    ca = _certificate(ca_name, ca_key.public_key(), ca_name, ca_key, is_ca=True)
-    _write_certificate(credentials.ca_certificate, ca)
-    other_key = ec.generate_private_key(ec.SECP256R1())
-    other_name = _name("another test authority")
-    other_ca = _certificate(other_name, other_key.public_key(), other_name, other_key, is_ca=True)
-    _write_certificate(credentials.other_ca_certificate, other_ca)
+    ours, others = Authority("spark-mq-source test authority"), Authority("another test authority")
+    credentials.ca_certificate.write_bytes(pem_of(ours.certificate))
+    credentials.other_ca_certificate.write_bytes(pem_of(others.certificate))
     for name in ("server", "client", "stranger"):
-        key = ec.generate_private_key(ec.SECP256R1())
-        signed_by = (other_name, other_key) if name == "stranger" else (ca_name, ca_key)
-        certificate = _certificate(_name(name), key.public_key(), *signed_by, is_ca=False)
-        _write_certificate(credentials.certificate(name), certificate)
-        credentials.key(name).touch(mode=0o600)
-        credentials.key(name).write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
+        certificate, key = (others if name == "stranger" else ours).issue(
+            name, ["127.0.0.1", "127.0.0.2", "broker.test"]
         )
+        credentials.certificate(name).write_bytes(pem_of(certificate))
+        credentials.key(name).touch(mode=0o600)
+        credentials.key(name).write_bytes(key_pem_of(key))
     credentials.password_file.write_text(f"{BASIC_USER}:{BASIC_HASH}\n")
     return credentials
 
@@ -108,57 +100,91 @@ def _base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
+class Authority:
+    """A certificate authority.
+
+    Args:
+        name: its common name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = _name(name)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.certificate = self._sign(self._name, self._key.public_key(), is_ca=True)
+
+    def issue(
+        self, name: str, hosts: Sequence[str] = (), *, days: int = 30
+    ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        """Return a certificate for a server and a client, and its private key.
+
+        Args:
+            name: the common name.
+            hosts: addresses and host names for which it is valid.
+            days: until it expires; a negative number for one that has expired.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        return self._sign(_name(name), key.public_key(), hosts, days=days), key
+
+    def _sign(
+        self,
+        subject: x509.Name,
+        public_key: ec.EllipticCurvePublicKey,
+        hosts: Sequence[str] = (),
+        *,
+        days: int = 30,
+        is_ca: bool = False,
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.timezone.utc)
+        others = ["content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only"]
+        usage = x509.KeyUsage(
+            digital_signature=True, key_cert_sign=is_ca, crl_sign=is_ca,
+            **dict.fromkeys([*others, "decipher_only"], False),
+        )  # fmt: skip
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=3))
+            .not_valid_after(now + datetime.timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            # Python 3.13 verifies strictly: it requires both key identifiers and, for an authority, the key usage.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+            .add_extension(usage, critical=True)
+        )
+        if not is_ca:
+            usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+            builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        if hosts:
+            names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+            builder = builder.add_extension(names, critical=False)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def pem_of(certificate: x509.Certificate) -> bytes:
+    """Return a certificate as PEM."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def key_pem_of(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> bytes:
+    """Return a private key as PEM (PKCS 8), encrypted if there is a password."""
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if password is not None:
+        encryption = serialization.BestAvailableEncryption(password)
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+
+
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
-    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def _certificate(
-    subject: x509.Name,
-    public_key: ec.EllipticCurvePublicKey,
-    issuer: x509.Name,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    *,
-    is_ca: bool,
-) -> x509.Certificate:
-    now = datetime.datetime.now(datetime.timezone.utc)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=30))
-        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-        # Python 3.13 verifies strictly: it requires both key identifiers and, for an authority, the key usage.
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
-            critical=False,
-        )
-        .add_extension(
-            x509.KeyUsage(
-                digital_signature=True,
-                content_commitment=False,
-                key_encipherment=False,
-                data_encipherment=False,
-                key_agreement=False,
-                key_cert_sign=is_ca,
-                crl_sign=is_ca,
-                encipher_only=False,
-                decipher_only=False,
-            ),
-            critical=True,
-        )
-    )
-    if not is_ca:
-        addresses = [x509.IPAddress(ipaddress.ip_address(f"127.0.0.{number}")) for number in (1, 2)]
-        names = [*addresses, x509.DNSName("broker.test")]
-        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-    return builder.sign(issuer_key, hashes.SHA256())
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

@@ -8,8 +8,6 @@ bytes and events, each no longer than `PATIENCE_SECONDS`.
 from __future__ import annotations
 
 import contextlib
-import datetime
-import ipaddress
 import json
 import selectors
 import socket
@@ -22,10 +20,8 @@ from pathlib import Path
 from typing import IO, Literal
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from brokers.credentials import Authority, key_pem_of, pem_of
 
 PATIENCE_SECONDS = 20.0
 """The longest any step of a script waits: only a failing test gets here."""
@@ -186,11 +182,6 @@ class Peer:
 def expect(data: bytes) -> Step:
     """The client sends exactly this."""
     return lambda peer: peer.expect(data)
-
-
-def expect_frame() -> Step:
-    """The client sends one frame, whatever is in it."""
-    return lambda peer: (peer.read_frame(), None)[1]
 
 
 def expect_eof() -> Step:
@@ -726,71 +717,6 @@ class TlsMaterial:
         return context
 
 
-class _Authority:
-    def __init__(self, name: str) -> None:
-        self._now = datetime.datetime.now(datetime.timezone.utc)
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        key = self._key.public_key()
-        self.certificate = (
-            self._builder(self._name, key, days=2)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(
-                x509.KeyUsage(
-                    digital_signature=True,
-                    key_cert_sign=True,
-                    crl_sign=True,
-                    content_commitment=False,
-                    key_encipherment=False,
-                    data_encipherment=False,
-                    key_agreement=False,
-                    encipher_only=False,
-                    decipher_only=False,
-                ),
-                critical=True,
-            )
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-
-    def _builder(self, name: x509.Name, key: ec.EllipticCurvePublicKey, *, days: int) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(self._name)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(self._now - datetime.timedelta(days=3))
-            .not_valid_after(self._now + datetime.timedelta(days=days))
-        )
-
-    def issue(
-        self, name: str, alternatives: Sequence[x509.GeneralName], *, days: int = 1
-    ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-        """A certificate for servers or, without alternative names, for clients."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        usage = ExtendedKeyUsageOID.SERVER_AUTH if alternatives else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = (
-            self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key.public_key(), days=days)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-        )
-        if alternatives:
-            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        return builder.sign(self._key, hashes.SHA256()), key
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> bytes:
-    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if password is not None:
-        encryption = serialization.BestAvailableEncryption(password)
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
-
-
 def make_tls_material(folder: Path) -> TlsMaterial:
     """Writes the certificates into `folder`."""
 
@@ -799,26 +725,26 @@ def make_tls_material(folder: Path) -> TlsMaterial:
         path.write_bytes(b"".join(parts))
         return str(path)
 
-    ours, others = _Authority("our test authority"), _Authority("another authority")
-    here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(HOST))]
+    ours, others = Authority("our test authority"), Authority("another authority")
+    here = ["localhost", HOST]
     good, good_key = ours.issue("localhost", here)
-    elsewhere, elsewhere_key = ours.issue("broker.example", [x509.DNSName("broker.example")])
+    elsewhere, elsewhere_key = ours.issue("broker.example", ["broker.example"])
     expired, expired_key = ours.issue("localhost", here, days=-1)
-    client, client_key = ours.issue("client", [])
-    stranger, stranger_key = others.issue("stranger", [])
+    client, client_key = ours.issue("client")
+    stranger, stranger_key = others.issue("stranger")
     return TlsMaterial(
         folder=folder,
-        ca=write("ca.pem", _pem(ours.certificate)),
-        other_ca=write("other-ca.pem", _pem(others.certificate)),
-        client=write("client.pem", _pem(client), _key_pem(client_key)),
-        client_cert=write("client-cert.pem", _pem(client)),
-        client_key=write("client-key.pem", _key_pem(client_key)),
-        client_key_encrypted=write("client-key-encrypted.pem", _key_pem(client_key, b"sesame")),
-        stranger=write("stranger.pem", _pem(stranger), _key_pem(stranger_key)),
+        ca=write("ca.pem", pem_of(ours.certificate)),
+        other_ca=write("other-ca.pem", pem_of(others.certificate)),
+        client=write("client.pem", pem_of(client), key_pem_of(client_key)),
+        client_cert=write("client-cert.pem", pem_of(client)),
+        client_key=write("client-key.pem", key_pem_of(client_key)),
+        client_key_encrypted=write("client-key-encrypted.pem", key_pem_of(client_key, b"sesame")),
+        stranger=write("stranger.pem", pem_of(stranger), key_pem_of(stranger_key)),
         _servers={
-            "good": write("server.pem", _pem(good), _key_pem(good_key)),
-            "other_name": write("elsewhere.pem", _pem(elsewhere), _key_pem(elsewhere_key)),
-            "expired": write("expired.pem", _pem(expired), _key_pem(expired_key)),
+            "good": write("server.pem", pem_of(good), key_pem_of(good_key)),
+            "other_name": write("elsewhere.pem", pem_of(elsewhere), key_pem_of(elsewhere_key)),
+            "expired": write("expired.pem", pem_of(expired), key_pem_of(expired_key)),
         },
     )
 
