@@ -9,9 +9,7 @@ from threading import Event
 import pytest
 
 from spark_mq_source.core.errors import (
-    CorruptMessageError,
     DataLossError,
-    MQSourceError,
     RemoteProtocolError,
     TooManyAttemptsError,
     TopicNotFoundError,
@@ -24,7 +22,7 @@ from spark_mq_source.nsq.read.reader import read_range
 from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import numbered, read, read_options, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import FaultProxy, TlsMaterial, free_port
+from tests.fix_net import FaultProxy, free_port
 from tests.formats import schema_of
 
 Start = Callable[..., NsqUnderTest]
@@ -172,20 +170,6 @@ def test_an_nsqd_that_is_down_is_named_with_the_reason(nsq: NsqUnderTest):
         read(options)
 
 
-def test_the_http_port_of_an_nsqd_is_not_taken_for_its_tcp_port(nsq: NsqUnderTest):
-    options = read_options(nsq, "t", nsqdTcpAddresses=nsq.http_address, connectTimeout="5s")
-    with pytest.raises(MQSourceError, match=rf"looking for the channel on {nsq.http_address}.*not nsqd's TCP port"):
-        read(options)
-
-
-def test_an_nsqd_that_wants_tls_says_so(nsq_private: Start, tls_material: TlsMaterial):
-    certificate = str(tls_material.folder / "server.pem")
-    broker = nsq_private(tls_cert=certificate, tls_key=certificate, tls_required=True)
-    options = read_options(broker, "t", nsqdTcpAddresses=broker.tcp_address, nsqdHttpAddresses=broker.http_address)
-    with pytest.raises(MQSourceError, match=rf"looking for the channel on {broker.tcp_address}.*set tls=true"):
-        read(options)
-
-
 def test_several_nsqd_are_read_by_one_task_each(nsq_private: Start):
     one = nsq_private()
     two = nsq_private(lookupd=one)
@@ -196,14 +180,6 @@ def test_several_nsqd_are_read_by_one_task_each(nsq_private: Start):
     options = read_options(one, topic, maxRows=50)
     assert len(plan_batch(options)) == 2
     assert sorted(values(read(options))) == numbered(30, "one") + numbered(20, "two")
-
-
-def test_bytes_that_are_no_text_are_an_error_that_names_the_message(nsq: NsqUnderTest):
-    topic = nsq.topic("c")
-    nsq.publish(topic, b"good", b"\xff")
-    with pytest.raises(CorruptMessageError, match=f"nsq topic {topic}.*UTF-8"):
-        read(read_options(nsq, topic), "value string")
-    wait_until(lambda: waiting(nsq, topic) == (2, 0), "both are back")
 
 
 def test_messages_that_come_too_often_stop_the_read(nsq: NsqUnderTest):

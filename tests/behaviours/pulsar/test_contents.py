@@ -10,7 +10,6 @@ import pytest
 
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from tests.behaviours.pulsar.java_client import JavaClient
-from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat
 from tests.readable import ddl_of
 
@@ -120,24 +119,6 @@ def test_the_columns_that_are_read_by_default(pulsar_format: PulsarFormat):
     assert (row["event_time"], row["properties"]) == (None, [])
 
 
-@pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
-def test_keys_of_every_kind(pulsar_format: PulsarFormat, java: JavaClient, batching):
-    topic = pulsar_format.broker.topic()
-    keys = [{}, {"key": ""}, {"key": "k"}, {"keyBytes": b"\x00\x80\xff"}, {"keyBytes": b""}, {"key": "a" * 5000}]
-    java.produce(pulsar_format.broker, topic, [{"value": b"v"} | key for key in keys], batching=batching)
-    expected = [None, b"", b"k", b"\x00\x80\xff", b"", b"a" * 5000]
-    assert pulsar_format.read(topic, "key binary").column("key").to_pylist() == expected
-
-
-@pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
-def test_a_tombstone_is_null_and_an_empty_payload_is_empty(pulsar_format: PulsarFormat, java: JavaClient, batching):
-    topic = pulsar_format.broker.topic()
-    values = [b"", None, b"v", None, b""]
-    java.produce(pulsar_format.broker, topic, [{"key": "k", "value": value} for value in values], batching=batching)
-    assert pulsar_format.read(topic).column("value").to_pylist() == values
-    assert pulsar_format.read(topic, "value string").column("value").to_pylist() == ["", None, "v", None, ""]
-
-
 def test_properties_and_times_of_the_cpp_client(pulsar_format: PulsarFormat):
     topic = pulsar_format.broker.topic()
     messages = [
@@ -175,29 +156,6 @@ def test_large_messages_of_the_cpp_client_in_chunks(pulsar_format: PulsarFormat,
     table = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}")
     assert table.column("value").to_pylist() == values
     assert positions(table) == ids
-
-
-def test_an_entry_of_many_messages_comes_in_batches_of_the_wanted_size(pulsar_format: PulsarFormat):
-    topic = pulsar_format.broker.topic()
-    with RawProducer(pulsar_format.service, topic) as producer:
-        for values in ([b"a"], [b"%d" % n for n in range(10)], [b"z"]):
-            producer.send(*batch(*values), messages=len(values))
-    batches = list(pulsar_format.batches(topic, maxBatchRows=4))
-    assert [value for part in batches for value in part.column(0).to_pylist()] == [
-        b"a", *(b"%d" % n for n in range(10)), b"z"
-    ]  # fmt: skip
-    assert max(part.num_rows for part in batches) < 2 * 4
-
-
-def test_chunked_messages_that_do_not_fit_in_memory_together_come_all(pulsar_format: PulsarFormat):
-    topic = pulsar_format.broker.topic()
-    with RawProducer(pulsar_format.service, topic) as producer:
-        for n in range(2):
-            for uuid in "abcde":
-                producer.send(metadata(chunk(uuid, n, 2, 1_000_000)), uuid.encode() * 500_000)
-    values = pulsar_format.read(topic, maxPendingChunkBytes="2100k").column("value").to_pylist()
-    assert [value[:1] for value in values] == [b"a", b"b", b"c", b"d", b"e"]
-    assert {len(value) for value in values} == {1_000_000}
 
 
 def test_messages_of_many_schemas_keep_their_versions(pulsar_format: PulsarFormat):

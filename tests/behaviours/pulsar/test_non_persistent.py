@@ -22,7 +22,7 @@ import pytest
 from brokers.pulsar import PulsarStandalone
 from brokers.pulsar_admin import AdminError
 from spark_mq_source.core.errors import OptionError, TopicNotFoundError, UnwritableRowError
-from spark_mq_source.core.options import READ, STREAM, WRITE, Scope
+from spark_mq_source.core.options import WRITE, Scope
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read import queue_reader
@@ -357,10 +357,3 @@ def test_all_that_is_there_now_ends_with_a_trigger_without_a_message(
     assert query.trigger() == []
     assert query.plan() == (query.at, [])
     assert query.stream.newest["waiting"] is None
-
-
-@pytest.mark.parametrize("scope", [READ, STREAM])
-@pytest.mark.parametrize("option", ["topic", "topics"])
-def test_reading_by_position_is_refused(pulsar: PulsarUnderTest, scope: Scope, option: str):
-    with pytest.raises(OptionError, match=r"stores nothing, so there are no positions .* only a queue can read it"):
-        options_of(pulsar, scope, **{option: "non-persistent://public/default/t"})

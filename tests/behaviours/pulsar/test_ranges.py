@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq_source.core.errors import DataLossError, OptionError
+from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.read.reader import PulsarRange
@@ -204,14 +204,6 @@ def test_offsets_per_partition(pulsar_format: PulsarFormat, java: JavaClient):
         topic, "partition int, value string", startingOffsets=json.dumps(start), endingOffsets=json.dumps(end)
     ).to_pylist()
     assert [tuple(row.values()) for row in rows] == [(0, "1"), (0, "2"), (1, "0"), (1, "1")]
-
-
-def test_offsets_that_leave_a_partition_out_or_name_an_unknown_one_are_refused(pulsar_format: PulsarFormat):
-    topic = pulsar_format.new_topic(2)
-    with pytest.raises(OptionError, match=r"startingOffsets.*missing: .*-partition-1"):
-        pulsar_format.read(topic, startingOffsets=json.dumps({topic: {"0": "earliest"}}))
-    with pytest.raises(OptionError, match=r"endingOffsets names .*flihgts"):
-        pulsar_format.read(topic, endingOffsets=json.dumps({topic: "latest", "flihgts": "latest"}))
 
 
 @pytest.mark.parametrize("with_admin", [True, False])

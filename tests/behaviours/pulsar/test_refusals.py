@@ -25,7 +25,6 @@ from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
 from spark_mq_source.spark.base import MQStreamReader
 from spark_mq_source.spark.pulsar import PulsarNativeDataSource
-from tests.fix_net import free_port
 from tests.formats import schema_of
 from tests.formats.pulsar import PulsarFormat, pulsar_options
 
@@ -172,27 +171,6 @@ def test_the_admin_port(pulsar_format: PulsarFormat):
     address = urlsplit(pulsar_format.broker.admin_url).netloc
     with refused(MQSourceError, address, "binary port|HTTP|not a Pulsar|speaks"):
         read(f"pulsar://{address}", "t")
-
-
-def test_several_addresses_of_which_one_serves(pulsar_format: PulsarFormat):
-    topic = pulsar_format.broker.topic()
-    pulsar_format.publish(topic, [b"v"])
-    address = pulsar_format.broker.service_url.removeprefix("pulsar://")
-    assert read(f"pulsar://127.0.0.1:{free_port()},{address}", topic) == [b"v"]
-
-
-def test_tls_to_the_plain_port(secured):
-    mq, topic = secured
-    url = mq.broker.service_url.replace("pulsar://", "pulsar+ssl://")
-    with refused(TransportError, url.removeprefix("pulsar+ssl://"), "TLS"):
-        read(url, topic, trustCerts=mq.broker.require_own().credentials.ca_certificate)
-
-
-def test_plain_to_the_tls_port(secured):
-    mq, topic = secured
-    url = mq.broker.require_own().service_url_tls.replace("pulsar+ssl://", "pulsar://")
-    with refused(MQSourceError, url.removeprefix("pulsar://"), r"TLS|pulsar\+ssl"):
-        read(url, topic, authToken=mq.broker.require_own().admin_token)
 
 
 def test_a_host_that_has_no_address():

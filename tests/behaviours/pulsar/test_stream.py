@@ -15,7 +15,6 @@ from spark_mq_source.core.errors import (
     EndOfStreamError,
     OptionError,
     ResourceBusyError,
-    TopicNotFoundError,
 )
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from tests.behaviours.pulsar.streams import (
@@ -94,13 +93,6 @@ def test_starts_at_a_time(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     publish(pulsar, topic, numbered(3, "after"))
     assert query(topic, startingTimestamp=between).trigger() == numbered(3, "after")
     assert query(topic, startingTimestamp=between + 3_600_000).trigger() == []
-
-
-def test_a_topic_that_does_not_exist_is_refused_and_not_created(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.unused_topic()
-    with pytest.raises(TopicNotFoundError):
-        query(topic, failOnDataLoss=False).trigger()
-    assert topic not in pulsar.admin.topics(pulsar.namespace)
 
 
 @pytest.mark.parametrize(
@@ -375,18 +367,6 @@ def test_a_topic_that_vanished(pulsar: PulsarUnderTest, query: Callable[..., Que
 
 
 # -- the checkpoint
-
-
-def test_a_checkpoint_of_another_version_is_refused(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic()
-    publish(pulsar, topic, ["x"])
-    q = query(topic, startingOffsets="earliest")
-    at = through_json(q.stream.initial())
-    pinned = query(topic, subscription=PIN)
-    for wrong in ({**at, "version": 2}, at["positions"], {**at, "more": 1}):
-        for ask in (q.stream.latest, lambda offset: q.stream.ranges(offset, at), pinned.stream.commit):
-            with pytest.raises(OptionError, match="the checkpoint cannot be used"):
-                ask(wrong)
 
 
 def test_a_checkpoint_can_be_the_start_of_another_query(pulsar: PulsarUnderTest, query: Callable[..., Query]):

@@ -16,7 +16,6 @@ from spark_mq_source.core.errors import (
     MQSourceError,
     OptionError,
     RequestTimeoutError,
-    TopicNotFoundError,
     UnwritableRowError,
 )
 from spark_mq_source.core.options import WRITE
@@ -278,15 +277,6 @@ def test_no_more_is_under_way_than_allowed(pulsar: PulsarUnderTest, pulsar_forma
 
 
 # Refusals.
-
-
-def test_a_topic_that_does_not_exist(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
-    topic = pulsar.unused_topic()
-    with pytest.raises(TopicNotFoundError, match=rf"writing to {re.escape(topic)}.*createTopic=true"):
-        write(pulsar, topic, {"value": [b"x"]})
-    assert topic not in pulsar.admin.topics(pulsar.namespace)
-    write(pulsar, topic, {"value": [b"x"]}, createTopic=True)
-    assert pulsar_format.read(topic).column("value").to_pylist() == [b"x"]
 
 
 def test_a_terminated_topic(pulsar: PulsarUnderTest):
