@@ -174,17 +174,6 @@ def test_a_deferred_message_comes_when_its_time_has_come(nsq: NsqUnderTest, conn
     until(nsq, topic, "d", deferred_count=0, depth=3)
 
 
-def test_several_consumers_share_a_channel(nsq: NsqUnderTest, connect: Connect):
-    topic = nsq.topic("c")
-    clients = [connect() for _ in range(2)]
-    for client in clients:
-        client.subscribe(topic, ready=50)
-    until(nsq, topic, client_count=2)
-    nsq.publish(topic, *(b"%d" % number for number in range(100)))
-    found = [body for client in clients for body in client.bodies(50)]
-    assert sorted(map(int, found)) == list(range(100))
-
-
 def test_a_block_of_fins_with_one_unknown_id_finishes_the_others(nsq: NsqUnderTest, connect: Connect):
     topic = nsq.topic("c")
     nsq.publish(topic, *(b"%d" % number for number in range(100)))
@@ -572,29 +561,6 @@ def test_lookups_refuse_what_is_wrong(
     nsq: NsqUnderTest, method: str, path: str, parameters: dict[str, str], status: int, message: str
 ):
     assert nsq.ask(method, nsq.lookupd_address, path, **parameters) == (status, {"message": message})
-
-
-def test_a_restart_keeps_every_message_and_a_crash_keeps_topics_and_channels(nsq_private: Private, connect: Connect):
-    broker = nsq_private()
-    topic = broker.topic("c")
-    client = connect(broker)
-    client.subscribe(topic, ready=1)
-    broker.publish(topic, b"flying")
-    flying = client.message()[0]
-    broker.publish(topic, b"queued")
-    assert connect(broker).ask(f"DPUB {topic} 60000", b"deferred") == OK
-    until(broker, topic, depth=1, in_flight_count=1, deferred_count=1)
-    broker.broker.restart()
-    until(broker, topic, depth=3, in_flight_count=0, deferred_count=0, message_count=0)
-    client = connect(broker)
-    client.subscribe(topic, ready=9)
-    got = sorted(client.message() for _ in range(3))
-    assert {body: attempts for _, attempts, body in got} == {b"flying": 2, b"queued": 1, b"deferred": 1}
-    assert flying in [ident for ident, _, _ in got]
-    broker.publish(topic, b"lost")
-    broker.broker.restart(crash=True)
-    assert [c["channel_name"] for c in broker.topic_stats(topic)["channels"]] == ["c"]
-    assert broker.channel_stats(topic, "c")["client_count"] == 0
 
 
 def test_a_broker_listens_where_it_did_before(nsq_private: Private):
