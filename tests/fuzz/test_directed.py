@@ -11,7 +11,7 @@ pytest.importorskip("spark_mq_source.pulsar.payload._messages_native", exc_type=
 TARGETS = directed_targets()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 7, 23])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 7, 15, 23, 31])
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_a_seed_makes_is_what_the_oracle_says(name: str, seed: int) -> None:
     assert TARGETS[name].run(seed) > 0

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 import sys
 from datetime import datetime, timezone
 from typing import Any
@@ -17,7 +15,6 @@ from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.payload.messages import (
     MessageDecoder,
     encode_id_commands,
-    message_ids,
 )
 from spark_mq_source.nsq.protocol.commands import Messages
 from spark_mq_source.nsq.protocol.wire import ERROR, MESSAGE, RESPONSE, encode_frame
@@ -106,46 +103,15 @@ def test_every_column_can_be_read_as_every_type_it_says(impl: str) -> None:
             assert list(row) == [name]
 
 
-def test_only_the_columns_asked_for_are_built_in_their_order(impl: str) -> None:
-    schema = pa.schema([("attempts", pa.int32()), ("value", pa.string())])
-    assert rows(impl, frame(b"a", attempts=3), frame(b"b"), schema=schema) == [
-        {"attempts": 3, "value": "a"},
-        {"attempts": 1, "value": "b"},
-    ]
-
-
 def test_without_columns_there_are_still_rows(impl: str) -> None:
     made = decoder(impl, pa.schema([]))
     made.append(run(frame(b"a"), frame(b"b")))
     assert made.take_batch().num_rows == 2
 
 
-@pytest.mark.parametrize(
-    ("nanoseconds", "microseconds"),
-    [(0, 0), (999, 0), (1000, 1), (-1, -1), (-1000, -1), (-1001, -2), (2**63 - 1, 9223372036854775), (-(2**63), None)],
-)
-def test_times_are_cut_to_microseconds_towards_the_past(impl: str, nanoseconds: int, microseconds: int | None) -> None:
-    schema = pa.schema([("timestamp", TIME), ("timestamp_ns", pa.int64())])
-    made = decoder(impl, schema)
-    made.append(run(frame(nanoseconds=nanoseconds)))
-    batch = made.take_batch()
-    (value,) = batch.column(0).cast(pa.int64()).to_pylist()
-    assert value == (nanoseconds // 1000 if microseconds is None else microseconds)
-    assert batch.column(1).to_pylist() == [nanoseconds]
-
-
 def test_empty_and_large_values(impl: str) -> None:
     values = [b"", b"x" * 1_000_000, b"", b"y"]
     assert [row["value"] for row in rows(impl, *map(frame, values))] == values
-
-
-def test_ids_come_with_each_run(impl: str, loops: Any) -> None:
-    ids = [b"%016x" % number for number in range(100)]
-    frames = [frame(b"x" * number, message_id=one) for number, one in enumerate(ids)]
-    assert decoder(impl).append(run(*frames)) == b"".join(ids)
-    assert loops.message_ids(run(*frames).data) == b"".join(ids)
-    assert loops.message_ids(memoryview(b"")) == b""
-    assert message_ids(run(*frames)) == b"".join(ids)
 
 
 def test_batches_do_not_share_what_they_hold(impl: str) -> None:
@@ -212,13 +178,6 @@ def test_a_value_that_is_no_text_names_its_message(impl: str, bad: bytes) -> Non
     # Nothing of the run is kept, and the decoder goes on.
     made.append(run(frame(b"after")))
     assert made.take_batch().column(0).to_pylist() == ["before", "after"]
-
-
-def test_a_sequence_is_not_put_together_from_two_messages(impl: str) -> None:
-    euro = "€".encode()
-    for first, second in ((euro[:1], euro[1:]), (b"a" + euro[:2], euro[2:] + b"b")):
-        with pytest.raises(CorruptMessageError, match="is not UTF-8"):
-            rows(impl, frame(first), frame(second), schema=TEXT)
 
 
 def test_an_id_that_is_no_text_is_an_error_only_as_text(impl: str) -> None:
@@ -296,31 +255,3 @@ def test_columns_that_cannot_be_built_are_refused(impl: str) -> None:
         decoder(impl, pa.schema([("key", pa.binary())]))
     with pytest.raises(OptionError, match="column attempts is int64"):
         decoder(impl, pa.schema([("attempts", pa.int64())]))
-
-
-HIDE_NATIVE = """
-import sys
-class Hide:
-    def find_spec(self, name, path=None, target=None):
-        if name.endswith("_native"):
-            raise ImportError("hidden")
-sys.meta_path.insert(0, Hide())
-"""
-
-
-def test_without_compiled_loops_their_twins_run_and_one_warning_says_so() -> None:
-    code = """
-import warnings, pyarrow as pa
-from spark_mq_source.nsq.payload.messages import MessageDecoder, implementation
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    for _ in range(2):
-        MessageDecoder(pa.schema([]), topic="t", channel="c", nsqd="n")
-print(implementation(), len(caught), caught[0].category.__name__, caught[0].message)
-"""
-    environment = os.environ | {"SPARK_MQ_SOURCE_IMPL": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", HIDE_NATIVE + code], env=environment, capture_output=True, text=True, check=False
-    )
-    words = "python 1 RuntimeWarning spark-mq-source runs without its compiled loops"
-    assert done.stdout.startswith(words), done.stderr

@@ -275,90 +275,6 @@ def test_every_column_has_what_an_entry_with_every_field_says(impl: str) -> None
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("count", "shown"), [(3, 3), (2**31 - 1, 2**31 - 1), (2**32 - 1, 2**31 - 1)])
-def test_the_rows_of_an_entry_have_its_redelivery_count(impl: str, count: int, shown: int) -> None:
-    decoder_ = decoder(impl, on_corrupt="null")
-    decoder_.decode(7, 1, batch(single(b"a"), single(b"b")), redelivery_count=count)
-    decoder_.decode(7, 2, entry(b"c"))
-    decoder_.decode(7, 3, entry(b"d"), redelivery_count=1)
-    decoder_.decode(7, 4, b"corrupt", redelivery_count=1)
-    assert [row["redelivery_count"] for row in taken(decoder_)] == [shown, shown, 0, 1, None]
-
-
-def test_what_a_message_of_a_batch_takes_from_its_entry(impl: str) -> None:
-    pair = pulsar_pb.KeyValue(key="k", value="v")
-    body = batch(
-        single(b"own", event_time=5, sequence_id=77, partition_key="mine", properties=[pair], ordering_key=b"o"),
-        single(b"none"),
-        single(b"", null_value=True, null_partition_key=True, partition_key="hidden"),
-        single(b"zero", event_time=0, sequence_id=0, partition_key=""),
-        event_time=2000,
-        sequence_id=10,
-        partition_key="entry's",
-        ordering_key=b"entry's",
-        properties=[pulsar_pb.KeyValue(key="entry's", value="x")],
-        schema_version=b"s",
-        broker=pulsar_pb.BrokerEntryMetadata(index=2),
-    )
-    rows = rows_of(impl, body)
-    assert [(r["key"], r["value"], r["event_time"], r["sequence_id"], r["ordering_key"]) for r in rows] == [
-        (b"mine", b"own", ms(5), 77, b"o"),
-        (None, b"none", ms(2000), 10, None),
-        (None, None, ms(2000), 10, None),
-        (b"", b"zero", None, 0, None),
-    ]
-    assert [r["properties"] for r in rows] == [{"k": "v"}, {}, {}, {}]
-    assert [r["broker_index"] for r in rows] == [-1, 0, 1, 2]
-    assert {r["schema_version"] for r in rows} == {b"s"}
-    assert {r["broker_publish_time"] for r in rows} == {None}
-    assert indexes(rows) == [0, 1, 2, 3]
-
-
-def test_null_flags_of_the_entry_count_where_the_message_has_none(impl: str) -> None:
-    body = batch(
-        single(b"", partition_key="k"),
-        single(b"x", partition_key="k", null_value=False, null_partition_key=False),
-        null_value=True,
-        null_partition_key=True,
-    )
-    assert [(r["key"], r["value"]) for r in rows_of(impl, body)] == [(None, None), (b"k", b"x")]
-
-
-def test_an_empty_payload_is_not_a_tombstone(impl: str) -> None:
-    assert [r["value"] for r in rows_of(impl, entry(b""))] == [b""]
-    assert [r["value"] for r in rows_of(impl, entry(b"", null_value=True))] == [None]
-
-
-def test_a_batch_of_one_is_a_batch(impl: str) -> None:
-    assert indexes(rows_of(impl, batch(single(b"x")))) == [0]
-    assert indexes(rows_of(impl, entry(b"x"))) == [-1]
-
-
-@pytest.mark.parametrize("count", [2, 16, 17, 40])
-def test_many_properties_and_the_same_key_again(impl: str, count: int) -> None:
-    pairs = [pulsar_pb.KeyValue(key=f"k{n}", value=f"v{n}") for n in range(count)]
-    different = {f"k{n}": f"v{n}" for n in range(count)}
-    assert rows_of(impl, entry(properties=pairs))[0]["properties"] == different
-    again = [*pairs, pulsar_pb.KeyValue(key="k0", value="last"), pulsar_pb.KeyValue(key="k1", value="")]
-    body = batch(single(properties=again), single(b"x"), single(properties=pairs))
-    assert [r["properties"] for r in rows_of(impl, body)] == [
-        different | {"k0": "last", "k1": ""},
-        {},
-        different,
-    ]
-
-
-@pytest.mark.parametrize("raw", [b"", b"a", b"ab", b"abc", bytes(range(256))], ids=len)
-@pytest.mark.parametrize("padded", [True, False])
-def test_base64_keys(impl: str, raw: bytes, padded: bool) -> None:
-    key = base64.b64encode(raw).decode()
-    if not padded:
-        key = key.rstrip("=")
-    assert rows_of(impl, entry(partition_key=key, partition_key_b64_encoded=True))[0]["key"] == raw
-    body = batch(single(partition_key=key, partition_key_b64_encoded=True), single(partition_key=key))
-    assert [r["key"] for r in rows_of(impl, body)] == [raw, key.encode()]
-
-
 @pytest.mark.parametrize("key", ["a", "a===", "=", "====", "ab=", "abc==", "abcd=", "abcd==", "ab-_", "ab c", "abcde"])
 def test_keys_that_are_not_base64(impl: str, key: str) -> None:
     body = batch(single(), single(partition_key=key, partition_key_b64_encoded=True))
@@ -408,45 +324,12 @@ def test_acknowledged_messages_are_left_out(impl: str, ack_set: tuple[int, ...],
     assert [r["value"] for r in rows] == [b"%d" % n for n in expected]
 
 
-def test_compacted_messages_are_left_out(impl: str) -> None:
-    body = batch(
-        single(b"0"), single(compacted_out=True), single(b"2"), single(b"3"), single(b"4"), single(compacted_out=True),
-        compacted_batch_indexes=[3, 99, -1],
-        broker=pulsar_pb.BrokerEntryMetadata(index=105),
-    )  # fmt: skip
-    rows = rows_of(impl, body)
-    assert [(i, r["value"], r["broker_index"]) for i, r in zip(indexes(rows), rows, strict=True)] == [
-        (0, b"0", 100),
-        (2, b"2", 102),
-        (4, b"4", 104),
-    ]
-    assert rows_of(impl, batch(single(compacted_out=True))) == []
-
-
-def test_compacted_indexes_may_be_packed(impl: str) -> None:
-    metadata = pulsar_pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=4)
-    packed = metadata.SerializeToString() + b"\xfa\x01\x02\x00\x02"
-    payload = b"".join(single(b"%d" % n) for n in range(4))
-    assert indexes(rows_of(impl, framed(packed, payload))) == [1, 3]
-
-
 @pytest.mark.parametrize(("first", "last"), [(0, 4), (2, 4), (2, WHOLE_ENTRY), (0, 0), (3, 2), (5, 9)])
 def test_a_range_of_a_batch(impl: str, first: int, last: int) -> None:
     assert indexes(rows_of(impl, numbered(5), (), first, last)) == [n for n in range(5) if first <= n <= last]
 
 
-def test_a_single_message_counts_as_index_0(impl: str) -> None:
-    assert len(rows_of(impl, entry(), (), 0, 0)) == 1
-    assert rows_of(impl, entry(), (), 1, WHOLE_ENTRY) == []
-    assert rows_of(impl, entry(compression=1), (), 1, WHOLE_ENTRY) == []
-
-
 # Markers, encryption, compression
-
-
-def test_markers_give_nothing(impl: str) -> None:
-    assert rows_of(impl, entry(b"\1\2\3", marker_type=20)) == []
-    assert rows_of(impl, entry(b"\1\2\3", marker_type=0)) == []
 
 
 def encrypted(payload: bytes, **fields: Any) -> bytes:
@@ -471,12 +354,6 @@ def test_encrypted_messages_are_an_error_or_their_ciphertext(impl: str) -> None:
     for name in ("single", "batch", "chunk"):
         assert rows_of(impl, bodies[name], on_encrypted="raw")[0]["value"] == b"secret"
     assert rows_of(impl, bodies["compressed"], on_encrypted="raw")[0]["value"] == CODECS[1](b"secret")
-
-
-def test_an_encrypted_batch_has_the_index_of_its_entry(impl: str) -> None:
-    # The broker counts to the last message of a batch.
-    body = encrypted(b"secret", num_messages_in_batch=9, broker=pulsar_pb.BrokerEntryMetadata(index=70))
-    assert [row["broker_index"] for row in rows_of(impl, body, on_encrypted="raw")] == [70]
 
 
 class Reversal:
@@ -596,14 +473,6 @@ def test_an_encryption_context_of_another_type_is_refused(impl: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_compressed_messages(impl: str, codec: int) -> None:
-    assert rows_of(impl, entry(b"text " * 50, compression=codec))[0]["value"] == b"text " * 50
-    assert rows_of(impl, entry(b"", compression=codec))[0]["value"] == b""
-    body = batch(*(single(b"text " * n) for n in range(50)), compression=codec)
-    assert [r["value"] for r in rows_of(impl, body)] == [b"text " * n for n in range(50)]
-
-
-@pytest.mark.parametrize("codec", CODECS)
 def test_a_size_that_lies_is_corrupt(impl: str, codec: int) -> None:
     for size in (0, 99, 101, 2**32 - 1):
         with pytest.raises(CorruptMessageError):
@@ -706,33 +575,6 @@ def test_every_byte_of_a_wrong_checksum_is_seen_unless_told_not_to_look(impl: st
     assert rows_of(impl, bytes(body), verify_checksum=False)[0]["value"] == b"helln"
 
 
-def test_entries_without_a_checksum_are_allowed(impl: str) -> None:
-    assert rows_of(impl, entry(b"x", checked=False))[0]["value"] == b"x"
-    broker = pulsar_pb.BrokerEntryMetadata(index=4)
-    assert rows_of(impl, entry(b"x", checked=False, broker=broker))[0]["broker_index"] == 4
-
-
-def test_unknown_fields_are_skipped(impl: str) -> None:
-    known = pulsar_pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
-    unknown = b"\x82\x02\x03abc" + b"\xc1\x3e" + bytes(8) + b"\xc5\x3e" + bytes(4) + b"\xb0\x01" + b"\xff" * 9 + b"\x7f"
-    # Fields whose number is known and whose wire type is not: publish_time as bytes, producer_name as a varint.
-    assert rows_of(impl, framed(unknown + known + b"\x1a\x01x\x08\x05" + unknown, b"v"))[0]["value"] == b"v"
-    data = pulsar_pb.SingleMessageMetadata(payload_size=1).SerializeToString() + unknown + b"\x1a\x01x"
-    body = entry(len(data).to_bytes(4, "big") + data + b"v", num_messages_in_batch=1)
-    assert [(r["value"], r["key"]) for r in rows_of(impl, body)] == [(b"v", None)]
-
-
-def test_the_last_of_several_counts(impl: str) -> None:
-    metadata = pulsar_pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
-    again = pulsar_pb.MessageMetadata(producer_name="q", sequence_id=3, publish_time=4)
-    row = rows_of(impl, framed(metadata.SerializeToString() + again.SerializeToString(), b""))[0]
-    assert (row["producer_name"], row["sequence_id"], row["publish_time"]) == ("q", 3, ms(4))
-
-
-def test_bytes_after_the_last_message_are_ignored(impl: str) -> None:
-    assert len(rows_of(impl, batch(single(b"x"), b"trailing", num_messages_in_batch=1))) == 1
-
-
 TEXT_KEY_VALUE = pa.schema([("key", pa.string()), ("value", pa.string()), ("message_id", MESSAGE_ID)])
 NOT_UTF8 = [
     b"\xff", b"\x80", b"\xc3", b"\xc0\x80", b"\xc1\xbf", b"\xe0\x80\x80", b"\xe0\x9f\xbf", b"\xed\xa0\x80",
@@ -761,17 +603,6 @@ def test_values_that_are_not_utf8(impl: str, bad: bytes, before: str) -> None:
     d = decoder(impl, TEXT_KEY_VALUE, on_corrupt="null")
     d.decode(1, 1, batch(single(b"fine"), single(value)))
     assert [(r["key"], r["value"]) for r in taken(d)] == [(None, None)]
-
-
-def test_values_and_keys_as_text(impl: str) -> None:
-    texts = ["", "a", "16 ascii letters", "ü", "€", "\ud7ff\ue000\uffff", "\U00010000\U0010ffff", "mixed ü in ascii 😀"]
-    body = batch(*(single(text.encode(), partition_key=text) for text in texts), single(null_value=True))
-    d = decoder(impl, TEXT_KEY_VALUE)
-    d.decode(1, 1, body)
-    result = d.take_batch()
-    result.validate(full=True)
-    assert result.schema.equals(TEXT_KEY_VALUE)
-    assert result.column("value").to_pylist() == result.column("key").to_pylist() == [*texts, None]
 
 
 def test_a_batch_made_to_explode_is_refused(impl: str) -> None:
@@ -835,18 +666,6 @@ def test_a_chunked_message_is_compressed_as_a_whole(impl: str, codec: int) -> No
     for n, part in enumerate(parts):
         d.decode(1, n, chunk(part, n, 3, len(whole), compression=codec, uncompressed_size=len(value)))
     assert [r["value"] for r in taken(d)] == [value]
-
-
-def test_a_chunked_message_is_never_a_batch(impl: str) -> None:
-    d = decoder(impl)
-    d.decode(1, 0, chunk(b"a", 0, 2, 2, num_messages_in_batch=5))
-    assert d.entry_messages == 1
-    d.decode(1, 1, chunk(b"b", 1, 2, 2, num_messages_in_batch=5))
-    assert [r["value"] for r in taken(d)] == [b"ab"]
-
-
-def test_one_chunk_is_no_chunk(impl: str) -> None:
-    assert rows_of(impl, chunk(b"x", 0, 1, 1))[0]["value"] == b"x"
 
 
 A, B = ("a", 2, 4), ("b", 2, 4)
@@ -1032,35 +851,6 @@ def test_assembly_gives_back_what_it_took() -> None:
 # Batches and columns
 
 
-@pytest.mark.parametrize("name", ALL.names)
-def test_each_column_by_itself(impl: str, name: str) -> None:
-    schema = pa.schema([ALL.field(name)])
-    body = batch(
-        single(
-            b"a",
-            partition_key="k",
-            properties=[pulsar_pb.KeyValue(key="k", value="v")],
-            ordering_key=b"o",
-            event_time=4,
-        ),
-        single(b"b"),
-        broker=pulsar_pb.BrokerEntryMetadata(index=5, broker_timestamp=6),
-        replicated_from="r",
-        schema_version=b"s",
-    )
-    d, everything = decoder(impl, schema), decoder(impl)
-    for part in (d, everything):
-        part.decode(7, 5, body)
-        part.decode(7, 6, entry(b"c", checked=False))
-        part.on_corrupt = "null"
-        part.decode(7, 7, b"")
-    result, whole = d.take_batch(), everything.take_batch()
-    result.validate(full=True)
-    assert result.schema.equals(schema)
-    assert result.column(0).equals(whole.column(name))
-    assert d.take_batch().num_rows == 0
-
-
 def test_columns_come_in_the_order_asked_for_and_with_the_types_of_the_schema(impl: str) -> None:
     schema = pa.schema(
         [
@@ -1152,23 +942,6 @@ def test_rows_and_nbytes(impl: str) -> None:
     assert (d.rows, d.nbytes) == (0, 0)
 
 
-def test_nulls_are_where_they_were_after_columns_grew_and_rows_were_taken_back(impl: str) -> None:
-    """NULLs come late, while columns grow, and in rows of a corrupt entry, after which the next ones have values."""
-    d = decoder(impl, on_corrupt="skip")
-    expected: list[tuple[bytes | None, datetime | None]] = []
-    for number in range(150):
-        has_value, event_time = number < 100 or number % 3 == 0, number % 5
-        value = b"%d" % number if has_value else None
-        message = single(value or b"", null_value=value is None, event_time=event_time)
-        d.decode(1, number, batch(message, message))
-        expected += 2 * [(value, ms(event_time) if event_time else None)]
-        if number % 7 == 0:
-            assert d.decode(1, number, batch(*9 * [single(null_value=True)], b"cut off")) == 0
-    assert [(row["value"], row["event_time"]) for row in taken(d)] == expected
-    d.decode(2, 0, batch(single(b"a"), single(null_value=True)))
-    assert [row["value"] for row in taken(d)] == [b"a", None]
-
-
 def test_a_decoder_may_refuse_what_belongs_to_a_transaction(impl: str) -> None:
     txn = {"txnid_least_bits": 7, "txnid_most_bits": 0}
     d = decoder(impl, refuses_transactions=True)
@@ -1221,17 +994,6 @@ class Hide:
             raise ImportError("hidden")
 sys.meta_path.insert(0, Hide())
 """
-
-
-def test_the_environment_chooses() -> None:
-    show = "from spark_mq_source.pulsar.payload.messages import implementation; print(implementation())"
-    assert run(show, SPARK_MQ_SOURCE_IMPL="python").stdout == "python\n"
-    wrong = run(show, SPARK_MQ_SOURCE_IMPL="nativ")
-    assert "ImportError: SPARK_MQ_SOURCE_IMPL=nativ: expected native or python" in wrong.stderr
-    absent = run(HIDE_NATIVE + show, SPARK_MQ_SOURCE_IMPL="native")
-    assert "ImportError: SPARK_MQ_SOURCE_IMPL=native, but the compiled loop cannot be loaded: hidden" in absent.stderr
-    # Importing, and asking which, warns of nothing.
-    assert run(HIDE_NATIVE + show, SPARK_MQ_SOURCE_IMPL="").stdout == "python\n"
 
 
 MAKE_DECODER = """

@@ -141,50 +141,11 @@ def test_an_answer_without_messages(impl: str) -> None:
 # Contents
 
 
-def test_own_attributes_are_a_map_without_the_systems(impl: str) -> None:
-    rows = rows_of(
-        impl,
-        message(b"1", "$msgType$=a,$msgTime$=202611210340,carrier=UA,note=x=y,empty=,alone"),
-        message(b"2", "carrier=AA,carrier=DL,,=none"),
-        message(b"3"),
-    )
-    assert rows[0]["attributes"] == {"carrier": "UA", "note": "x=y", "empty": "", "alone": ""}
-    assert rows[1]["attributes"] == {"carrier": "AA", "": "none"}
-    assert rows[2]["attributes"] == {}
-
-
-@pytest.mark.parametrize("count", [15, 16, 17, 40])
-def test_of_many_attributes_with_one_key_the_first_counts(impl: str, count: int) -> None:
-    pairs = [(f"k{n % 20}", str(n)) for n in range(count)]
-    first = {}
-    for key, value in pairs:
-        first.setdefault(key, value)
-    rows = rows_of(impl, *[message(b"", ",".join("=".join(pair) for pair in pairs))] * 2)
-    assert [row["attributes"] for row in rows] == [first] * 2
-
-
 @pytest.mark.parametrize(
     "text", ["", "2026", "202613210340", "202602290340", "202611212440", "202611210360", "000001010000", "20261121034x"]
 )
 def test_a_time_that_is_none_is_null(impl: str, text: str) -> None:
     assert rows_of(impl, message(b"", f"$msgTime$={text}"))[0]["message_time"] is None
-
-
-@pytest.mark.parametrize("text", ["197001010000", "200002291234", "190003010000", "000101010000", "999912312359"])
-def test_times_are_those_of_the_calendar(impl: str, text: str) -> None:
-    expected = datetime.strptime(text, "%Y%m%d%H%M").replace(tzinfo=timezone.utc)
-    assert rows_of(impl, message(b"", f"$msgTime$={text}"))[0]["message_time"] == expected
-
-
-def test_times_are_of_the_zone_asked_for(impl: str) -> None:
-    times = ["202601010000", "202607010000", "202601010000"]
-    rows = rows_of(impl, *(message(b"", f"$msgTime$={t}") for t in times), message(), time_zone="Europe/Berlin")
-    assert [row["message_time"] for row in rows] == [
-        datetime(2025, 12, 31, 23, 0, tzinfo=timezone.utc),
-        datetime(2026, 6, 30, 22, 0, tzinfo=timezone.utc),
-        datetime(2025, 12, 31, 23, 0, tzinfo=timezone.utc),
-        None,
-    ]
 
 
 def test_only_types_of_the_filters_are_left(impl: str) -> None:
@@ -195,14 +156,6 @@ def test_only_types_of_the_filters_are_left(impl: str) -> None:
     d = decoder(impl, VALUE, filters=["Aa"])
     d.decode(answer(*found), 0)
     assert taken(d) == [{"value": b"Aa"}]
-
-
-def test_stops_before_the_message_it_is_told(impl: str) -> None:
-    found = [message(b"%d" % n, message_id=n) for n in range(5)]
-    d = decoder(impl, VALUE)
-    assert d.decode(answer(*found), 0, (3, found[3].check_sum)) == 3
-    assert d.decode(answer(*found), 0, (3, 12345)) == 5
-    assert [row["value"] for row in taken(d)] == [b"0", b"1", b"2", b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_checksums_hold_and_tell_one_bit_at_every_size_and_alignment(impl: str) -> None:
@@ -216,13 +169,6 @@ def test_checksums_hold_and_tell_one_bit_at_every_size_and_alignment(impl: str) 
         wrong = bytearray(value)
         wrong[len(value) * 2 // 3] ^= bit
         assert d.decode(answer(message(bytes(wrong), check_sum=message(value).check_sum)), 0) == 0
-
-
-def test_only_the_columns_asked_for_are_built_and_text_is_text(impl: str) -> None:
-    schema = pa.schema([("fetch_offset", pa.int64()), ("value", pa.string())])
-    d = decoder(impl, schema)
-    d.decode(answer(message("\u2713".encode(), b"\xff=\xff")), 56)
-    assert taken(d) == [{"fetch_offset": 56, "value": "\u2713"}]
 
 
 def test_no_column_at_all_counts(impl: str) -> None:
@@ -282,29 +228,6 @@ def test_a_corrupt_message_is_named_and_nothing_of_the_answer_is_kept(impl: str,
     assert (d.rows, d.nbytes, d.corrupt_messages) == (1, nbytes, 0)
     d.decode(answer(message(b"after", "e=f")), 0)
     assert [(row["value"], row["attributes"]) for row in taken(d)] == [(b"before", {"k": "v"}), (b"after", {"e": "f"})]
-
-
-@pytest.mark.parametrize(("bad", "sentence"), CORRUPT)
-def test_a_corrupt_message_is_skipped_or_null_where_that_is_asked(impl: str, bad: Any, sentence: str) -> None:
-    d = decoder(impl, on_corrupt="skip")
-    assert d.decode(answer(message(b"x", "a=b"), bad, message(b"y", "c=d")), 2800) == 2
-    d.on_corrupt = "null"
-    assert d.decode(answer(bad, message(b"z")), 56) == 2
-    assert d.corrupt_messages == 2, sentence
-    rows = taken(d)
-    assert [row["value"] for row in rows] == [b"x", b"y", None, b"z"]
-    assert [row["attributes"] for row in rows] == [{"a": "b"}, {"c": "d"}, {}, {}]
-    assert rows[2] == {
-        "value": None,
-        "topic": "t",
-        "broker_id": 1,
-        "partition": 10_002,
-        "message_id": 7,
-        "message_time": None,
-        "message_type": None,
-        "attributes": {},
-        "fetch_offset": 56,
-    }
 
 
 def test_a_message_without_a_required_field_has_no_id_to_name(impl: str) -> None:
