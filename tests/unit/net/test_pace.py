@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
-import pytest
-
+from spark_mq_source.net import pace as pace_module
 from spark_mq_source.net.pace import TriggerPace
+from tests.unit.standins import Clock
 
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one element is the time."""
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return now
+TIMED = pace_module
 
 
 def test_without_a_minimum_nothing_waits():
@@ -34,18 +26,18 @@ def test_a_trigger_without_rows_is_none():
     assert pace.delays(1)
 
 
-def test_a_trigger_waits_for_enough_rows(clock: list[float]):
+def test_a_trigger_waits_for_enough_rows(clock: Clock):
     pace = TriggerPace(100, 60_000)
     pace.delays(1)
     assert [pace.delays(rows) for rows in (1, 99, 100, 99, 100)] == [True, True, False, True, False]
 
 
-def test_a_trigger_waits_no_longer_than_the_delay_after_the_last_one(clock: list[float]):
+def test_a_trigger_waits_no_longer_than_the_delay_after_the_last_one(clock: Clock):
     pace = TriggerPace(100, 60_000)
     pace.delays(1)
-    clock[0] += 59.9
+    clock.now += 59.9
     assert pace.delays(1)
-    clock[0] += 0.1
+    clock.now += 0.1
     assert not pace.delays(1)
-    clock[0] += 59.9
+    clock.now += 59.9
     assert pace.delays(1)

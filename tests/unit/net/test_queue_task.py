@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -11,8 +10,12 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.net import queue_task
 from spark_mq_source.net.queue_task import MAX_WAIT_SECONDS, Collector, Limits, drained, wait_for_messages
 from spark_mq_source.net.write_ahead import TaskLog, open_folder, write_plan
+from tests.unit.standins import Clock
+
+TIMED = queue_task
 
 
 class Messages:
@@ -20,7 +23,7 @@ class Messages:
 
     most = 5
 
-    def __init__(self, clock: list[float], *script: tuple[float, int]) -> None:
+    def __init__(self, clock: Clock, *script: tuple[float, int]) -> None:
         self.clock, self.script = clock, list(script)
         self.rows = 0
         self.wanted: list[int] = []
@@ -33,11 +36,11 @@ class Messages:
         self.waits.append(timeout_seconds)
         after, count = self.script[0] if self.script else (float("inf"), 0)
         if after > timeout_seconds:
-            self.clock[0] += timeout_seconds
+            self.clock.now += timeout_seconds
             if self.script:
                 self.script[0] = (after - timeout_seconds, count)
             return False
-        self.clock[0] += after
+        self.clock.now += after
         self.script.pop(0)
         self.rows += count
         return count > 0
@@ -54,37 +57,29 @@ class Messages:
     def put_back(self) -> None: ...
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one element is the time, in quarters of a second, which floats hold exactly."""
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_nothing_in_time_is_nothing_and_one_message_is_something(clock: list[float]):
+def test_nothing_in_time_is_nothing_and_one_message_is_something(clock: Clock):
     assert wait_for_messages(Messages(clock), Limits(None, None, 0.5), 5) is False
     assert wait_for_messages(Messages(clock, (0.25, 1)), Limits(None, None, 0.5), 5) is True
 
 
-def test_no_more_is_waited_for_than_is_wanted(clock: list[float]):
+def test_no_more_is_waited_for_than_is_wanted(clock: Clock):
     inflow = Messages(clock, (0.0, 9))
     assert wait_for_messages(inflow, Limits(0, None, 0.5), 0) is False
     assert inflow.waits == []
 
 
 @pytest.mark.parametrize(("passes", "asked"), [(MAX_WAIT_SECONDS - 0.25, 0), (MAX_WAIT_SECONDS, 1)])
-def test_whether_the_task_is_over_is_asked_once_a_wait_has_passed(clock: list[float], passes: float, asked: int):
+def test_whether_the_task_is_over_is_asked_once_a_wait_has_passed(clock: Clock, passes: float, asked: int):
     questions = []
     inflow = Messages(clock, (passes, 5))
-    assert wait_for_messages(inflow, Limits(None, None, 9.0), 5, lambda: bool(questions.append(clock[0]))) is True
+    assert wait_for_messages(inflow, Limits(None, None, 9.0), 5, lambda: bool(questions.append(clock.now))) is True
     assert len(questions) == asked
 
 
-def test_an_attempt_that_is_over_ends_at_once_with_nothing(clock: list[float]):
+def test_an_attempt_that_is_over_ends_at_once_with_nothing(clock: Clock):
     inflow = Messages(clock, (0.25, 1))
     assert wait_for_messages(inflow, Limits(None, None, 9.0), 5, lambda: True) is False
-    assert clock == [1000.0 + 0.25 + MAX_WAIT_SECONDS]
+    assert clock.now == 100.0 + 0.25 + MAX_WAIT_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -94,17 +89,17 @@ def test_no_more_is_on_its_way_than_a_read_has_room_for(rows: int, max_rows: int
     assert Limits(max_rows, None, None).request_count(rows, 5) == wanted
 
 
-def test_the_earlier_of_two_limits_ends_a_wait(clock: list[float]):
+def test_the_earlier_of_two_limits_ends_a_wait(clock: Clock):
     limits = Limits(None, 2.0, 1.5)
     assert limits.seconds_left() == 1.5
-    clock[0] += 1.0
+    clock.now += 1.0
     limits.restart_idle_time()
     assert limits.seconds_left() == 1.0
-    clock[0] += 1.0
+    clock.now += 1.0
     assert limits.seconds_left() == 0.0
 
 
-def test_a_drain_has_exactly_its_rows(clock: list[float]):
+def test_a_drain_has_exactly_its_rows(clock: Clock):
     inflow = Messages(clock, (0.0, 5), (0.0, 2), (0.0, 9))
     batches = drained(inflow, Limits(7, None, 1.0), is_peek=False)
     assert [batch.num_rows for batch in batches] == [5, 2]
@@ -138,7 +133,7 @@ class Filling(Collector[Messages]):
         self.known |= ids
 
 
-def test_an_attempt_that_lost_a_slot_remembers_the_messages_that_are_in_it(clock: list[float], tmp_path: Path):
+def test_an_attempt_that_lost_a_slot_remembers_the_messages_that_are_in_it(clock: Clock, tmp_path: Path):
     store = open_folder("nsq", str(tmp_path))
     write_plan(store, "w/1", {"duplicates": {}, "recent": {}})
     mine, other = TaskLog(store, "w/1", 0), TaskLog(store, "w/1", 0)
@@ -150,7 +145,7 @@ def test_an_attempt_that_lost_a_slot_remembers_the_messages_that_are_in_it(clock
 
 @pytest.mark.parametrize(("came", "unconfirmed"), [(2, []), (0, ["other-0"])])
 def test_only_an_attempt_with_messages_of_its_own_says_that_they_are_acknowledged(
-    clock: list[float], tmp_path: Path, came: int, unconfirmed: list[str]
+    clock: Clock, tmp_path: Path, came: int, unconfirmed: list[str]
 ):
     write_plan(open_folder("nsq", str(tmp_path)), "w/1", {"duplicates": {}, "recent": {}})
 

@@ -14,26 +14,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net import retry
 from spark_mq_source.net.retry import Deadline, retrying
 
-
-class Clock:
-    """Time that passes only when somebody sleeps."""
-
-    def __init__(self, monkeypatch):
-        self.now = 1000.0
-        self.slept = []
-        monkeypatch.setattr(retry, "time", self)
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.slept.append(seconds)
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    return Clock(monkeypatch)
+TIMED = retry
 
 
 class Calls:

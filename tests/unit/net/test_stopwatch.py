@@ -10,21 +10,9 @@ import pytest
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.net import stopwatch
 from spark_mq_source.net.stopwatch import timed_input, timed_output, waiting, working
+from tests.unit.standins import Clock
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(stopwatch, "time", clock)
-    return clock
+TIMED = stopwatch
 
 
 def batch(rows: int) -> pa.RecordBatch:

@@ -9,15 +9,11 @@ import pytest
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.nsq.payload.messages import build_body, open_rows
 from tests.unit.nsq.vectors import sent
+from tests.unit.standins import both_loops
+
+impl = both_loops("spark_mq_source.nsq.payload._encode_native")
 
 LIMIT = 1 << 20
-
-
-@pytest.fixture(params=["native", "python"])
-def impl(request: pytest.FixtureRequest) -> str:
-    if request.param == "native":
-        pytest.importorskip("spark_mq_source.nsq.payload._encode_native", exc_type=ImportError)
-    return request.param
 
 
 def batch(values: list[Any], kind: pa.DataType | None = None) -> pa.RecordBatch:
@@ -45,14 +41,6 @@ def test_a_body_is_what_the_broker_took(impl: str) -> None:
     assert bodies(impl, batch([b"a", b"bb", b"ccc"])) == [recorded]
 
 
-@pytest.mark.parametrize("kind", [pa.binary(), pa.string()])
-def test_text_is_sent_as_utf8(impl: str, kind: pa.DataType) -> None:
-    values = ["a", "é€😀"] if kind == pa.string() else [b"a", "é€😀".encode()]
-    rows = batch(values, kind)
-    assert bodies(impl, rows) == [body_of(b"a", "é€😀".encode())]
-    assert open_rows(rows, impl).value(1) == "é€😀".encode()
-
-
 def test_bodies_end_where_they_are_full(impl: str) -> None:
     values = [b"12345678"] * 10
     # 4 for the count, 4 + 8 for each message
@@ -67,22 +55,6 @@ def test_a_first_row_that_does_not_fit_makes_no_body(impl: str) -> None:
     assert build_body(source, None, 0, 2, max_bytes=15, max_rows=9) == (b"", 0)
     assert build_body(source, None, 1, 2, max_bytes=15, max_rows=9) == (body_of(b"1"), 2)
     assert build_body(source, None, 2, 2, max_bytes=15, max_rows=9) == (b"", 2)
-
-
-def test_rows_are_taken_in_the_order_given(impl: str) -> None:
-    rows = batch([b"0", b"1", b"2", b"3", b"4"])
-    assert bodies(impl, rows, array("i", [4, 0, 2]), max_rows=2) == [body_of(b"4", b"0"), body_of(b"2")]
-    assert bodies(impl, rows, array("i")) == []
-
-
-def test_values_are_none_empty_or_there(impl: str) -> None:
-    source = open_rows(batch([None, b"", b"x"]), impl)
-    assert [source.value(row) for row in range(3)] == [None, b"", b"x"]
-    assert source.rows == 3
-    nothing = open_rows(batch([None]), impl)
-    assert nothing.value(0) is None
-    with pytest.raises(IndexError):
-        source.value(3)
 
 
 def test_columns_that_cannot_be_written_are_refused(impl: str) -> None:

@@ -20,19 +20,15 @@ from spark_mq_source.nsq.protocol.commands import Messages
 from spark_mq_source.nsq.protocol.wire import ERROR, MESSAGE, RESPONSE, encode_frame
 from tests.readable import schema_of
 from tests.unit.nsq.vectors import FROM_NSQD, sent
+from tests.unit.standins import both_loops
+
+impl = both_loops("spark_mq_source.nsq.payload._messages_native")
 
 TIME = pa.timestamp("us", "UTC")
 ALL = schema_of(COLUMNS, without=("_corrupt", "_error"))
 ID = b"0123456789abcdef"
 LIMIT = 1 << 20
 RECORDED = [frame for frame in FROM_NSQD if frame[7] == MESSAGE]
-
-
-@pytest.fixture(params=["native", "python"])
-def impl(request: pytest.FixtureRequest) -> str:
-    if request.param == "native":
-        pytest.importorskip("spark_mq_source.nsq.payload._messages_native", exc_type=ImportError)
-    return request.param
 
 
 @pytest.fixture

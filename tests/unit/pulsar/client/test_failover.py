@@ -14,24 +14,15 @@ from tests.fix_net import HOST, free_port
 from tests.unit.pulsar.client import test_client
 from tests.unit.pulsar.client.test_client import TOPIC
 
+TIMED = module
+
 broker = test_client.broker
 client = test_client.client
 
 
-class Clock:
-    """The monotonic time of the module."""
-
-    now = 100.0
-
-    def monotonic(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
+@pytest.fixture(autouse=True)
+def _no_choices(monkeypatch):
     monkeypatch.setattr(module, "_choices", {})
-    monkeypatch.setattr(module, "time", clock := Clock())
-    return clock
 
 
 def options_of(first, *others, scope=WRITE, **more):

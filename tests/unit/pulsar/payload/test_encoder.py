@@ -16,17 +16,13 @@ from spark_mq_source.pulsar.protocol.commands import Send
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from spark_mq_source.pulsar.write.deduplication import EntryNumbers
 from tests.protobuf import pulsar as pb
+from tests.unit.standins import both_loops
 from tests.vectors import pulsar_frames
+
+impl = both_loops("spark_mq_source.pulsar.payload._encode_native")
 
 TIME = pa.timestamp("us", "UTC")
 MAP = pa.map_(pa.string(), pa.string())
-
-
-@pytest.fixture(params=["native", "python"])
-def impl(request: pytest.FixtureRequest) -> str:
-    if request.param == "native":
-        pytest.importorskip("spark_mq_source.pulsar.payload._encode_native", exc_type=ImportError)
-    return request.param
 
 
 def encoder(impl: str, **options: Any) -> EntryEncoder:
@@ -152,13 +148,6 @@ def test_chunks_are_what_the_java_client_writes(impl: str) -> None:
         assert metadata.total_chunk_msg_size == 120
 
 
-def test_ids_go_on_behind_those_of_chunks(impl: str) -> None:
-    values = [b"a", b"b" * 1500, b"c"]
-    sends = encode(impl, {"value": values}, max_message_bytes=1000, batching=False, chunking=True)
-    assert [(send.sequence_id, send.is_chunk) for send in sends] == [(0, False), (1, True), (2, True), (3, False)]
-    assert all(len(send.body) <= 1000 for send in sends)
-
-
 def test_chunks_but_the_last_have_the_id_of_the_entry_before_where_ids_are_made(impl: str) -> None:
     numbers = EntryNumbers(3)
     before = numbers.last_id
@@ -206,40 +195,11 @@ def test_a_batch_has_so_many_bytes_at_most(impl: str) -> None:
     assert sizes(encode(impl, {"value": [b"x" * 10] * 7}, batch_bytes=53)) == [2, 2, 2, 1]
 
 
-def test_a_message_larger_than_a_batch_may_be_comes_by_itself_and_in_order(impl: str) -> None:
-    sends = encode(impl, {"value": [b"a", b"b", b"x" * 200, b"c"]}, batch_bytes=100)
-    assert [(send.sequence_id, send.num_messages) for send in sends] == [(0, 2), (2, 1), (3, 1)]
-    assert parse(sends[1])[1] == b"x" * 200
-    assert not parse(sends[1])[0].HasField("num_messages_in_batch")
-    assert parse(sends[2])[0].HasField("num_messages_in_batch")
-
-
 def test_a_message_whose_key_does_not_fit_twice_comes_by_itself(impl: str) -> None:
     # A batch's first key stands in its metadata, too.
     for size, is_batch in ((40, True), (41, False)):
         (send,) = encode(impl, {"value": [b"12345678"], "key": ["k" * size]}, batch_bytes=98)
         assert parse(send)[0].HasField("num_messages_in_batch") == is_batch
-
-
-def test_a_delayed_message_comes_by_itself_and_in_order(impl: str) -> None:
-    times = pa.array([None, 1_700_000_000_123_999, None], TIME)
-    sends = encode(impl, {"value": [b"a", b"later", b"c"], "deliver_at": times})
-    assert [(send.sequence_id, send.num_messages) for send in sends] == [(0, 1), (1, 1), (2, 1)]
-    assert [parse(send)[0].deliver_at_time for send in sends] == [0, 1_700_000_000_123, 0]
-    assert parse(sends[1])[1] == b"later"
-
-
-def test_a_batch_has_one_key_where_that_is_asked_for(impl: str) -> None:
-    columns = {
-        "value": [b"1", b"2", b"3", b"4", b"5", b"6"],
-        "key": ["a", "a", "b", "b", None, None],
-        "ordering_key": pa.array([None, None, None, b"o", None, None], pa.binary()),
-    }
-    sends = encode(impl, columns, batching_by_key=True)
-    assert sizes(sends) == [2, 1, 1, 2]
-    keys = [(m.partition_key, m.ordering_key) for m in (parse(send)[0] for send in sends)]
-    assert keys == [("a", b""), ("b", b""), ("b", b"o"), ("", b"")]
-    assert sizes(encode(impl, columns)) == [6]
 
 
 def test_append_stops_where_an_entry_ends_so_that_the_next_rows_can_go_elsewhere(impl: str) -> None:
@@ -258,25 +218,7 @@ def test_append_stops_where_an_entry_ends_so_that_the_next_rows_can_go_elsewhere
     assert made.nbytes == 0
 
 
-def test_a_batch_leaves_room_for_what_stands_around_it(impl: str) -> None:
-    sends = encode(impl, {"value": [b"x" * 90] * 40, "key": ["k" * 90] * 40}, max_message_bytes=2000, batch_bytes=10**9)
-    assert sum(sizes(sends)) == 40
-    assert max(sizes(sends)) > 5
-    assert all(len(send.body) <= 2000 for send in sends)
-
-
 # What a row becomes.
-
-
-def test_nothing_and_an_empty_value_are_not_the_same(impl: str) -> None:
-    columns = {"value": pa.array([None, b""], pa.binary())}
-    (batch,) = encode(impl, columns)
-    assert singles(parse(batch)[1]) == [
-        ("payload_size: 0\nsequence_id: 0\nnull_value: true\n", b""),
-        ("payload_size: 0\nsequence_id: 1\n", b""),
-    ]
-    alone = [parse(send)[0].null_value for send in encode(impl, columns, batching=False)]
-    assert alone == [True, False]
 
 
 @pytest.mark.parametrize("compression", CODECS)

@@ -30,7 +30,10 @@ from spark_mq_source.pulsar.protocol.metadata import MessageMetadata
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests.protobuf import pulsar as pulsar_pb
 from tests.readable import schema_of
+from tests.unit.standins import both_loops
 from tests.vectors import RecordedFrame, pulsar_frames
+
+impl = both_loops("spark_mq_source.pulsar.payload._messages_native")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 TIME = pa.timestamp("us", "UTC")
@@ -44,13 +47,6 @@ CODECS = {
     3: zstandard.compress,
     4: lambda data: bytes(cramjam.snappy.compress_raw(data)),
 }
-
-
-@pytest.fixture(params=["native", "python"])
-def impl(request: pytest.FixtureRequest) -> str:
-    if request.param == "native":
-        pytest.importorskip("spark_mq_source.pulsar.payload._messages_native", exc_type=ImportError)
-    return request.param
 
 
 def decoder(impl: str, schema: pa.Schema = ALL, **options: Any) -> EntryDecoder:

@@ -40,6 +40,9 @@ from spark_mq_source.pulsar.read.queue_reader import (
 )
 from spark_mq_source.pulsar.read.recent import EntryRanges
 from tests.unit.pulsar.payload.test_messages import batch, entry, single
+from tests.unit.standins import Clock
+
+TIMED = module
 
 TOPIC = "persistent://public/default/t"
 LOST = ServiceNotReadyError("the connection is lost")
@@ -119,22 +122,6 @@ def options_of(**given: str) -> PulsarOptions:
     made |= {"operationTimeout": "1s", "idleTimeout": "10ms"} | given
     scope = STREAM if "walDir" in given and "runId" not in given else READ
     return PulsarOptions.from_spark({name.lower(): value for name, value in made.items()}, scope)
-
-
-class Clock:
-    """The monotonic time of the module."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(module, "time", clock := Clock())
-    return clock
 
 
 def inflow(*consumers: Consumer, known: Sequence[str] = (), topic: str = TOPIC, **more: Any) -> module._Inflow:

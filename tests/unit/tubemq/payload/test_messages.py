@@ -20,17 +20,13 @@ from spark_mq_source.tubemq.protocol.commands import GetMessageResponse
 from spark_mq_source.tubemq.protocol.wire import take_frame
 from tests.protobuf import tubemq as tubemq_pb
 from tests.readable import schema_of
+from tests.unit.standins import both_loops
 from tests.vectors import FOLDER
+
+impl = both_loops("spark_mq_source.tubemq.payload._messages_native")
 
 ALL = schema_of(COLUMNS, without=("_corrupt", "_error"))
 VALUE = pa.schema([("value", pa.binary())])
-
-
-@pytest.fixture(params=["native", "python"])
-def impl(request: pytest.FixtureRequest) -> str:
-    if request.param == "native":
-        pytest.importorskip("spark_mq_source.tubemq.payload._messages_native", exc_type=ImportError)
-    return request.param
 
 
 def decoder(impl: str, schema: pa.Schema = ALL, **options: Any) -> MessageDecoder:

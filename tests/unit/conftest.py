@@ -1,0 +1,15 @@
+"""What unit tests share: time that a test moves, and both implementations of a loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.standins import Clock
+
+
+@pytest.fixture
+def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of the module that the test file names as TIMED."""
+    made = Clock()
+    monkeypatch.setattr(request.module.TIMED, "time", made)
+    return made
