@@ -14,10 +14,10 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 import pytest
 
@@ -301,6 +301,76 @@ class ScriptedServer:
             self._failures.append(error)
         finally:
             peer.close()
+
+
+class Link:
+    """A server's end of one connection, and the requests that came over it; protocols add how these are read."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.requests: list[Any] = []
+
+    def read(self) -> Any:
+        """The next request.
+
+        Raises:
+            AssertionError, OSError: the client has closed.
+        """
+        raise NotImplementedError
+
+    def answer(self, reply: Any) -> None:
+        """Answers the request read last."""
+        raise NotImplementedError
+
+
+class AnsweringServer:
+    """Answers as real servers do, unless `answers` has something else for a request's class.
+
+    An answer is a function of the link and the request; what it returns is sent (None: nothing is).
+    """
+
+    link: type[Link]
+
+    def __init__(self, answers: Mapping[type, Callable[[Any, Any], object]] | None = None) -> None:
+        self.answers = dict(answers or {})
+        self.links: list[Any] = []
+        self.changed = threading.Condition()
+        self.server = ScriptedServer([self._serve], repeat=True)
+
+    def usual(self, link: Any, request: Any) -> object:
+        """What a real server answers."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        self.server.stop()
+        if self.server._failures:
+            raise self.server._failures[0]
+
+    def of(self, kind: type) -> list[Any]:
+        """Every request of a class, on all connections, in the order they came on each."""
+        return [request for link in self.links for request in link.requests if isinstance(request, kind)]
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, PATIENCE_SECONDS), [link.requests for link in self.links]
+
+    def _serve(self, peer: Peer) -> None:
+        link = self.link(peer)
+        with self.changed:
+            self.links.append(link)
+        while True:
+            try:
+                request = link.read()
+            except (AssertionError, OSError):
+                return  # the client has closed
+            with self.changed:
+                link.requests.append(request)
+                self.changed.notify_all()
+            reply = self.answers.get(type(request), self.usual)(link, request)
+            if reply is not None:
+                # The client may be gone, or the answer have cut the connection, while more was asked already.
+                with contextlib.suppress(OSError):
+                    link.answer(reply)
 
 
 Direction = Literal["c2b", "b2c"]

@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker
 from spark_mq_source.tubemq.protocol.wire import take_frame
-from tests.fix_net import HOST, Peer, ScriptedServer
+from tests import fix_net
+from tests.fix_net import HOST, Peer
 from tests.tubemq_server import decode_request, encode_response
 
-PATIENCE_S = 30.0
 TOKEN = c.AuthorizedInfo(7)
 STANDBY = c.RpcException(c.Status.ERROR, "org.apache.inlong.tubemq.corerpc.exception.StandbyException", "not me")
 
 Reply = Callable[["Link", Any], object]
 
 
-class Link:
-    """One connection of a server, and what came over it."""
+class Link(fix_net.Link):
+    """One connection of a server."""
 
     def __init__(self, peer: Peer) -> None:
-        self.requests: list[Any] = []
-        self._peer = peer
+        super().__init__(peer)
         self._unread = bytearray()
+        self._serial_no = 0
 
-    def read(self) -> tuple[int, Any]:
-        """The next call; fails where the client has closed."""
+    def read(self) -> Any:
         while (frame := take_frame(memoryview(bytes(self._unread)), 0)) is None:
-            self._unread += self._peer.read(1)
-            waiting = bytes(self._peer._unread)
-            self._peer._unread.clear()
+            self._unread += self.peer.read(1)
+            waiting = bytes(self.peer._unread)
+            self.peer._unread.clear()
             self._unread += waiting
         del self._unread[: frame.size]
-        return frame.serial_no, decode_request(frame)[0]
+        self._serial_no = frame.serial_no
+        return decode_request(frame)[0]
 
-    def send(self, serial_no: int, response: Any) -> None:
-        self._peer.send(encode_response(serial_no, response))
+    def answer(self, reply: Any) -> None:
+        self.peer.send(encode_response(self._serial_no, reply))
 
     def close(self) -> None:
-        self._peer.close()
+        self.peer.close()
 
 
-class Server:
-    """A master and a broker in one, which answers as real ones do unless `answers` has something else for a request.
-
-    An answer is a function of the link and the request; what it returns is sent (None: nothing is).
+class Server(fix_net.AnsweringServer):
+    """A master and a broker in one.
 
     Args:
         answers: by the request's class.
@@ -58,6 +54,8 @@ class Server:
         port: 0 for a free one.
     """
 
+    link = Link
+
     def __init__(
         self,
         answers: Mapping[type, Reply] | None = None,
@@ -66,30 +64,13 @@ class Server:
         brokers: tuple[Broker, ...] = (),
         partitions: int = 1,
     ) -> None:
-        self.answers = dict(answers or {})
-        self.links: list[Link] = []
-        self.changed = threading.Condition()
+        super().__init__(answers)
         self.partitions = partitions
-        self.server = ScriptedServer([self._serve], repeat=True)
         self.address = self.server.address
         self.broker = Broker(broker_id, HOST, self.server.port)
         self.brokers = (self.broker, *brokers)
 
-    def stop(self) -> None:
-        self.server.stop()
-        if self.server._failures:
-            raise self.server._failures[0]
-
-    def of(self, kind: type) -> list[Any]:
-        """Every request of a class, on all connections, in the order they came on each."""
-        return [request for link in self.links for request in link.requests if isinstance(request, kind)]
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        with self.changed:
-            assert self.changed.wait_for(condition, PATIENCE_S), [link.requests for link in self.links]
-
-    def usual(self, request: Any) -> object:  # noqa: PLR0911 - one line a request
-        """What a real server answers."""
+    def usual(self, link: Any, request: Any) -> object:  # noqa: PLR0911 - one line a request
         infos = tuple(map(str, self.brokers))
         topics = getattr(request, "topic_list", ("t",))
         match request:
@@ -124,25 +105,6 @@ class Server:
             case c.SendMessage():
                 return c.SendMessageResponse(True, 200, "1", False, 1, 1, 0)
         return None
-
-    def _serve(self, peer: Peer) -> None:
-        link = Link(peer)
-        with self.changed:
-            self.links.append(link)
-        while True:
-            try:
-                serial_no, request = link.read()
-            except (AssertionError, OSError):
-                return  # the client has closed
-            with self.changed:
-                link.requests.append(request)
-                self.changed.notify_all()
-            answer = self.answers.get(type(request))
-            reply = self.usual(request) if answer is None else answer(link, request)
-            if reply is not None:
-                # The client may be gone, or the answer have cut the connection, while more was asked already.
-                with contextlib.suppress(OSError):
-                    link.send(serial_no, reply)
 
 
 def in_turn(*answers: object) -> Reply:

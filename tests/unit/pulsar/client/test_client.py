@@ -6,7 +6,6 @@ import io
 import json
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
@@ -35,6 +34,7 @@ from spark_mq_source.pulsar.options import PulsarOptions, parse_topics_pattern
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.wire import take_frame
+from tests import fix_net
 from tests.fix_net import HOST, RecordingProxy, ScriptedServer, close, free_port, stay_silent
 
 TOPIC = "persistent://public/default/t"
@@ -44,13 +44,13 @@ NONE_ID = 2**64 - 1
 NEWER = c.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True)
 
 
-class Link:
+class Link(fix_net.Link):
     """A broker's end of one connection."""
 
-    def __init__(self, peer):
-        self.peer = peer
-        self.connect: c.Connect | None = None
-        self.commands: list[object] = []
+    @property
+    def connect(self):
+        """The CONNECT of the connection."""
+        return next((one for one in self.requests if isinstance(one, c.Connect)), None)
 
     def send(self, *commands):
         self.peer.send(b"".join(map(encode_command, commands)))
@@ -61,46 +61,20 @@ class Link:
         assert taken is not None
         return decode_command(taken)
 
+    def answer(self, reply):
+        self.send(*(reply if isinstance(reply, list) else [reply]))
 
-class Broker:
-    """Answers as a broker would, unless `answers` has something else for a command's class.
 
-    An answer is a function of the link and the command; what it returns is sent (None: nothing is).
-    """
+class Broker(fix_net.AnsweringServer):
+    """A scripted broker; an answer may be a list of commands."""
+
+    link = Link
 
     def __init__(self, answers=None, *, partitions=0):
-        self.answers: dict[type, Callable[[Link, object], object]] = dict(answers or {})
+        super().__init__(answers)
         self.partitions = partitions
-        self.links: list[Link] = []
-        self.changed = threading.Condition()
-        self.server = ScriptedServer([self.serve], repeat=True)
         self.port = self.server.port
         self.url = f"pulsar://{self.server.address}"
-
-    def stop(self):
-        self.server.stop()
-        if self.server._failures:
-            raise self.server._failures[0]
-
-    def serve(self, peer):
-        link = Link(peer)
-        with self.changed:
-            self.links.append(link)
-        while True:
-            try:
-                command = link.read()
-            except (AssertionError, OSError):
-                return  # the client has closed
-            with self.changed:
-                link.commands.append(command)
-                self.changed.notify_all()
-            if isinstance(command, c.Connect):
-                link.connect = command
-            reply = self.answers.get(type(command), self.usual)(link, command)
-            if reply is not None:
-                # The client may be gone, or the answer have cut the connection, while more was asked already.
-                with contextlib.suppress(OSError):
-                    link.send(*(reply if isinstance(reply, list) else [reply]))
 
     def usual(self, link, command):  # noqa: PLR0911 - one line a command
         match command:
@@ -117,14 +91,6 @@ class Broker:
             case c.GetLastMessageId():
                 return c.GetLastMessageIdResponse(c.MessageId(7, 99), command.request_id, c.MessageId(7, 4))
         return None
-
-    def of(self, kind):
-        """Every command of a class, on all connections, in the order they came on each."""
-        return [command for link in self.links for command in link.commands if isinstance(command, kind)]
-
-    def wait_for(self, condition):
-        with self.changed:
-            assert self.changed.wait_for(condition, PATIENCE), [link.commands for link in self.links]
 
 
 @pytest.fixture
@@ -280,7 +246,7 @@ def test_a_proxy_is_connected_through(broker, client):
     proxy = broker({c.Lookup: proxied})
     client(proxy.url).fetch_bounds([TP])
     assert [link.connect.proxy_to_broker_url for link in proxy.links] == [None, "inside.example:6650"]
-    assert [type(x) for x in proxy.links[1].commands[1:3]] == [c.Subscribe, c.GetLastMessageId]
+    assert [type(x) for x in proxy.links[1].requests[1:3]] == [c.Subscribe, c.GetLastMessageId]
 
 
 def test_a_redirect_through_a_proxy(broker, client):

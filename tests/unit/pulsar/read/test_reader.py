@@ -108,7 +108,7 @@ def test_a_cursor_that_moves_for_ever_ends_the_task():
     place = broker.bounds
 
     def bounds(link, command):
-        asked = [x for x in link.commands if isinstance(x, c.Flow) and x.consumer_id == command.consumer_id]
+        asked = [x for x in link.requests if isinstance(x, c.Flow) and x.consumer_id == command.consumer_id]
         answer = place(link, command)
         moved = c.MessageId(5, 100 + next(marks))
         return c.GetLastMessageIdResponse(answer.last_message_id, command.request_id, moved) if asked else answer

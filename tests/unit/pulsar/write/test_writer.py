@@ -338,7 +338,7 @@ def test_a_producer_that_gets_no_answer_is_asked_for_again_on_another_connection
     made.write(rows(b"a"))
     made.flush()
     # The first one is closed, and the producer with it: the broker need not be told.
-    assert [sum(isinstance(command, c.Producer) for command in link.commands) for link in at.links] == [1, 1]
+    assert [sum(isinstance(command, c.Producer) for command in link.requests) for link in at.links] == [1, 1]
 
 
 def test_a_producer_that_ended_with_nothing_under_way_is_nobody_s_concern(broker, writer) -> None:
@@ -496,9 +496,9 @@ def test_a_transaction_that_ends_soon_does_not_wait_for_receipts(broker, writer)
     with pytest.raises(RequestTimeoutError, match=r"ends soon.*raise transactionTimeout \(1000 ms\)"):
         write_and_finish(made, rows(b"a"))
     # The connection on which the entry may still be under way was closed, and its name taken over, before that.
-    first, *others = [link for link in at.links if any(isinstance(one, c.Producer) for one in link.commands)]
+    first, *others = [link for link in at.links if any(isinstance(one, c.Producer) for one in link.requests)]
     assert sent(at) == [0]
-    assert [type(one) for one in first.commands].count(c.EndTxn) == 0
+    assert [type(one) for one in first.requests].count(c.EndTxn) == 0
     assert len(others) == 1
     assert made._counters.reconnects == 0, "it gave up only when it had lost the connection"
     assert transactions.ended == [c.TxnAction.ABORT]

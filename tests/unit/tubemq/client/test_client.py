@@ -333,9 +333,7 @@ def test_a_producer_keeps_what_it_knows_while_a_new_master_knows_nothing(server:
     one.answers[c.ProducerHeartbeat] = lambda _, __: not_ready
     producer.send_heartbeat()
     assert producer.meta is before
-    one.answers[c.ProducerHeartbeat] = in_turn(
-        c.ProducerHeartbeatResponse(False, 411, "unknown"), lambda _, request: one.usual(request)
-    )
+    one.answers[c.ProducerHeartbeat] = in_turn(c.ProducerHeartbeatResponse(False, 411, "unknown"), one.usual)
     producer.send_heartbeat()
     assert len(one.of(c.RegisterProducer)) == 2
     assert producer.meta.partitions("t") == before.partitions("t")

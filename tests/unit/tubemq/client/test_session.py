@@ -103,7 +103,7 @@ def test_when_the_connection_ends_every_call_and_consumer_knows(server: Servers,
 
 def test_a_peer_that_is_no_server_ends_the_connection(server: Servers, client: Clients) -> None:
     def speak_http(link: Link, _: Any) -> None:
-        link._peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        link.peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     one = server({c.GetMessage: speak_http})
     made = client(one)

@@ -292,7 +292,8 @@ def test_a_topic_that_nobody_takes_messages_for(server: Servers, writer: Any) ->
     nowhere = c.ProducerHeartbeatResponse(True, 200, "OK!", 1)
     unknown = c.RegisterConsumerV2Response(431, "not deployed")
     one = server({c.ProducerHeartbeat: lambda _, __: nowhere, c.RegisterConsumerV2: lambda _, __: unknown})
-    found = server({c.ProducerHeartbeat: in_turn(nowhere, nowhere, lambda _, request: found.usual(request))})
+    found = server()
+    found.answers[c.ProducerHeartbeat] = in_turn(nowhere, nowhere, found.usual)
     task = writer(found)
     task.write(rows(b"x"))
     task.flush()
@@ -389,7 +390,7 @@ def test_a_token_that_is_refused_is_renewed(server: Servers, writer: Any) -> Non
     tokens = iter(range(100, 200))
 
     def register(_: Link, request: Any) -> object:
-        usual = one.usual(request)
+        usual = one.usual(_, request)
         assert isinstance(usual, c.RegisterProducerResponse)
         config = usual.appd_config
         return c.RegisterProducerResponse(
@@ -400,7 +401,7 @@ def test_a_token_that_is_refused_is_renewed(server: Servers, writer: Any) -> Non
         return STORED if request.auth_info.visit_authorized_token == 101 else refused(415)
 
     def beat(_: Link, request: Any) -> object:
-        usual = one.usual(request)
+        usual = one.usual(_, request)
         assert isinstance(usual, c.ProducerHeartbeatResponse)
         return c.ProducerHeartbeatResponse(True, 200, "OK!", 1, usual.topic_infos, usual.broker_infos)
 
