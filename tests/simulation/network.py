@@ -343,14 +343,6 @@ class Network:
         """Leave connections to this address unanswered, as behind a firewall."""
         self._silent.add(address)
 
-    def streams_to(self, address: str) -> list[Stream]:
-        """Return the open ones."""
-        return [s for s in self.streams if s.address == address and s.is_open]
-
-    def open_streams(self) -> list[Stream]:
-        """Return all that are open and not closed by the client."""
-        return [s for s in self.streams if s.is_open and not s.transport.closed]
-
     def connect(self, address: str, timeout: float) -> SimulatedTransport:
         """Open a stream, in the fiber that runs."""
         world = here()

@@ -9,7 +9,6 @@ from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition
 from spark_mq_source.pulsar.offsets import Position as OurPosition
 from tests.simulation.explore import ViolationError
 from tests.simulation.pulsar.broker import Cluster
-from tests.simulation.pulsar.ledgers import Position
 
 Row: TypeAlias = tuple[int, int, int, bytes]
 """Ledger, entry, index in the batch (-1 for a message that is in none), value."""
@@ -68,12 +67,6 @@ def found_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
         )
         for row in rows
     ]
-
-
-def was_removed(cluster: Cluster, name: str, start: Position, end: Position) -> bool:
-    """Return whether a ledger between two positions is gone."""
-    ledger = cluster.storage[name]
-    return any(start[0] <= one <= end[0] for one in ledger.removed)
 
 
 def check_range(

@@ -75,9 +75,6 @@ MAX_EMPTY_BATCHES = 100
 # -- what goes wrong
 
 
-CLUSTER_FAULTS = ("unload", "kill_broker", "trim", "expire", "truncate", "roll_over")
-
-
 def cluster_faults(dice: Random, *, kinds: Sequence[str], partitions: int, seconds: float) -> Iterator[Fault]:
     """Yield faults of the cluster, a few or none."""
     for _ in range(dice.choice((0, 1, 1, 2, 3))):

@@ -19,6 +19,7 @@ from spark_mq_source.tubemq.read.reader import TubeMQRange
 from spark_mq_source.tubemq.read.stream import TubeMQStream
 from tests.simulation.clockwork import here
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
+from tests.simulation.queues import check_replays
 from tests.simulation.spark import (
     Checkpoint,
     DriverKilledError,
@@ -424,18 +425,6 @@ def run_again_and_again(world: World, plan: Plan, query: Query, until: Callable[
         else:
             return runs
     raise ViolationError(f"the query was run {MAX_RUNS} times and has not read everything")
-
-
-def check_replays(log: Checkpoint) -> None:
-    """Check that a repeated batch has the same rows.
-
-    Raises:
-        ViolationError: it has others.
-    """
-    first: dict[int, list[dict[str, Any]]] = {}
-    for number, rows in log.replays:
-        if rows != first.setdefault(number, rows):
-            raise ViolationError(f"batch {number} had {first[number]} and has {rows} when it is done again")
 
 
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string()) if field.name == "value" else field for field in SCHEMA])
