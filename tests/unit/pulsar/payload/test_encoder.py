@@ -148,6 +148,26 @@ def test_chunks_are_what_the_java_client_writes(impl: str) -> None:
         assert metadata.total_chunk_msg_size == 120
 
 
+def test_ids_go_on_behind_those_of_chunks(impl: str) -> None:
+    values = [b"a", b"b" * 1500, b"c"]
+    sends = encode(impl, {"value": values}, max_message_bytes=1000, batching=False, chunking=True)
+    assert [(send.sequence_id, send.is_chunk) for send in sends] == [(0, False), (1, True), (2, True), (3, False)]
+    assert all(len(send.body) <= 1000 for send in sends)
+
+
+def test_a_batch_has_one_key_where_that_is_asked_for(impl: str) -> None:
+    columns = {
+        "value": [b"1", b"2", b"3", b"4", b"5", b"6"],
+        "key": ["a", "a", "b", "b", None, None],
+        "ordering_key": pa.array([None, None, None, b"o", None, None], pa.binary()),
+    }
+    sends = encode(impl, columns, batching_by_key=True)
+    assert sizes(sends) == [2, 1, 1, 2]
+    keys = [(m.partition_key, m.ordering_key) for m in (parse(send)[0] for send in sends)]
+    assert keys == [("a", b""), ("b", b""), ("b", b"o"), ("", b"")]
+    assert sizes(encode(impl, columns)) == [6]
+
+
 def test_chunks_but_the_last_have_the_id_of_the_entry_before_where_ids_are_made(impl: str) -> None:
     numbers = EntryNumbers(3)
     before = numbers.last_id
