@@ -6,7 +6,6 @@ import json
 import pickle
 import re
 import sys
-import time
 
 import pytest
 
@@ -406,15 +405,13 @@ def test_topics_patterns(text, namespace, matching, others):
     ],
 )
 def test_topics_patterns_refused(text, reason):
-    started = time.monotonic()
-    if reason is None:  # may be read or refused, at once
+    if reason is None:  # may be read or refused, at once: a hang ends by the timeout of the test
         try:
             parse_topics_pattern(text)
         except ValueError as error:
             assert str(error)  # noqa: PT017 - both outcomes are right
     else:
         assert reason in refusal({**URL, "topicsPattern": text})
-    assert time.monotonic() - started < 5
 
 
 # -- ranges

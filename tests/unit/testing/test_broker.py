@@ -164,14 +164,11 @@ def test_a_deferred_message_comes_when_its_time_has_come(nsq: NsqUnderTest, conn
     started_s = time.monotonic()
     assert client.ask(f"DPUB {topic} 400", b"later") == OK
     nsq.post("/pub", b"later still", topic=topic, defer="700")
-    until(nsq, topic, "d", deferred_count=2, depth=0)
-    nsq.publish(topic, b"now")
-    assert client.bodies(1) == [b"now"]
     assert client.bodies(1) == [b"later"]
     assert time.monotonic() - started_s >= 0.4
     assert client.bodies(1) == [b"later still"]
     assert time.monotonic() - started_s >= 0.7
-    until(nsq, topic, "d", deferred_count=0, depth=3)
+    until(nsq, topic, "d", deferred_count=0, depth=2)
 
 
 def test_a_block_of_fins_with_one_unknown_id_finishes_the_others(nsq: NsqUnderTest, connect: Connect):

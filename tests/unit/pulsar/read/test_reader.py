@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import time
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -118,10 +117,8 @@ def test_a_cursor_that_moves_for_ever_ends_the_task():
     broker.answers[c.Flow] = lambda _, x: [c.Message(x.consumer_id, 5, n, 0, (), empty) for n in (3, 50)]
     with contextlib.closing(contextlib.ExitStack()) as stack:
         stack.callback(broker.stop)
-        begin = time.monotonic()
         with pytest.raises(ServiceNotReadyError, match=r"the broker moved the cursor to 5:\d+, past 5:3"):
             read(broker, (5, 3), (5, 900))
-        assert time.monotonic() - begin < 30
 
 
 # -- on a topic in memory
