@@ -12,8 +12,8 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from itertools import count
-from typing import Final, NamedTuple, Protocol
+from itertools import count, repeat
+from typing import Final, Protocol
 
 from spark_mq_source.nsq.protocol.commands import parse_name
 from spark_mq_source.nsq.protocol.wire import MESSAGE_HEAD_BYTES
@@ -64,11 +64,16 @@ class MessageIds:
 
     def take(self, count: int, now_ns: int) -> list[bytes]:
         """Return the next ids. Uses ids of the next tick (1.05 ms) early, whereas nsqd waits for the tick."""
-        first = max(self._next, now_ns >> 20 << 12)
-        self._next = first + count
-        node = self._node << 12
-        numbers = range(first - (_EPOCH << 12), self._next - (_EPOCH << 12))
-        return [b"%016x" % ((number >> 12 << 22 | node | number & 4095) & (1 << 64) - 1) for number in numbers]
+        self._next = max(self._next, now_ns >> 20 << 12)
+        ids: list[bytes] = []
+        while len(ids) < count:
+            tick, number = divmod(self._next, 4096)
+            size = min(count - len(ids), 4096 - number)
+            first = (tick - _EPOCH) << 22 | self._node << 12 | number
+            text = struct.pack(f">{size}Q", *range(first, first + size)).hex().encode()
+            ids += [text[at : at + 16] for at in range(0, len(text), 16)]
+            self._next += size
+        return ids
 
 
 class Consumer(Protocol):
@@ -95,38 +100,31 @@ class Consumer(Protocol):
         """Close the connection."""
 
 
-class Delivery(NamedTuple):
-    """A message that was sent and not answered."""
-
-    frame: bytes
-    at_s: float
-    deadline_s: float
-
-
-class InFlight(dict[bytes, Delivery]):
-    """The unanswered messages of one connection, by id."""
+class InFlight(dict[bytes, tuple[bytes, float, float]]):
+    """The unanswered messages of one connection, by id: frame, time at which it was sent, and deadline."""
 
     def add(self, frames: Sequence[bytes], now_s: float, timeout_s: float) -> None:
         """Add messages just sent."""
-        deadline_s = now_s + timeout_s
-        self.update({frame[_ID]: Delivery(frame, now_s, deadline_s) for frame in frames})
+        idents = [frame[_ID] for frame in frames]
+        self.update(zip(idents, zip(frames, repeat(now_s), repeat(now_s + timeout_s))))  # noqa: B905 - times do not end
 
     def finish_all(self, idents: Sequence[bytes]) -> list[bytes]:
         """Remove messages; return the ids that were not in flight here."""
-        return [ident for ident in idents if self.pop(ident, None) is None]
+        pop = self.pop
+        return [ident for ident in idents if pop(ident, None) is None]
 
     def take(self, ident: bytes) -> bytes:
         """Remove a message, which must be in flight; return its frame."""
-        return self.pop(ident).frame
+        return self.pop(ident)[0]
 
     def touch(self, ident: bytes, now_s: float, timeout_s: float, longest_s: float) -> None:
         """Restart a message's timeout, up to `longest_s` since it was sent; it must be in flight."""
         frame, at_s, _ = self[ident]
-        self[ident] = Delivery(frame, at_s, min(now_s + timeout_s, at_s + longest_s))
+        self[ident] = frame, at_s, min(now_s + timeout_s, at_s + longest_s)
 
     def take_expired(self, now_s: float) -> list[bytes]:
         """Remove timed out messages; return their frames."""
-        expired = sorted((found.deadline_s, ident) for ident, found in self.items() if found.deadline_s <= now_s)
+        expired = sorted((deadline_s, ident) for ident, (_, _, deadline_s) in self.items() if deadline_s <= now_s)
         return [self.take(ident) for _, ident in expired]
 
     def take_all(self) -> list[bytes]:

@@ -331,7 +331,7 @@ def _frames(queue: Queue) -> list[bytes]:
 
 
 def _all_frames(channel: Channel) -> list[bytes]:
-    in_flight = [delivery.frame for holder in channel._holders for delivery in holder.values()]
+    in_flight = [frame for holder in channel._holders for frame, _, _ in holder.values()]
     return _frames(channel.queue) + in_flight + [frame for _, _, frame in channel._deferred]
 
 
