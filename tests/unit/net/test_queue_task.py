@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.core.errors import MQSourceError, TransportError
 from spark_mq_source.net import queue_task
 from spark_mq_source.net.queue_task import MAX_WAIT_SECONDS, Collector, Limits, drained, wait_for_messages
 from spark_mq_source.net.write_ahead import TaskLog, open_folder, write_plan
@@ -113,21 +113,25 @@ class Filling(Collector[Messages]):
         super().__init__("a task", log)
         self._inflow = inflow
         self.known: set[str] = set()
+        self.max_rows: int | None = None
+        self.fails: MQSourceError | None = None
 
     def _open(self) -> AbstractContextManager[Messages]:
         return nullcontext(self._inflow)
 
     def _limits(self, inflow: Messages) -> Limits:
-        return Limits(None, None, 0.5)
+        return Limits(self.max_rows, None, 0.5)
 
     def _without_known(self, inflow: Messages, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
 
     def _close(self, inflow: Messages) -> tuple[Sequence[str], str]:
+        if self.fails is not None:
+            raise self.fails
         return (), ""
 
     def _may_end_early(self, error: MQSourceError) -> bool:
-        return False
+        return isinstance(error, TransportError)
 
     def _add_known(self, ids: set[str]) -> None:
         self.known |= ids
@@ -141,6 +145,23 @@ def test_an_attempt_that_lost_a_slot_remembers_the_messages_that_are_in_it(clock
     filling = Filling(mine, Messages(clock, (0.0, 2)))
     filling.collect()
     assert filling.known == {"other-0"}
+
+
+@pytest.mark.parametrize(
+    ("max_rows", "fails", "is_idle"),
+    [(None, None, True), (5, None, False), (4, None, False), (6, None, True), (None, TransportError("broken"), False)],
+)
+def test_a_log_tells_whether_the_broker_had_no_more_messages(
+    clock: Clock, tmp_path: Path, max_rows: int | None, fails: MQSourceError | None, is_idle: bool
+):
+    store = open_folder("nsq", str(tmp_path))
+    write_plan(store, "w/1", {"duplicates": {}, "recent": {}})
+    filling = Filling(TaskLog(store, "w/1", 0), Messages(clock, (0.0, 5 if max_rows is None else min(5, max_rows))))
+    filling.max_rows, filling.fails = max_rows, fails
+    filling.collect()
+    log = TaskLog(store, "w/1", 0)
+    log.catch_up()
+    assert log.ended_idle == is_idle
 
 
 @pytest.mark.parametrize(("came", "unconfirmed"), [(2, []), (0, ["other-0"])])
