@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from spark_mq_source.core.columns import rows_by_topic
@@ -104,8 +104,6 @@ class NsqWriter:
                 "nsq: no nsqd to write to: nsqlookupd lists none that is not tombstoned; set nsqdTcpAddresses"
             )
         self._turn = turn % len(self._targets)
-        self._limits: Limits | None = None
-        self._max_defer_ms: int | None = None
         self._unplaced: deque[_Pending] = deque()
         self._last_progress = time.monotonic()
         self._last_error: MQSourceError | None = None
@@ -168,7 +166,7 @@ class NsqWriter:
 
     def _check(self, source: RowSource, defer: list[int | None] | None) -> None:
         """Refuse rows for which nsqd would close the connection."""
-        limits = self._known_limits()
+        limits = self._limits
         row = find_unwritable(source, limits.max_message_bytes)
         if row >= 0:
             value = source.value(row)
@@ -180,8 +178,6 @@ class NsqWriter:
                 )
             raise UnwritableRowError(self._about(row, problem))
         if defer is not None and any(defer):
-            if self._max_defer_ms is None:
-                self._max_defer_ms = min(self._client.fetch_max_defer_ms(target.nsqd) for target in self._targets)
             for row, wait_ms in enumerate(defer):
                 if wait_ms is not None and not 0 <= wait_ms <= self._max_defer_ms:
                     problem = (
@@ -192,17 +188,19 @@ class NsqWriter:
     def _about(self, row: int, problem: str) -> str:
         return f"nsq: row {self.rows + row} of the task cannot be a message: {problem}; nothing of its batch was sent"
 
-    def _known_limits(self) -> Limits:
-        """Return the limits that all nsqd accept, because a command may be resent to any of them."""
-        if self._limits is None:
-            limits = [self._client.fetch_limits(target.nsqd) for target in self._targets]
-            self._limits = Limits(
-                min(one.max_message_bytes for one in limits), min(one.max_body_bytes for one in limits)
-            )
-        return self._limits
+    # Limits that all nsqd accept, because a command may be resent to any of them.
+
+    @cached_property
+    def _limits(self) -> Limits:
+        limits = [self._client.fetch_limits(target.nsqd) for target in self._targets]
+        return Limits(min(one.max_message_bytes for one in limits), min(one.max_body_bytes for one in limits))
+
+    @cached_property
+    def _max_defer_ms(self) -> int:
+        return min(self._client.fetch_max_defer_ms(target.nsqd) for target in self._targets)
 
     def _write_at_once(self, topic: str, source: RowSource, order: array[int] | None) -> None:
-        max_bytes = min(self._options.batching_max_bytes, self._known_limits().max_body_bytes)
+        max_bytes = min(self._options.batching_max_bytes, self._limits.max_body_bytes)
         at, end = 0, source.rows if order is None else len(order)
         while at < end:
             body, following = build_body(
@@ -219,13 +217,10 @@ class NsqWriter:
     # -- sending and resending
 
     def _publish(self, entry: _Pending) -> None:
-        if not self._has_pending():
+        if not self._unplaced and not any(target.pending for target in self._targets):
             self._last_progress = time.monotonic()
         self._unplaced.append(entry)
         self._advance(lambda: True)
-
-    def _has_pending(self) -> bool:
-        return bool(self._unplaced) or any(target.pending for target in self._targets)
 
     def _advance(self, is_reached: Callable[[], bool]) -> None:
         """Handle OKs and send unplaced commands until `is_reached()`."""
@@ -239,10 +234,8 @@ class NsqWriter:
                 return
             wait_seconds = self._patience_seconds()
             with waiting(self._counters), self._answered:
-                self._answered.wait_for(partial(self._has_answers_beyond, seen), wait_seconds)
-
-    def _has_answers_beyond(self, seen: int) -> bool:
-        return self._answers != seen
+                if self._answers == seen:
+                    self._answered.wait(wait_seconds)
 
     def _handle_answers(self, target: _Target) -> None:
         """Handle the answers of an nsqd.
