@@ -296,21 +296,16 @@ class _Producer:
 
 
 class _Topic:
-    """The partitions of a topic, taking turns."""
+    """The partitions of a topic, taking turns.
+
+    Attributes:
+        turn: index of the producer for rows without a partition, until its current entry is complete.
+    """
 
     def __init__(self, producers: Sequence[_Producer], turn: int) -> None:
         self.producers = producers
         self.is_partitioned = producers[0].topic_partition.partition >= 0
-        self._turn = turn % len(self.producers)
-
-    @property
-    def next_producer(self) -> _Producer:
-        """The producer for rows without a partition, until its current entry is complete."""
-        return self.producers[self._turn]
-
-    def pass_on(self) -> None:
-        """Move on to the next producer."""
-        self._turn = (self._turn + 1) % len(self.producers)
+        self.turn = turn % len(self.producers)
 
 
 class PulsarWriter:
@@ -392,10 +387,7 @@ class PulsarWriter:
                 ) from None
             for partition, indices in groups:
                 chosen = self._ordered_by_key(columns, indices) if self._options.batching_by_key else indices
-                if partition == NO_PARTITION:
-                    self._append_in_turn(topic, source, chosen)
-                else:
-                    self._append(topic.producers[partition], source, chosen)
+                self._append(topic, partition, source, chosen)
         self._publish_in_time(began)
 
     def arriving(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -594,30 +586,20 @@ class PulsarWriter:
             groups.setdefault(key, array("i")).append(row)
         return array("i", itertools.chain.from_iterable(groups.values()))
 
-    def _append_in_turn(self, topic: _Topic, source: RowSource, order: memoryview | array[int]) -> None:
+    def _append(self, topic: _Topic, partition: int, source: RowSource, order: memoryview | array[int]) -> None:
+        """Encode the rows of one partition, and send the entries that are complete; without a partition, in turn."""
         at, end = 0, len(order)
         while at < end:
-            producer = topic.next_producer
-            at = self._append_some(producer, source, order, at, end)
-            if self._send(producer):
-                topic.pass_on()
-
-    def _append(self, producer: _Producer, source: RowSource, order: memoryview | array[int]) -> None:
-        at, end = 0, len(order)
-        while at < end:
-            at = self._append_some(producer, source, order, at, end)
-            self._send(producer)
-
-    def _append_some(
-        self, producer: _Producer, source: RowSource, order: memoryview | array[int], at: int, end: int
-    ) -> int:
-        if producer.encoder is None:
-            self._reopen(producer)
-        assert producer.encoder is not None  # noqa: S101 - for mypy: it is open now
-        try:
-            return producer.encoder.append(source, order, at, end, now_ms=_now_ms())
-        except UnwritableRowError as error:
-            raise error.within(f"pulsar-native: writing to {producer.topic_partition}") from error
+            producer = topic.producers[topic.turn if partition == NO_PARTITION else partition]
+            if producer.encoder is None:
+                self._reopen(producer)
+            assert producer.encoder is not None  # noqa: S101 - for mypy: it is open now
+            try:
+                at = producer.encoder.append(source, order, at, end, now_ms=_now_ms())
+            except UnwritableRowError as error:
+                raise error.within(f"pulsar-native: writing to {producer.topic_partition}") from error
+            if self._send(producer) and partition == NO_PARTITION:
+                topic.turn = (topic.turn + 1) % len(topic.producers)
 
     # -- sending and resending
 
