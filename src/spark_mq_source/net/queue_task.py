@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from spark_mq_source.core.columns import int_array
 from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.core.shared_options import DrainOptions
 from spark_mq_source.net.write_ahead import Slot, TaskLog
 
 logger = logging.getLogger(__name__)
@@ -83,16 +84,15 @@ class Limits:
         self._has_received = False
 
     @classmethod
-    def of_trigger(cls, max_rows: int | None, max_seconds: float, idle_timeout_ms: int | None) -> Limits:
-        """Return the limits of a task of a stream, with the option `idleTimeout`."""
-        return cls(max_rows, max_seconds, (IDLE_MS if idle_timeout_ms is None else idle_timeout_ms) / 1000)
-
-    @classmethod
-    def of_drain(cls, max_rows: int | None, max_seconds: float | None, idle_timeout_ms: int | None) -> Limits:
-        """Return the limits of a batch read, with the options `maxSeconds` and `idleTimeout`."""
-        if idle_timeout_ms is None and max_seconds is None:
-            idle_timeout_ms = DRAIN_IDLE_MS
-        return cls(max_rows, max_seconds, None if idle_timeout_ms is None else idle_timeout_ms / 1000)
+    def of(cls, options: DrainOptions, max_rows: int | None, trigger_seconds: float | None = None) -> Limits:
+        """Return the limits of a task, which has `trigger_seconds` unless it belongs to a batch read."""
+        max_seconds: float | None = options.max_seconds
+        idle_ms = options.idle_timeout_ms
+        if trigger_seconds is not None and options.run_id is None:
+            max_seconds, idle_ms = trigger_seconds, IDLE_MS if idle_ms is None else idle_ms
+        elif max_seconds is None and idle_ms is None:
+            idle_ms = DRAIN_IDLE_MS
+        return cls(max_rows, max_seconds, None if idle_ms is None else idle_ms / 1000)
 
     def restart_idle_time(self) -> None:
         """Restart the idle time, because the task could not receive until now."""
@@ -154,7 +154,7 @@ def drained(inflow: Inflow, limits: Limits, *, is_peek: bool) -> Iterator[pa.Rec
     inflow.want(wanted)
     while wait_for_messages(inflow, limits, wanted):
         rows += inflow.rows
-        wanted = limits.request_count(rows, inflow.most)
+        wanted = limits.request_count(rows, max(0, inflow.most - rows) if is_peek else inflow.most)
         if not is_peek:
             # Before acknowledging: the broker would replace acknowledged messages up to the old limit.
             inflow.want(wanted)

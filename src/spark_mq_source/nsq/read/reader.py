@@ -343,7 +343,7 @@ class _Drain(_Task):
             inflow = _Inflow(consumer, options, self._task, schema, self._counters)
             try:
                 with _TimeoutExtender(inflow):
-                    for batch in drained(inflow, self._limits(inflow, is_peek=is_peek), is_peek=is_peek):
+                    for batch in drained(inflow, Limits.of(options, self._task.max_rows), is_peek=is_peek):
                         repeated = seen.repeated(inflow.taken) if is_peek else set()
                         rows = _without(batch, repeated)
                         if project is not None:
@@ -361,13 +361,6 @@ class _Drain(_Task):
                 inflow.put_back()
                 if not consumer.session.closed:
                     self._close_consumer(consumer)
-
-    def _limits(self, inflow: _Inflow, *, is_peek: bool) -> Limits:
-        max_rows = self._task.max_rows
-        if is_peek:
-            # All messages stay in flight until the end.
-            max_rows = inflow.most if max_rows is None else min(inflow.most, max_rows)
-        return Limits.of_drain(max_rows, self._options.max_seconds, self._options.idle_timeout_ms)
 
 
 class _Collector(_Task, Collector[_Inflow]):
@@ -392,10 +385,7 @@ class _Collector(_Task, Collector[_Inflow]):
             yield inflow
 
     def _limits(self, inflow: _Inflow) -> Limits:
-        options, max_rows = self._options, self._task.max_rows
-        if options.run_id is None:
-            return Limits.of_trigger(max_rows, inflow.patience_seconds, options.idle_timeout_ms)
-        return Limits.of_drain(max_rows, options.max_seconds, options.idle_timeout_ms)
+        return Limits.of(self._options, self._task.max_rows, inflow.patience_seconds)
 
     def _preventing_redelivery(self, inflow: _Inflow) -> _TimeoutExtender:
         return _TimeoutExtender(inflow)

@@ -251,12 +251,7 @@ def _drain(
     is_given_back = options.ack_mode is AckMode.NACK
     is_peek = is_given_back and not options.retry_topic
     with _consuming(options, task, EntryRanges(), counters, max_rows=task.max_rows) as inflow:
-        limits = Limits.of_drain(
-            min(inflow.most, task.max_rows or inflow.most) if is_peek else task.max_rows,
-            options.max_seconds,
-            options.idle_timeout_ms,
-        )
-        for batch in drained(inflow, limits, is_peek=is_peek):
+        for batch in drained(inflow, Limits.of(options, task.max_rows), is_peek=is_peek):
             kept = _kept(options, batch, letters)
             yield from reader.batches([kept])
             yield from reader.rest()
@@ -266,9 +261,7 @@ def _drain(
             if is_given_back:
                 letters.put_off(kept)
             inflow.acknowledge()
-        refused = inflow.settle()
-        if refused:
-            logger.warning("%s: %d entries could not be acknowledged, and come again", task, len(refused))
+        inflow.settle()
 
 
 @contextmanager
@@ -500,8 +493,11 @@ class _Inflow:
             self.close()
             failure = self._answered(deadline)
             if failure is None or not failure.retryable or deadline.expired:
-                return self._unconfirmed
+                break
             self._resume(failure)
+        if refused := self._unconfirmed:
+            logger.warning("%s: %d entries could not be acknowledged, and come again", self._task, len(refused))
+        return self._unconfirmed
 
     def close(self) -> None:
         """Close the consumer, which returns what was not acknowledged."""
@@ -679,10 +675,7 @@ class _Collector(Collector[_Inflow]):
             yield inflow
 
     def _limits(self, inflow: _Inflow) -> Limits:
-        options, max_rows = self._options, self._task.max_rows
-        if options.run_id is None:
-            return Limits.of_trigger(max_rows, TRIGGER_SECONDS, options.idle_timeout_ms)
-        return Limits.of_drain(max_rows, options.max_seconds, options.idle_timeout_ms)
+        return Limits.of(self._options, self._task.max_rows, TRIGGER_SECONDS)
 
     def _without_known(self, inflow: _Inflow, batch: pa.RecordBatch) -> pa.RecordBatch:
         kept = _kept(self._options, batch, self._letters)
@@ -690,10 +683,7 @@ class _Collector(Collector[_Inflow]):
         return kept
 
     def _close(self, inflow: _Inflow) -> tuple[Sequence[str], str]:
-        refused = inflow.settle()
-        if refused:
-            logger.warning("%s: %d entries could not be acknowledged, and come again", self._where, len(refused))
-        return [f"{ledger}:{entry}" for ledger, entry in refused], inflow.acknowledged
+        return [f"{ledger}:{entry}" for ledger, entry in inflow.settle()], inflow.acknowledged
 
     def _may_end_early(self, error: MQSourceError) -> bool:
         # If other consumers block the subscription, the user should know.
