@@ -2,7 +2,8 @@
 
     python -m tools.run_tests [--slow | --all] [argument of pytest ...]
 
-Each line begins with the name of its part; the end repeats pytest's summary of each part. The parts are the tests that
+Each line begins with the name of its part; the end repeats pytest's summary of each part without the skipped tests,
+those of parts that failed last, because often only the end of a log is kept. The parts are the tests that
 need no broker, on the checked build of the compiled modules (`tests.checked`), those that share a Spark session, all
 others, and the contracts of tests/spark that a release of Spark may break, with the oldest supported dependencies.
 ``--slow`` runs only the tests marked `slow`; ``--all`` runs these with all others, and so starts brokers and sessions
@@ -64,10 +65,10 @@ class Part:
         return self.code not in {0, NOTHING_SELECTED}
 
     def summary(self) -> list[str]:
-        """Return pytest's summary, or its last line."""
+        """Return pytest's summary without the skipped tests, or its last line."""
         # The last one: what a failed test has printed may have a summary in it too.
         begin = max((n for n, line in enumerate(self.lines) if SUMMARY in line), default=-1)
-        return self.lines[begin:]
+        return [line for line in self.lines[begin:] if not line.startswith("SKIPPED")]
 
 
 def parts(arguments: Sequence[str], *, chosen: str = "not slow") -> list[Part]:
@@ -115,7 +116,7 @@ def run(found: Sequence[Part], jobs: int) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for part in found:
+    for part in sorted(found, key=lambda part: part.failed):
         print(f"\n======== {part.name}: {part.minutes:.1f} minutes, exit code {part.code}", *part.summary(), sep="\n")
     return int(any(part.failed for part in found) or all(part.code == NOTHING_SELECTED for part in found))
 

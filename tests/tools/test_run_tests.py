@@ -34,16 +34,21 @@ def part(folder: Path, name: str) -> Part:
     )
 
 
-def test_lines_say_their_part_and_the_end_says_all_summaries(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_say_their_part_and_the_end_says_all_summaries_failed_parts_last(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run([part(tmp_path, "bad"), part(tmp_path, "good")], 2) == 1
     lines = capfd.readouterr().out.splitlines()
     assert any(line.startswith("[good] ") and "said" in line for line in lines)
-    end = lines[lines.index(next(line for line in lines if line.startswith("======== bad"))) :]
+    begins = [n for n, line in enumerate(lines) if line.startswith("======== ")]
+    assert "1 passed" in lines[begins[0] + 1]
+    end = lines[begins[1] :]
+    assert end[0].startswith("======== bad")
     assert "exit code 1" in end[0]
     assert "short test summary info" in end[1]
     assert end[2].startswith("FAILED ")
     assert "test_bad.py::test_it" in end[2]
-    assert "1 passed" in end[-1]
+    assert "1 failed" in end[-1]
 
 
 @pytest.mark.parametrize(
