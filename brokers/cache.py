@@ -65,7 +65,9 @@ def unpacked_artifact(
                 shutil.unpack_archive(archive, unpacked, "zip")
             else:
                 with tarfile.open(archive) as packed:
-                    packed.extractall(unpacked, filter="data")
+                    # Python 3.11.2, Debian's, has no filters.
+                    packed.extraction_filter = getattr(tarfile, "data_filter", None)
+                    packed.extractall(unpacked)  # noqa: S202 - with the filter where there is one
             # The atomic rename makes it visible.
             (unpacked / top_folder).rename(folder)
     return folder
