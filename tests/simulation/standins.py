@@ -457,6 +457,19 @@ _STATE = (dict, list, set, deque, itertools.count)
 _fresh: list[tuple[types.ModuleType, str, Any]] = []
 
 
+def _wait_for_real_threads() -> None:
+    """Wait until the connections that earlier tests have left idle are closed: their threads would look at a world.
+
+    Raises:
+        RuntimeError: a thread of the package does not end.
+    """
+    for thread in threading.enumerate():
+        if thread.name.startswith("spark-mq-source "):
+            thread.join(60)
+            if thread.is_alive():
+                raise RuntimeError(f"a test has left the thread {thread.name} running")
+
+
 def install(package: str = "spark_mq_source") -> None:
     """Replace what the modules of the package have imported; safe to call again."""
     from spark_mq_source.net import driver, transport
@@ -464,6 +477,7 @@ def install(package: str = "spark_mq_source") -> None:
 
     if _undo:
         return
+    _wait_for_real_threads()
     # A world opens many connections and sends little on each: megabytes to receive into would be most of its time.
     ReceiveBuffer.__init__.__defaults__ = (RECEIVE_BLOCK_BYTES,)
     _undo.append((driver, "RECEIVE_BYTES", driver.RECEIVE_BYTES))
