@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from spark_mq_source.core.columns import CORRUPT, ERROR, ColumnTable
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, UnwritableRowError
 from spark_mq_source.core.options import INT32_MAX, READ, STREAM, WRITE, Scope
+from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.values.encodings import TypedRead, TypedWrite
 from spark_mq_source.values.options import TypedOptions, typed_read_of, typed_write_of
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_mq_source.core.counters import Counters
-    from spark_mq_source.core.dead_letters import DeadLetters, RowWriter
-    from spark_mq_source.core.ports import Inspector, Predicate, Stream, TaskAttempt
+    from spark_mq_source.core.dead_letters import DeadLetters
+    from spark_mq_source.core.ports import Inspector, Predicate, Stream
+    from spark_mq_source.net.sending import Writer
     from spark_mq_source.values.rows import SchemaLookup
 
 
@@ -48,6 +50,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     name: str
     columns: ColumnTable
     options_type: ClassVar[type[TypedOptions]]
+    writer_type: ClassVar[type[Writer[Any, Any]]]
     has_namespaces: ClassVar[bool] = False
     raw_errors: ClassVar[Collection[str]] = ()
 
@@ -176,9 +179,9 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     _dead_letter_form: ClassVar[Mapping[str, Any]] = {}
     """Further arguments of `DeadLetters` for the format."""
 
-    @abstractmethod
-    def _dead_letter_writer(self, options: OptionsT, counters: Counters) -> RowWriter:
+    def _dead_letter_writer(self, options: OptionsT, counters: Counters) -> Writer[Any, Any]:
         """Open a writer to the topic of these options."""
+        return self.writer_type(options, TaskAttempt("dead letters"), counters)
 
     @abstractmethod
     def read_raw(
@@ -280,7 +283,6 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         except UnwritableRowError as error:
             raise error.within(self.name) from error
 
-    @abstractmethod
     def write_raw(
         self,
         options: OptionsT,
@@ -289,6 +291,8 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         counters: Counters | None = None,
     ) -> ReportT:
         """Write the rows of one task; keys and values are bytes."""
+        report: ReportT = self.writer_type(options, attempt, counters).write_all(batches)
+        return report
 
     def wants_pushdown(self, options: OptionsT) -> bool:
         """Return whether `plan` uses predicates; Spark rejects readers with predicates unless it is configured."""

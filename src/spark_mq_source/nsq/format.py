@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_mq_source.core.counters import Counters
-    from spark_mq_source.core.ports import Predicate, TaskAttempt
+    from spark_mq_source.core.ports import Predicate
 
 
 class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
@@ -30,6 +30,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
 
     name = "nsq"
     columns = COLUMNS
+    writer_type = NsqWriter
     options_type = NsqOptions
     count_lag = staticmethod(count_lag)
 
@@ -83,23 +84,6 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
             topic, nsqd = task.source.topic, task.nsqd.name
             task.check_attempt(f"nsq topic {topic}, channel {options.channel}, nsqd {nsqd}", tries)
         return read_range(options, task, schema, counters, tries=tries)
-
-    def write_raw(
-        self,
-        options: NsqOptions,
-        batches: Iterator[pa.RecordBatch],
-        attempt: TaskAttempt,
-        counters: Counters | None = None,
-    ) -> int:
-        """Write the rows of one task; see `NsqWriter.write`. Tasks begin with different nsqd."""
-        with NsqWriter(options, turn=attempt.partition, counters=counters) as writer:
-            for batch in batches:
-                writer.write(batch)
-            writer.flush()
-            return writer.rows
-
-    def _dead_letter_writer(self, options: NsqOptions, counters: Counters) -> NsqWriter:
-        return NsqWriter(options, counters=counters)
 
     def open_stream(self, options: NsqOptions) -> NsqStream:
         """See `NsqStream`."""

@@ -32,7 +32,7 @@ from spark_mq_source.pulsar.read.schemas import check_needs_no_schema, fetch_ver
 from spark_mq_source.pulsar.read.stream import PulsarStream
 from spark_mq_source.pulsar.write.transactions import abort_transactions, commit_transactions
 from spark_mq_source.pulsar.write.values import check_raw_values, check_topic_partitions, with_registered, write_of
-from spark_mq_source.pulsar.write.writer import PulsarWriter, WriteReport, write_rows
+from spark_mq_source.pulsar.write.writer import PulsarWriter, WriteReport
 from spark_mq_source.values.encodings import TypedRead, TypedWrite, type_of
 from spark_mq_source.values.options import AUTO, RAW
 
@@ -57,6 +57,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
     name = "pulsar-native"
     has_namespaces = True
     columns = COLUMNS
+    writer_type = PulsarWriter
     options_type = PulsarOptions
     raw_errors = (CORRUPT, ERROR)
     count_lag = staticmethod(count_lag)
@@ -284,16 +285,6 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
             task.check_attempt(f"pulsar-native: reading {task}", tries)
         open_writer = partial(self._letter_writer, options)
         return read_queue(options, task, schema, counters, open_writer=open_writer, tries=tries)
-
-    def write_raw(
-        self,
-        options: PulsarOptions,
-        batches: Iterator[pa.RecordBatch],
-        attempt: TaskAttempt,
-        counters: Counters | None = None,
-    ) -> WriteReport:
-        """See `write_rows`."""
-        return write_rows(options, batches, attempt, counters)
 
     def commit(self, options: PulsarOptions, reports: Sequence[WriteReport]) -> None:
         """See `commit_transactions`; without transactions the rows of a finished task are already visible."""

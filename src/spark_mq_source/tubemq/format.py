@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_mq_source.core.counters import Counters
-    from spark_mq_source.core.ports import Predicate, TaskAttempt
+    from spark_mq_source.core.ports import Predicate
 
 
 class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, WriteReport]):
@@ -30,6 +30,7 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, WriteReport]):
 
     name = "tubemq"
     columns = COLUMNS
+    writer_type = TubeMQWriter
     options_type = TubeMQOptions
     raw_errors = (CORRUPT, ERROR)
     count_lag = staticmethod(count_lag)
@@ -57,30 +58,12 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, WriteReport]):
         del tries
         return read_range(options, task, schema, counters)
 
-    def write_raw(
-        self,
-        options: TubeMQOptions,
-        batches: Iterator[pa.RecordBatch],
-        attempt: TaskAttempt,
-        counters: Counters | None = None,
-    ) -> WriteReport:
-        """Write the rows of one task; see `TubeMQWriter.write`. Tasks begin with different partitions."""
-        with TubeMQWriter(options, turn=attempt.partition, counters=counters) as writer:
-            for batch in batches:
-                writer.write(batch)
-            writer.flush()
-            writer.report.rows = writer.rows
-            return writer.report
-
     def commit(self, options: TubeMQOptions, reports: Sequence[WriteReport]) -> None:
         """Log the receipts, with `logReceipts`."""
         if options.log_receipts:
             WriteReport.log(reports)
 
     _dead_letter_form = {"properties": "attributes", "fitting": writable_attributes}  # noqa: RUF012 - never changed
-
-    def _dead_letter_writer(self, options: TubeMQOptions, counters: Counters) -> TubeMQWriter:
-        return TubeMQWriter(options, counters=counters)
 
     def open_stream(self, options: TubeMQOptions) -> TubeMQStream:
         """See `TubeMQStream`; a missing dead letter topic is an error."""

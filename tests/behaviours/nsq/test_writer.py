@@ -247,7 +247,7 @@ def test_a_broker_that_stays_silent_is_an_error_in_time(nsq: NsqUnderTest, fault
     topic = nsq.topic("c")
     proxy = in_front_of(fault_proxy, nsq)
     options = write_options(proxy.address, topic=topic, sendTimeout="1500ms", connectTimeout="500ms")
-    with NsqWriter(options) as writer:
+    with NsqWriter(options, TaskAttempt("job")) as writer:
         writer.write(batch(numbered(10)))
         writer.flush()
         proxy.stall_now()
@@ -286,4 +286,4 @@ def test_a_lookup_without_brokers_is_an_error(nsq_private: Start):
     )
     assert status == 200
     with pytest.raises(ServiceNotReadyError, match="no nsqd to write to"):
-        NsqWriter(options)
+        NsqWriter(options, TaskAttempt("job"))

@@ -15,7 +15,7 @@ from spark_mq_source.core.errors import BrokerError, MQSourceError, ReplayError,
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.write.writer import PulsarWriter, write_rows
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.pulsar.test_writer import read_official
 from tests.fix_brokers import PulsarUnderTest, wait_until
 
@@ -49,7 +49,7 @@ def rows(*numbers: int) -> pa.RecordBatch:
 
 
 def write(broker: PulsarUnderTest, topic: str, batch: pa.RecordBatch, task: TaskAttempt = TASK, **more: Any) -> None:
-    write_rows(options(broker, topic, **more), iter([batch]), task)
+    PulsarWriter(options(broker, topic, **more), task).write_all(iter([batch]))
 
 
 def left_behind(
@@ -207,9 +207,9 @@ def test_partitions_without_rows_are_looked_at_where_a_schema_is_a_must(pulsar: 
     left_behind(pulsar, topic, batch, **given)
     # A task without rows has them in no partition.
     with pytest.raises(ReplayError, match=r"partition-1.*has 0 rows, an earlier one has stored 10"):
-        write_rows(options(pulsar, topic, **given), iter([]), TASK)
+        PulsarWriter(options(pulsar, topic, **given), TASK).write_all(iter([]))
     for number in range(2):
-        write_rows(options(pulsar, topic, **given), iter([]), replace(TASK, partition=number))
+        PulsarWriter(options(pulsar, topic, **given), replace(TASK, partition=number)).write_all(iter([]))
     write(pulsar, topic, batch, **given)
     assert len(read_official(pulsar, topic, 20)) == 20
 

@@ -27,7 +27,7 @@ from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read import queue_reader
 from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange
-from spark_mq_source.pulsar.write.writer import write_rows
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.pulsar.queues import (
     FORMAT,
     SUBSCRIPTION,
@@ -55,7 +55,7 @@ def rows_of(*values: str, **columns: Any) -> pa.RecordBatch:
 def write(broker: PulsarUnderTest, topic: str | None, *values: str, columns: Any = None, **more: str) -> int:
     target = {} if topic is None else {"topic": topic}
     options = options_of(broker, **target, **more)
-    return write_rows(options, iter([rows_of(*values, **(columns or {}))]), TaskAttempt("np")).rows
+    return PulsarWriter(options, TaskAttempt("np")).write_all(iter([rows_of(*values, **(columns or {}))])).rows
 
 
 def unused(broker: PulsarUnderTest) -> str:
@@ -152,7 +152,7 @@ def test_a_write_goes_on_after_an_unload(pulsar: PulsarUnderTest):
         yield rows_of("b")
 
     options = options_of(pulsar, topic=topic, createTopic="true", batching="false", batchingMaxPublishDelay="1ms")
-    assert write_rows(options, batches(), TaskAttempt("np")).rows == 2
+    assert PulsarWriter(options, TaskAttempt("np")).write_all(batches()).rows == 2
     found = received(consumer, 1)
     while found[-1] != "b":
         found += received(consumer, 1)

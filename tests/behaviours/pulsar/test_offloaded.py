@@ -25,7 +25,7 @@ from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.write.transactions import abort_transactions, commit_transactions
-from spark_mq_source.pulsar.write.writer import write_rows
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_s3 import BUCKET, S3Server
 from tests.formats import through_json
@@ -122,7 +122,7 @@ def send_in_transaction(broker: PulsarUnderTest, topic: str, end: Any) -> None:
     given = access(broker, topic) | {"deliveryguarantee": "transaction"}
     options = PulsarOptions.from_spark(given, WRITE)
     batch = pa.record_batch({"value": [b"in a transaction %d" % n for n in range(30)]})
-    end(options, [write_rows(options, iter([batch]), TaskAttempt("query")).transaction])
+    end(options, [PulsarWriter(options, TaskAttempt("query")).write_all(iter([batch])).transaction])
 
 
 class Flight(official_schema.Record):

@@ -12,7 +12,7 @@ import pytest
 
 from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.pulsar.write.writer import write_rows
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.pulsar.test_writer import options
 from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat
@@ -40,7 +40,7 @@ def test_a_row_of_a_slow_source(pulsar: PulsarUnderTest, pulsar_format: PulsarFo
 
     more: dict[str, Any] = {"batchingMaxPublishDelay": delay} if delay else {}
     with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write_rows, options(pulsar, topic, **more), source(), TaskAttempt("job"))
+        writing = pool.submit(PulsarWriter(options(pulsar, topic, **more), TaskAttempt("job")).write_all, source())
         if delay:
             wait_until(lambda: stored(pulsar, topic) == 3, "the first rows to be there")
             seen.set()
@@ -63,7 +63,7 @@ def test_rows_of_a_source_that_never_pauses(pulsar: PulsarUnderTest):
 
     with ThreadPoolExecutor(1) as pool:
         given = options(pulsar, topic, batchingMaxPublishDelay="100ms")
-        writing = pool.submit(write_rows, given, source(), TaskAttempt("job"))
+        writing = pool.submit(PulsarWriter(given, TaskAttempt("job")).write_all, source())
         names = [f"{topic}-partition-{n}" for n in range(2)]
         try:
             wait_until(
@@ -83,6 +83,6 @@ def test_a_source_that_fails_fails_the_task(pulsar: PulsarUnderTest):
 
     topic = pulsar.topic(2)
     with pytest.raises(OSError, match="broken"):
-        write_rows(options(pulsar, topic, batchingMaxPublishDelay="1m"), source(), TaskAttempt("job"))
+        PulsarWriter(options(pulsar, topic, batchingMaxPublishDelay="1m"), TaskAttempt("job")).write_all(source())
     with pytest.raises(MQSourceError, match="contradict each other"):
         options(pulsar, topic, batchingMaxPublishDelay="1m", deliveryGuarantee="exactly-once")

@@ -22,7 +22,7 @@ from spark_mq_source.pulsar.write.transactions import (
     abort_transactions,
     commit_transactions,
 )
-from spark_mq_source.pulsar.write.writer import PulsarWriter, write_rows
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.fix_net import Fault, FaultProxy
 
@@ -72,7 +72,7 @@ def rows(*numbers: int) -> pa.RecordBatch:
 
 
 def write(broker: PulsarUnderTest, topic: str, *numbers: int, **more: Any) -> Transaction:
-    transaction = write_rows(options(broker, topic, **more), iter([rows(*numbers)]), TASK).transaction
+    transaction = PulsarWriter(options(broker, topic, **more), TASK).write_all(iter([rows(*numbers)])).transaction
     assert transaction is not None
     return transaction
 
@@ -117,7 +117,7 @@ def test_an_attempt_that_fails_aborts_its_transaction(broker: PulsarUnderTest) -
         raise OSError
 
     with pytest.raises(OSError):  # noqa: PT011 - the one from above
-        write_rows(options(broker, topic), batches(), TASK)
+        PulsarWriter(options(broker, topic), TASK).write_all(batches())
     # An open transaction would hide this one.
     commit_transactions(options(broker, topic), [write(broker, topic, 7)])
     assert visible(broker, topic) == [7]
@@ -177,7 +177,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(broker: PulsarUnderTest, pro
 
 
 def test_a_task_without_rows_begins_no_transaction(broker: PulsarUnderTest) -> None:
-    assert write_rows(options(broker, broker.topic()), iter([rows()]), TASK).transaction is None
+    assert PulsarWriter(options(broker, broker.topic()), TASK).write_all(iter([rows()])).transaction is None
 
 
 def test_a_broker_without_transactions_is_named(pulsar: PulsarUnderTest) -> None:

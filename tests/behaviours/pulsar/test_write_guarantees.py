@@ -54,7 +54,7 @@ def test_a_broker_is_killed_under_every_guarantee(mortal: PulsarUnderTest) -> No
     settings = {guarantee: options(mortal, topic, guarantee) for guarantee, topic in topics.items()}
     reported = PulsarWriter(settings[DeliveryGuarantee.TRANSACTION], TASK)
     reported.write(rows(100, 200))
-    before = reported.finish()
+    before = reported.finish().transaction
     reported.close()
     # An attempt that nobody continues, with some of its rows stored.
     with PulsarWriter(settings[DeliveryGuarantee.EXACTLY_ONCE], TASK) as killed:
@@ -75,7 +75,7 @@ def test_a_broker_is_killed_under_every_guarantee(mortal: PulsarUnderTest) -> No
         mortal.require_own().restart(crash=True)
         for writer in writers.values():
             writer.write(rows(55, 100))
-        transactions = {guarantee: writer.finish() for guarantee, writer in writers.items()}
+        transactions = {guarantee: writer.finish().transaction for guarantee, writer in writers.items()}
     ended = [before, transactions.pop(DeliveryGuarantee.TRANSACTION)]
     assert set(transactions.values()) == {None}
     # Committed after the kill, of which one was all written before it.

@@ -25,6 +25,7 @@ from brokers.tubemq import TubeCluster
 from brokers.tubemq_admin import Topic
 from spark_mq_source.core.errors import ConnectionLostError
 from spark_mq_source.core.options import READ, WRITE
+from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
@@ -127,7 +128,7 @@ def test_a_task_that_waits_for_the_disk_loses_nothing_to_a_killed_broker(
     batch = pa.record_batch({"value": values})
 
     def write(topic: str, **options: object) -> TubeMQWriter:
-        return TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE, **options))
+        return TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE, **options), TaskAttempt("job"))
 
     with write(kept, waitForDisk=True) as careful, write(lost) as hasty, write(torn, waitForDisk=True) as unlucky:
         careful.write(batch)
@@ -159,7 +160,7 @@ def test_a_second_broker_takes_what_the_first_cannot_until_that_is_back(
         values.extend(more)
         writer.write(pa.record_batch({"value": more}))
 
-    with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE)) as writer:
+    with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE), TaskAttempt("job")) as writer:
         write(2000)
         faulty.cluster.broker(1).kill()
         write(3000)
@@ -177,7 +178,7 @@ def test_a_second_broker_takes_what_the_first_cannot_until_that_is_back(
     found = Counter(m.value for m in tube_java.consume(faulty.cluster, topic, faulty.group(), stored))
     assert found.keys() == set(values)
     # At least once: what was under way when the broker died may be there twice.
-    assert sum(found.values()) - len(values) <= writer.options.max_pending_messages
+    assert sum(found.values()) - len(values) <= writer._options.max_pending_messages
 
 
 def test_a_broker_without_room_in_its_memory_gets_the_message_again(faulty: TubeUnderTest):
@@ -189,7 +190,7 @@ def test_a_broker_without_room_in_its_memory_gets_the_message_again(faulty: Tube
     def write(name: int) -> int:
         options = tubemq_options(faulty.masters, LITTLE_MEMORY, WRITE, operationTimeout="100s", sendTimeout="200s")
         written = 0
-        with TubeMQWriter(options, turn=name) as writer:
+        with TubeMQWriter(options, TaskAttempt("job", partition=name)) as writer:
             while not refused.is_set() and written < most:
                 numbers = range(written, written + at_once)
                 writer.write(pa.record_batch({"value": [b"%d %d." % (name, n) + padding for n in numbers]}))
@@ -213,7 +214,7 @@ def test_flow_control_is_obeyed(faulty: TubeUnderTest, caplog: pytest.LogCapture
     """Whoever is 21 MB behind gets 20 MB in 5 s, and is told for how long to rest."""
     topic = faulty.topic()
     values = [b"%d." % n + bytes(1_000_000) for n in range(26)]
-    with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE)) as writer:
+    with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE), TaskAttempt("job")) as writer:
         writer.write(pa.record_batch({"value": values}))
         writer.flush()
     options = tubemq_options(faulty.masters, topic, READ)
@@ -252,7 +253,7 @@ def test_the_leading_master_is_killed_while_a_stream_a_writer_and_members_are_at
     ):
         producer = client.publish([topic])
         query.begin()
-        with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE)) as writer:
+        with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE), TaskAttempt("job")) as writer:
             for begin in range(0, len(values), 500):
                 writer.write(pa.record_batch({"value": encoded(values[begin : begin + 500])}))
                 writer.flush()

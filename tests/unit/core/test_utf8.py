@@ -55,7 +55,7 @@ def open_nsq(batch: pa.RecordBatch, *, loops: str) -> None:
 
 
 def write_tubemq(batch: pa.RecordBatch) -> None:
-    with TubeMQWriter(TubeMQOptions.from_spark({"masters": "none.invalid:1"}, WRITE)) as writer:
+    with TubeMQWriter(TubeMQOptions.from_spark({"masters": "none.invalid:1"}, WRITE), TaskAttempt("q")) as writer:
         writer.rows = 1000
         writer.write(batch)
 
@@ -148,9 +148,9 @@ def test_maps_without_pairs_have_no_offsets_when_spark_gives_them(loops: str, ba
         (lambda given: PulsarWriter(PulsarOptions.from_spark(given, WRITE), TaskAttempt("q")),
          {"serviceUrl": "pulsar://none.invalid:6650", "topic": "t"},
          "pulsar-native: writing to persistent://public/default/t: row 3 of the task cannot"),
-        (lambda given: TubeMQWriter(TubeMQOptions.from_spark(given, WRITE)),
+        (lambda given: TubeMQWriter(TubeMQOptions.from_spark(given, WRITE), TaskAttempt("q")),
          {"masters": "none.invalid:1", "topic": "t"}, "tubemq: writing to t: row 3 of the task cannot"),
-        (lambda given: NsqWriter(NsqOptions.from_spark(given, WRITE)),
+        (lambda given: NsqWriter(NsqOptions.from_spark(given, WRITE), TaskAttempt("q")),
          {"nsqdTcpAddresses": "none.invalid:4150", "topic": "t"}, "nsq: row 3 of the task cannot"),
     ],
     ids=["pulsar", "tubemq", "nsq"],

@@ -11,20 +11,17 @@ OKs arrive in other threads, one per connection, which only wake the task's thre
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from spark_mq_source.core.columns import rows_by_topic
-from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, ServiceNotReadyError, UnwritableRowError
-from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.net.sending import Writer
 from spark_mq_source.nsq.client.client import Limits, NsqClient, Nsqd
 from spark_mq_source.nsq.payload.messages import build_body, find_unwritable, open_rows
 from spark_mq_source.nsq.protocol.commands import Dpub, Mpub, Pub, parse_name
@@ -32,6 +29,8 @@ from spark_mq_source.nsq.protocol.commands import Dpub, Mpub, Pub, parse_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_mq_source.core.counters import Counters
+    from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.nsq.client.session import Session
     from spark_mq_source.nsq.options import NsqOptions
     from spark_mq_source.nsq.payload.messages import RowSource
@@ -75,46 +74,25 @@ class _Target:
         self.paused_until = time.monotonic() + _PAUSE_SECONDS
 
 
-class NsqWriter:
-    """Writes the rows of one task. For one thread; a context manager that closes its connections.
-
-    Args:
-        turn: index of the nsqd for the first batch: the number of the task.
+class NsqWriter(Writer["NsqOptions", int]):
+    """Writes the rows of one task, see `net.sending.Writer`. Tasks begin with different nsqd.
 
     Raises:
         MQSourceError: no nsqlookupd answered, or none knows an nsqd.
-
-    Example:
-        ::
-
-            with NsqWriter(options, turn=0) as writer:
-                for batch in batches:
-                    writer.write(batch)
-                writer.flush()
     """
 
-    def __init__(self, options: NsqOptions, *, turn: int = 0, counters: Counters | None = None) -> None:
-        self.rows = 0
-        self._counters = counters or Counters()
-        self._options = options
+    def __init__(self, options: NsqOptions, attempt: TaskAttempt, counters: Counters | None = None) -> None:
+        super().__init__(options, attempt, counters)
         self._client = NsqClient(options)
         self._targets = [_Target(nsqd) for nsqd in self._client.fetch_writable(options.topic)]
         if not self._targets:
             raise ServiceNotReadyError(
                 "nsq: no nsqd to write to: nsqlookupd lists none that is not tombstoned; set nsqdTcpAddresses"
             )
-        self._turn = turn % len(self._targets)
+        self._turn = attempt.partition % len(self._targets)
         self._unplaced: deque[_Pending] = deque()
         self._last_progress = time.monotonic()
         self._last_error: MQSourceError | None = None
-        self._answers = 0
-        self._answered = threading.Condition()
-
-    def __enter__(self) -> NsqWriter:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections without waiting for OKs; see `flush`."""
@@ -160,7 +138,16 @@ class NsqWriter:
         Raises:
             MQSourceError: nsqd refused a message, or none accepted it in time.
         """
-        self._advance(lambda: not any(target.pending for target in self._targets))
+        self._wait_until(lambda: not self._unplaced and not any(target.pending for target in self._targets))
+
+    def finish(self) -> int:
+        """Wait until all commands have their OK; return the number of rows.
+
+        Raises:
+            MQSourceError: as for `flush`.
+        """
+        self.flush()
+        return self.rows
 
     # -- encoding
 
@@ -220,22 +207,24 @@ class NsqWriter:
         if not self._unplaced and not any(target.pending for target in self._targets):
             self._last_progress = time.monotonic()
         self._unplaced.append(entry)
-        self._advance(lambda: True)
+        self._advance()
+        if self._unplaced:
+            self._wait_until(lambda: not self._unplaced)
 
-    def _advance(self, is_reached: Callable[[], bool]) -> None:
-        """Handle OKs and send unplaced commands until `is_reached()`."""
-        while True:
-            seen = self._answers
-            for target in self._targets:
-                self._handle_answers(target)
-            while self._unplaced and self._place(self._unplaced[0]):
-                self._unplaced.popleft()
-            if not self._unplaced and is_reached():
-                return
-            wait_seconds = self._patience_seconds()
-            with waiting(self._counters), self._answered:
-                if self._answers == seen:
-                    self._answered.wait(wait_seconds)
+    def _is_due(self) -> bool:
+        return any(target.pending and target.pending[0].answer.done() for target in self._targets)
+
+    def _attend(self) -> None:
+        if not self._is_due():
+            self._end_patience()
+        self._advance()
+
+    def _advance(self) -> None:
+        """Handle OKs, and send unplaced commands."""
+        for target in self._targets:
+            self._handle_answers(target)
+        while self._unplaced and self._place(self._unplaced[0]):
+            self._unplaced.popleft()
 
     def _handle_answers(self, target: _Target) -> None:
         """Handle the answers of an nsqd.
@@ -286,7 +275,7 @@ class NsqWriter:
             self._counters.entries += 1
             self._counters.entry_bytes += entry.size
             entry.answer = target.session.publish(entry.command)
-            entry.answer.add_done_callback(self._count_answer)
+            entry.answer.add_done_callback(self._answered)
             return True
         return False
 
@@ -302,43 +291,42 @@ class NsqWriter:
                 target.rest()
         return target.session is not None
 
-    def _count_answer(self, _: Future[None]) -> None:
-        with self._answered:
-            self._answers += 1
-            self._answered.notify()
+    def _answered(self, _: Future[None]) -> None:
+        with self._arrived:
+            self._wake(is_due=True)
 
-    def _patience_seconds(self) -> float:
-        """Return the seconds to wait for the next answer; close the connection of an nsqd that does not answer.
+    def _patience(self) -> tuple[str, int]:
+        """Return what must come in time, and the time in milliseconds."""
+        operation_ms, send_ms = self._options.operation_timeout_ms, self._options.send_timeout_ms
+        if operation_ms < send_ms and all(target.session is None for target in self._targets):
+            return "connection within operationTimeout", operation_ms
+        return "OK within sendTimeout", send_ms
+
+    def _until(self) -> float:
+        now, seconds = time.monotonic(), self._patience()[1] / 1000
+        pauses = [target.paused_until for target in self._targets if target.paused_until > now]
+        # Half of the time for the current connection, half for another.
+        halves = [target.last_progress + seconds / 2 for target in self._targets if target.pending]
+        return min([self._last_progress + seconds, *halves, *pauses])
+
+    def _end_patience(self) -> None:
+        """Close the connection of an nsqd that does not answer.
 
         Raises:
             RequestTimeoutError: `sendTimeout` has passed without any OK, or `operationTimeout` without a connection.
         """
         now = time.monotonic()
-        limit, limit_ms = "OK within sendTimeout", self._options.send_timeout_ms
-        if all(target.session is None for target in self._targets) and self._options.operation_timeout_ms < limit_ms:
-            limit, limit_ms = "connection within operationTimeout", self._options.operation_timeout_ms
-        whole = limit_ms / 1000
-        left = self._last_progress + whole - now
-        if left <= 0:
-            waiting = (
-                self._unplaced[0] if self._unplaced else next((t.pending[0] for t in self._targets if t.pending), None)
-            )
+        limit, limit_ms = self._patience()
+        if now >= self._last_progress + limit_ms / 1000:
+            pending = [*self._unplaced, *(target.pending[0] for target in self._targets if target.pending)]
+            what = f"{pending[0].rows} rows to topic {pending[0].command.topic}" if pending else "rows"
             reason = f": {self._last_error}" if self._last_error is not None else ""
-            what = f"{waiting.rows} rows to topic {waiting.command.topic}" if waiting is not None else "rows"
             raise RequestTimeoutError(f"nsq: writing {what}: no {limit} ({limit_ms} ms){reason}")
         for target in self._targets:
-            if not target.pending:
-                continue
-            # Half of the time for the current connection, half for another.
-            patient = target.last_progress + whole / 2 - now
-            if patient <= 0 and target.session is not None:
-                logger.info("%s: no OK for %.0f s", target.nsqd.name, whole / 2)
+            if target.pending and target.session is not None and now >= target.last_progress + limit_ms / 2000:
+                logger.info("%s: no OK for %.0f s", target.nsqd.name, limit_ms / 2000)
                 # Its pending commands fail now, and are sent again.
                 target.session.close()
-                return 0.0
-            left = min(left, patient)
-        pauses = [target.paused_until - now for target in self._targets if target.paused_until > now]
-        return max(0.0, min([left, *pauses]))
 
     @staticmethod
     def _in_context(entry: _Pending, error: MQSourceError) -> MQSourceError:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 import time
 import uuid
 from array import array
@@ -32,7 +31,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_mq_source.core.columns import rows_by_topic
-from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     BrokerError,
     LocalProtocolError,
@@ -45,6 +43,7 @@ from spark_mq_source.core.errors import (
     UnwritableRowError,
 )
 from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.sending import Writer
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.crypto_keys import encryptor_of
@@ -62,6 +61,7 @@ from spark_mq_source.pulsar.write.values import schema_to_send
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.pulsar.client.session import Session
     from spark_mq_source.pulsar.options import PulsarOptions
@@ -100,26 +100,6 @@ class WriteReport:
 
     rows: int
     transaction: Transaction | None = None
-
-
-def write_rows(
-    options: PulsarOptions,
-    batches: Iterator[pa.RecordBatch],
-    attempt: TaskAttempt,
-    counters: Counters | None = None,
-) -> WriteReport:
-    """Write the rows of one task.
-
-    Raises:
-        MQSourceError: see `PulsarWriter.write`.
-    """
-    rows = 0
-    with PulsarWriter(options, attempt, counters) as writer:
-        for batch in writer.arriving(batches):
-            writer.write(batch)
-            rows += batch.num_rows
-        transaction = writer.finish()
-    return WriteReport(rows, transaction)
 
 
 class _Pending:
@@ -166,7 +146,7 @@ class _Producer:
     def __init__(
         self,
         topic_partition: TopicPartition,
-        arrived: threading.Condition,
+        writer: PulsarWriter,
         *,
         name: str | None = None,
         numbers: EntryNumbers | None = None,
@@ -193,7 +173,7 @@ class _Producer:
         self.distrusts_connection = False
         self.confirmed = -1
         self.last_position: Position | None = None
-        self._arrived = arrived
+        self._arrived, self._wake = writer._arrived, writer._wake
 
     # Callbacks, in the thread of the connection's driver.
 
@@ -210,13 +190,13 @@ class _Producer:
                 self._refused(event)
             else:
                 self._stored(event)
-            self._arrived.notify_all()
+            self._wake(is_due=self.error is not None)
 
     def fail(self, error: MQSourceError) -> None:
         """Handle the end of the producer or its connection."""
         with self._arrived:
             self._fail(error)
-            self._arrived.notify_all()
+            self._wake(is_due=self.error is not None)
 
     def _fail(self, error: MQSourceError) -> None:
         # A retryable error must not hide one that is not.
@@ -308,30 +288,13 @@ class _Topic:
         self.turn = turn % len(self.producers)
 
 
-class PulsarWriter:
-    """Writes the rows of one task. For one thread; a context manager that closes its connections.
-
-    Args:
-        attempt: the task attempt. Its partition also selects the topic's partition for the first rows without key, so
-            that tasks start with different ones.
-
-    Example:
-        ::
-
-            with PulsarWriter(options, TaskAttempt("flights")) as writer:
-                for batch in batches:
-                    writer.write(batch)
-                writer.finish()
-    """
+class PulsarWriter(Writer["PulsarOptions", WriteReport]):
+    """Writes the rows of one task, see `net.sending.Writer`. Tasks begin with different topic-partitions."""
 
     def __init__(self, options: PulsarOptions, attempt: TaskAttempt, counters: Counters | None = None) -> None:
-        self._options = options
-        self._counters = counters or Counters()
-        self._attempt = attempt
+        super().__init__(options, attempt, counters)
         self._client = PulsarClient(options)
-        self._arrived = threading.Condition()
         self._topics: dict[str, _Topic] = {}
-        self._rows = 0
         self._open: list[_Producer] = []
         is_transaction = options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
         self._transaction = TaskTransaction(options, self._client) if is_transaction else None
@@ -339,9 +302,6 @@ class PulsarWriter:
         self._schema = schema_to_send(options)
         # When to send incomplete batches, in monotonic seconds; None if there are none.
         self._publish_at: float | None = None
-
-    def __enter__(self) -> PulsarWriter:
-        return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         try:
@@ -366,11 +326,11 @@ class PulsarWriter:
             return
         began = time.monotonic()
         try:
-            source = open_rows(batch, first_row=self._rows)
+            source = open_rows(batch, first_row=self.rows)
         except UnwritableRowError as error:
             to = f": writing to {self._options.topic}" if "topic" not in batch.schema.names else ""
             raise error.within(f"pulsar-native{to}") from None
-        self._rows += batch.num_rows
+        self.rows += batch.num_rows
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         hashes = hash_keys(columns["key"], self._options.hashing) if "key" in columns else None
         for name, order in rows_by_topic(columns.get("topic"), batch.num_rows, self._options.topic, "pulsar-native"):
@@ -428,11 +388,8 @@ class PulsarWriter:
                 self._send(producer)
         self._publish_at = None
 
-    def finish(self) -> Transaction | None:
+    def finish(self) -> WriteReport:
         """Send the buffered rows, wait until the broker has stored everything, and close the producers.
-
-        Returns:
-            The transaction for the driver to commit, if any.
 
         Raises:
             ReplayError: an earlier attempt has stored more rows than this one has.
@@ -451,11 +408,10 @@ class PulsarWriter:
                     producer.dropped,
                 )
         if self._transaction is None or self._transaction.id is None:
-            return None
+            return WriteReport(self.rows)
         wrote = next((producer for producer in self._open if producer.last_position is not None), None)
-        if wrote is None:
-            return Transaction(*self._transaction.id)
-        return Transaction(*self._transaction.id, wrote.topic_partition, wrote.last_position)
+        written = () if wrote is None else (wrote.topic_partition, wrote.last_position)
+        return WriteReport(self.rows, Transaction(*self._transaction.id, *written))
 
     def _close_finished(self, producer: _Producer) -> None:
         """Close a producer without pending entries: the next attempt or micro-batch may need its name at once."""
@@ -556,9 +512,9 @@ class PulsarWriter:
     def _producer(self, topic_partition: TopicPartition) -> _Producer:
         if self._options.delivery_guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             sends_once = self._options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
-            return _Producer(topic_partition, self._arrived, name=self._unique_name(), sends_once=sends_once)
+            return _Producer(topic_partition, self, name=self._unique_name(), sends_once=sends_once)
         name = producer_name(self._options.producer_name, self._attempt)
-        return _Producer(topic_partition, self._arrived, name=name, numbers=EntryNumbers(self._attempt.batch_id))
+        return _Producer(topic_partition, self, name=name, numbers=EntryNumbers(self._attempt.batch_id))
 
     def _unique_name(self) -> str | None:
         """Return a unique producer name; None to let the broker generate one."""
@@ -684,32 +640,25 @@ class PulsarWriter:
             # The next wait reopens the producer and sends the entry.
             producer.fail(error)
 
-    def _wait_until(self, is_reached: Callable[[], bool]) -> None:
-        while True:
-            with self._arrived:
-                while True:
-                    failed = next((p for p in self._open if p.error is not None and p.pending), None)
-                    if failed is not None or is_reached():
-                        break
-                    until = min(self._reopen_time(p) for p in self._open if p.pending)
-                    if self._transaction is not None:
-                        until = min(until, self._transaction.idle_from)
-                    left = until - time.monotonic()
-                    if left <= 0:
-                        break
-                    with waiting(self._counters):
-                        arrived = self._arrived.wait(left)
-                    if not arrived:
-                        break
-                if failed is None and is_reached():
-                    return
-            if self._transaction is not None:
-                # Pending entries must not reach the broker after the transaction has ended.
-                self._transaction.check_time()
-            if failed is None:
-                self._reopen_or_fail()
-            else:
-                self._reopen(failed)
+    def _is_due(self) -> bool:
+        return self._failed() is not None
+
+    def _failed(self) -> _Producer | None:
+        return next((p for p in self._open if p.error is not None and p.pending), None)
+
+    def _until(self) -> float:
+        until = min(self._reopen_time(p) for p in self._open if p.pending)
+        return until if self._transaction is None else min(until, self._transaction.idle_from)
+
+    def _attend(self) -> None:
+        if self._transaction is not None:
+            # Pending entries must not reach the broker after the transaction has ended.
+            self._transaction.check_time()
+        failed = self._failed()
+        if failed is None:
+            self._reopen_or_fail()
+        else:
+            self._reopen(failed)
 
     def _reopen_or_fail(self) -> None:
         """Reopen the producer that waits longest for a receipt once, on a new connection; then fail.

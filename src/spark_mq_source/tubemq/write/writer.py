@@ -18,7 +18,7 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from ipaddress import IPv4Address
@@ -28,7 +28,6 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from spark_mq_source.core.columns import default_topic
-from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     ConnectionLostError,
     MQSourceError,
@@ -37,6 +36,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.utf8 import check_texts
 from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.sending import Writer
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
@@ -55,6 +55,8 @@ from spark_mq_source.tubemq.protocol.error_codes import (
 from spark_mq_source.tubemq.write.receipts import WriteReport
 
 if TYPE_CHECKING:
+    from spark_mq_source.core.counters import Counters
+    from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.tubemq.client.bounds import Bounds, Partitions
     from spark_mq_source.tubemq.client.session import Receipt, Session
     from spark_mq_source.tubemq.offsets import TopicPartition
@@ -245,7 +247,7 @@ class _Target:
         self.pending_rows = 0
         self.pending_bytes = 0
         self.outbox: list[SendMessage] = []
-        self.most_rows = writer.options.max_pending_messages
+        self.most_rows = writer._options.max_pending_messages
         self.trusted = True
         self.links: list[_Link] = []
         self.ordered: set[tuple[str, int]] = set()
@@ -258,7 +260,7 @@ class _Target:
         """Return whether this many more messages may be pending; a single one always may, whatever its size."""
         return self.pending_rows == 0 or (
             self.pending_rows + rows <= self.most_rows
-            and self.pending_bytes + size <= self._writer.options.max_pending_bytes
+            and self.pending_bytes + size <= self._writer._options.max_pending_bytes
         )
 
     def was_too_slow(self) -> None:
@@ -267,7 +269,7 @@ class _Target:
 
     def acknowledged(self, rows: int) -> None:
         """Raise `most_rows` a little: the broker has acknowledged `rows` messages."""
-        self.most_rows = min(self._writer.options.max_pending_messages, self.most_rows + max(1, rows // 4))
+        self.most_rows = min(self._writer._options.max_pending_messages, self.most_rows + max(1, rows // 4))
 
     def link(self, session: Session) -> _Link:
         """Return the target over this connection."""
@@ -347,52 +349,29 @@ class _Topic:
         raise UnwritableRowError(f"tubemq: {where}, but its partitions (broker_id:partition) are {known}")
 
 
-class TubeMQWriter:
-    """Writes the rows of one task. For one thread; a context manager that closes its connections.
-
-    Args:
-        turn: index of the partition for the first row: the number of the task, so that tasks start with different ones.
+class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
+    """Writes the rows of one task, see `net.sending.Writer`. Tasks begin with different partitions.
 
     Attributes:
         report: the receipts, with `logReceipts`.
-
-    Example:
-        ::
-
-            with TubeMQWriter(options, turn=0) as writer:
-                for batch in batches:
-                    writer.write(batch)
-                writer.flush()
     """
 
-    def __init__(self, options: TubeMQOptions, *, turn: int = 0, counters: Counters | None = None) -> None:
-        self.options = options
-        self._counters = counters or Counters()
-        self._turn = turn
+    def __init__(self, options: TubeMQOptions, attempt: TaskAttempt, counters: Counters | None = None) -> None:
+        super().__init__(options, attempt, counters)
         self._client = TubeMQClient(options)
         self._encoder = RowEncoder(options.topic, options.message_time_zone)
         self._sent_addr = 0
         self._producer: ProducerMember | None = None
         self._topics: dict[str, _Topic] = {}
-        self.rows = 0
         self.report = WriteReport()
         self._targets: dict[Broker, _Target] = {}
-        # Shared with the threads that deliver answers:
-        self._arrived = threading.Condition()
-        self._awaited: Callable[[], bool] | None = None
-        """The condition for which the task's thread waits; None for any change."""
+        # Shared with the threads that deliver answers, under the lock:
         self._again: list[SendMessage] = []
         self._reason: MQSourceError | None = None
         self._fatal: MQSourceError | None = None
         self._renew_since: commands.AuthorizedInfo | None = None
         self._last_progress = 0.0
         self._failures = 0
-
-    def __enter__(self) -> TubeMQWriter:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections without waiting for answers; see `flush`."""
@@ -412,7 +391,7 @@ class TubeMQWriter:
         try:
             check_texts(batch, _TEXT_COLUMNS, self.rows)
         except UnwritableRowError as error:
-            to = f": writing to {self.options.topic}" if "topic" not in batch.schema.names else ""
+            to = f": writing to {self._options.topic}" if "topic" not in batch.schema.names else ""
             raise error.within(f"tubemq{to}") from None
         self.rows += batch.num_rows
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
@@ -426,8 +405,18 @@ class TubeMQWriter:
                 `waitForDisk`, acknowledged messages may be lost, or were not on disk within `sendTimeout`.
         """
         self._wait_until(lambda: not any(target.pending_rows for target in self._targets.values()))
-        if self.options.wait_for_disk:
+        if self._options.wait_for_disk:
             self._wait_for_disk()
+
+    def finish(self) -> WriteReport:
+        """Wait as in `flush`; return the receipts and the number of rows.
+
+        Raises:
+            MQSourceError: as for `flush`.
+        """
+        self.flush()
+        self.report.rows = self.rows
+        return self.report
 
     # -- routing
 
@@ -491,9 +480,9 @@ class TubeMQWriter:
             if topic is None:
                 producer = self._producer
                 if not producer.meta.partitions(name):
-                    deadline = Deadline.after_ms(self.options.operation_timeout_ms)
+                    deadline = Deadline.after_ms(self._options.operation_timeout_ms)
                     retrying(lambda: producer.add_topics([name]), deadline=deadline)
-                topic = self._topics[name] = _Topic(name, self._turn)
+                topic = self._topics[name] = _Topic(name, self._attempt.partition)
         except MQSourceError as error:
             raise error.within(f"tubemq: writing to {name}") from error
         return self._producer, topic
@@ -535,7 +524,7 @@ class TubeMQWriter:
     def _within_limits(self, target: _Target, sends: Sequence[SendMessage]) -> tuple[Sequence[SendMessage], int]:
         """Return as many messages as may be pending at once: usually all."""
         size = sum(len(send.data) for send in sends)
-        while len(sends) > 1 and (len(sends) > target.most_rows or size > self.options.max_pending_bytes):
+        while len(sends) > 1 and (len(sends) > target.most_rows or size > self._options.max_pending_bytes):
             sends = sends[: len(sends) // 2]
             size = sum(len(send.data) for send in sends)
         return sends, size
@@ -553,7 +542,7 @@ class TubeMQWriter:
         except MQSourceError as error:
             self._deliver(target, [(send, error) for send in sends])
             return
-        if self.options.wait_for_disk:
+        if self._options.wait_for_disk:
             # Later messages would not help.
             self._check_links([link for link in target.links if link.stored_rows])
             session.is_kept = True
@@ -589,13 +578,11 @@ class TubeMQWriter:
                         target.again.append(send)
                 else:
                     self._refuse(target, send, self._error_of(target, answer))
-            # Answers arrive a few at a time, but the task waits for room for many: do not wake it for each.
-            if refused or self._awaited is None or self._awaited():
-                self._arrived.notify_all()
+            self._wake(is_due=bool(refused or target.broken))
 
     def _note(self, target: _Target, receipts: Sequence[Receipt]) -> None:
         """Add receipts to the report, if they are to be logged; call under the lock."""
-        if self.options.log_receipts:
+        if self._options.log_receipts:
             for send, answer in receipts:
                 if type(answer) is commands.SendMessageResponse and answer.err_code == SUCCESS:
                     self.report.add(target.broker.broker_id, send, answer)
@@ -637,21 +624,18 @@ class TubeMQWriter:
         """Return the number of messages to send again; call under the lock."""
         return len(self._again) + sum(len(target.again) + len(target.unsent) for target in self._targets.values())
 
-    def _wait_until(self, is_reached: Callable[[], bool]) -> None:
-        while True:
-            with self._arrived:
-                while self._fatal is None and not self._owed() and not is_reached():
-                    left = self._last_progress + self.options.send_timeout_ms / 1000 - time.monotonic()
-                    if left <= 0:
-                        self._raise_timeout()
-                    self._awaited = is_reached
-                    with waiting(self._counters):
-                        self._arrived.wait(left)
-                    self._awaited = None
-                if self._fatal is not None:
-                    raise self._fatal
-                if not self._owed():
-                    return
+    def _is_due(self) -> bool:
+        return self._fatal is not None or self._owed() > 0
+
+    def _until(self) -> float:
+        return self._last_progress + self._options.send_timeout_ms / 1000
+
+    def _attend(self) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+        with self._arrived:
+            self._check_time()
+        if self._owed():
             self._resend()
 
     def _resend(self) -> None:
@@ -663,8 +647,7 @@ class TubeMQWriter:
         with self._arrived:
             pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
             self._failures += 1
-            if self._last_progress + self.options.send_timeout_ms / 1000 < time.monotonic() + pause:
-                self._raise_timeout()
+            self._check_time(pause)
             until = time.monotonic() + pause
             on_trial = not all(target.trusted for target in self._targets.values())
             while (left := until - time.monotonic()) > 0 and self._fatal is None and (self._failures or not on_trial):
@@ -721,7 +704,7 @@ class TubeMQWriter:
         brokers = {target.broker for target in self._targets.values() if any(link.stored_rows for link in target.links)}
         used = {one for topic in self._topics.values() for one in topic.used if one.broker in brokers}
         stores = partitions_of(used)
-        deadline = Deadline.after_ms(self.options.send_timeout_ms)
+        deadline = Deadline.after_ms(self._options.send_timeout_ms)
         self._check_links(links)
         wanted = {tp: found.last for tp, found in self._bounds(stores, WITH_MEMORY, links).items()}
         pause = FIRST_PAUSE_SECONDS
@@ -735,7 +718,7 @@ class TubeMQWriter:
                 behind = ", ".join(f"{tp} ({flushed[tp].last} of {wanted[tp]})" for tp in sorted(stores))
                 raise RequestTimeoutError(
                     "tubemq: writing: rows are not on the brokers' disks within sendTimeout "
-                    f"({self.options.send_timeout_ms} ms): {behind}; set sendTimeout above the topic's "
+                    f"({self._options.send_timeout_ms} ms): {behind}; set sendTimeout above the topic's "
                     "memCacheFlushIntvl plus 30 s"
                 )
             with waiting(self._counters):
@@ -746,7 +729,7 @@ class TubeMQWriter:
 
     def _bounds(self, stores: Partitions, priority: int, links: Sequence[_Link]) -> dict[TopicPartition, Bounds]:
         try:
-            return fetch_bounds(self._client, self.options, stores, priority=priority)
+            return fetch_bounds(self._client, self._options, stores, priority=priority)
         except MQSourceError as error:
             self._check_links(links)  # a broker that was killed cannot be queried either, but its lost rows matter more
             raise error.within("tubemq: writing: querying the brokers' flushed offsets") from error
@@ -760,10 +743,12 @@ class TubeMQWriter:
                     "must write its rows again, which Spark does if it retries tasks"
                 )
 
-    def _raise_timeout(self) -> None:
-        """Raise the timeout error; call under the lock."""
+    def _check_time(self, pause: float = 0.0) -> None:
+        """Raise the timeout error if it is due after a pause of these seconds; call under the lock."""
+        if time.monotonic() + pause < self._until():
+            return
         waiting = self._owed() + sum(target.pending_rows for target in self._targets.values())
-        seconds = self.options.send_timeout_ms
+        seconds = self._options.send_timeout_ms
         msg = f"tubemq: writing: none of {waiting} messages was acknowledged within sendTimeout ({seconds} ms)"
         if self._reason is not None:
             msg += f"; last error: {self._reason}"

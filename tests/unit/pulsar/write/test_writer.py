@@ -435,12 +435,12 @@ def test_a_transaction_sends_nothing_twice_to_a_broker_that_does_not_deduplicate
 
 
 def write_and_finish(made: PulsarWriter, *batches: pa.RecordBatch) -> Any:
-    """As `write_rows` does, but for a writer that stays open."""
+    """As `Writer.write_all` does, but for a writer that stays open."""
     try:
         for batch in batches:
             made.write(batch)
             made.flush()
-        return made.finish()
+        return made.finish().transaction
     except MQSourceError as error:
         made.__exit__(type(error), error, None)
         raise

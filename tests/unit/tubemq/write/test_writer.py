@@ -51,7 +51,7 @@ def writer(server: Any) -> Iterator[Callable[..., TubeMQWriter]]:
 
         def make(*servers: Server, turn: int = 0, **options: Any) -> TubeMQWriter:
             given = {"topic": "t", "sendTimeout": "30s"} | options
-            return stack.enter_context(TubeMQWriter(options_for(*servers, **given), turn=turn))
+            return stack.enter_context(TubeMQWriter(options_for(*servers, **given), TaskAttempt("job", partition=turn)))
 
         yield make
 
