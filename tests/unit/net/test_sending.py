@@ -22,7 +22,7 @@ class Scripted(Writer[str, int]):
     def __init__(self, *script, seconds=20):
         super().__init__("options", TaskAttempt("job"))
         self.script, self.seconds = list(script), seconds
-        self.pending, self.error, self.sent, self.checks = 0, None, 0, 0
+        self.pending, self.errors, self.sent, self.checks = 0, [], 0, 0
         self.is_closed = False
 
     def write(self, batch):
@@ -54,20 +54,20 @@ class Scripted(Writer[str, int]):
         with self._arrived:
             if answer == "stored":
                 self.pending -= 1
-            else:
-                self.error = answer
-            self._wake(is_due=self.error is not None)
+            elif answer is not None:
+                self.errors.append(answer)
+            self._wake(is_due=self._is_due())
 
     def _is_due(self):
-        return self.error is not None
+        return bool(self.errors)
 
     def _until(self):
         return self.last + self.seconds
 
     def _attend(self):
-        error, self.error = self.error or RequestTimeoutError("silent"), None
-        if not error.retryable or isinstance(error, RequestTimeoutError):
-            raise error
+        if not self.errors:
+            raise RequestTimeoutError("silent")
+        self.errors.pop()
         self._send()
 
 
