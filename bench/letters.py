@@ -22,7 +22,8 @@ from bench import avro
 from bench.codec import entry
 from bench.loops import Run, run_of
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.dead_letters import DeadLetters, RowWriter
+from spark_mq_source.core.dead_letters import DeadLetters
+from spark_mq_source.core.ports import RowWriter
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.messages import EntryDecoder

@@ -10,7 +10,7 @@ import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ from spark_mq_source.core.errors import MQSourceError
 
 if TYPE_CHECKING:
     from spark_mq_source.core.columns import ColumnTable
+    from spark_mq_source.core.ports import RowWriter
 
 logger = logging.getLogger(__name__)
 
@@ -49,19 +50,6 @@ ATTEMPT: Final = "ATTEMPT"
 
 _MAX_REASON: Final = 1000
 _TOPIC: Final = "topic"
-
-
-class RowWriter(Protocol):
-    """The writer of a format."""
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of a batch."""
-
-    def flush(self) -> None:
-        """Wait until the brokers have acknowledged all rows."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 def origin_of(cells: Mapping[str, Any], position: Sequence[str]) -> str:

@@ -1,14 +1,18 @@
 """The interfaces of the objects that a format opens, and the values that `spark` passes to it.
 
-Classes do not inherit from these protocols; mypy checks the structure at the point of use. The interface of a format is
-`base_format.BaseFormat`.
+Most classes do not inherit from these protocols; mypy checks the structure at the point of use. The interface of a
+format is `base_format.BaseFormat`.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RangeT_co = TypeVar("RangeT_co", covariant=True)
 
@@ -82,6 +86,22 @@ class TaskAttempt:
     attempt: int = 0
     attempt_id: int = 0
     in_foreach_batch: bool = False
+
+
+class RowWriter(Protocol):
+    """The writer of a format."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of a batch, or buffer them; wait while too much is pending."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Send the buffered rows, and wait until the brokers have acknowledged all rows."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections without waiting for acknowledgements."""
 
 
 class Tail(Protocol[RangeT_co]):

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from spark_mq_source.core.errors import DataLossError
+from spark_mq_source.core.errors import DataLossError, MQSourceError
+from spark_mq_source.core.shared_options import DrainOptions
 from spark_mq_source.core.shares import share_out
-from spark_mq_source.net.storage import Store
-from spark_mq_source.net.write_ahead import read_plan, write_plan
+from spark_mq_source.net.write_ahead import open_folder, read_plan, write_plan
 
 SourceT = TypeVar("SourceT", bound=Any)
 """A frozen dataclass of plain values, with a `name` that identifies the source in every batch."""
@@ -160,17 +160,26 @@ def plan_document(
     }
 
 
-def run_tasks(store: Store, run_id: str, task_type: type[TaskT], plan: Callable[[], Sequence[TaskT]]) -> list[TaskT]:
-    """Return the tasks of a batch read with a `runId`, as planned at the first read.
+def plan_once(
+    format_name: str, options: DrainOptions, task_type: type[TaskT], plan: Callable[[], Sequence[TaskT]]
+) -> list[TaskT]:
+    """Return the tasks of one batch read: a drain, or with `walDir` and `runId` the plan of its first read.
 
     Raises:
+        OptionError: `walDir` cannot be used.
+        UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.
         DataLossError: the plan was deleted.
-        StorageError: the folder cannot be used.
+        MQSourceError: an error of `plan`.
     """
-    folder = f"run-{run_id}"
-    if not store.names(folder):
-        write_plan(store, folder, plan_document(plan()))
-    return tasks_of(task_type, folder, read_plan(store, folder))
+    try:
+        if options.wal_dir is None or options.run_id is None:
+            return list(plan())
+        store, folder = open_folder(format_name, options.wal_dir, probe=True), f"run-{options.run_id}"
+        if not store.names(folder):
+            write_plan(store, folder, plan_document(plan()))
+        return tasks_of(task_type, folder, read_plan(store, folder))
+    except MQSourceError as error:
+        raise error.within(f"{format_name}: planning") from error
 
 
 def share_waiting(waiting: Mapping[SourceT, int | None], budget: int, turn: int = 0) -> dict[SourceT, int]:

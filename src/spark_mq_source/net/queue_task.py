@@ -11,16 +11,17 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from spark_mq_source.core.columns import int_array
 from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.core.shared_options import DrainOptions
-from spark_mq_source.net.write_ahead import Slot, TaskLog
+from spark_mq_source.net.queue_plan import QueueTask
+from spark_mq_source.net.write_ahead import Slot, TaskLog, open_folder
 
 logger = logging.getLogger(__name__)
 
@@ -274,6 +275,22 @@ class Collector(ABC, Generic[InflowT]):
 
     def _ids_of(self, slots: Sequence[Slot]) -> set[str]:
         return {id_ for slot in slots if not slot.is_end for id_ in self._log.ids(slot)}
+
+
+def logged(
+    format_name: str,
+    options: DrainOptions,
+    task: QueueTask[Any],
+    collector_of: Callable[[TaskLog], Collector[InflowT]],
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the messages in the log of a task with `walDir`, which a collector fills unless an attempt has done so."""
+    log = TaskLog(open_folder(format_name, options.wal_dir or ""), task.folder, task.task)
+    log.catch_up()
+    if not log.is_ended:
+        collector_of(log).collect()
+    for slot in log.slots:
+        if not slot.is_end:
+            yield from log.read(slot)
 
 
 def only_rows(batch: pa.RecordBatch, rows: array[int]) -> pa.RecordBatch:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.ports import RowWriter
 from spark_mq_source.net.stopwatch import waiting
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ OptionsT = TypeVar("OptionsT")
 ReportT = TypeVar("ReportT")
 
 
-class Writer(ABC, Generic[OptionsT, ReportT]):
+class Writer(RowWriter, Generic[OptionsT, ReportT]):
     """Writes the rows of one task. For one thread; a context manager that closes its connections.
 
     Args:
@@ -75,20 +76,8 @@ class Writer(ABC, Generic[OptionsT, ReportT]):
         return batches
 
     @abstractmethod
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of a batch, or buffer them; wait while too much is pending."""
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Send the buffered rows, and wait until the brokers have acknowledged everything."""
-
-    @abstractmethod
     def finish(self) -> ReportT:
         """Flush, and return the report to the driver."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connections without waiting for acknowledgements; see `flush`."""
 
     # -- waiting
 

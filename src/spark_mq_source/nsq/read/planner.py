@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
-from spark_mq_source.net.queue_plan import Doubts, run_tasks, share_drain, share_waiting, split_parts
-from spark_mq_source.net.write_ahead import open_folder
+from spark_mq_source.net.queue_plan import Doubts, plan_once, share_drain, share_waiting, split_parts
 from spark_mq_source.nsq.client.client import ChannelStats, NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.reader import NsqRange
@@ -27,21 +26,13 @@ Waiting = Mapping[Source, int | None]
 
 
 def plan_batch(options: NsqOptions) -> list[NsqRange]:
-    """Plan the tasks of one batch read: a drain, or with `walDir` and `runId` the plan of its first read.
+    """Plan the tasks of one batch read, see `plan_once`.
 
     Raises:
         TopicNotFoundError: no nsqd has the topic, or the channel does not exist and must not be created.
-        OptionError: `walDir` cannot be used.
-        UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.
-        MQSourceError: no nsqlookupd answers, or no nsqd can be reached.
+        MQSourceError: no nsqlookupd answers, or no nsqd can be reached; or `walDir` cannot be used.
     """
-    try:
-        if options.wal_dir is None or options.run_id is None:
-            return _drain(options)
-        store = open_folder("nsq", options.wal_dir, probe=True)
-        return run_tasks(store, options.run_id, NsqRange, lambda: _drain(options))
-    except MQSourceError as error:
-        raise error.within("nsq: planning") from error
+    return plan_once("nsq", options, NsqRange, lambda: _drain(options))
 
 
 def _drain(options: NsqOptions) -> list[NsqRange]:

@@ -33,9 +33,9 @@ from spark_mq_source.core.errors import (
     TransportError,
 )
 from spark_mq_source.net.queue_plan import QueueTask
-from spark_mq_source.net.queue_task import Collector, Limits, drained, only_rows
+from spark_mq_source.net.queue_task import Collector, Limits, drained, logged, only_rows
 from spark_mq_source.net.stopwatch import waiting
-from spark_mq_source.net.write_ahead import TaskLog, open_folder
+from spark_mq_source.net.write_ahead import TaskLog
 from spark_mq_source.nsq.client.client import NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import AckMode, NsqOptions, OnMaxAttempts
 from spark_mq_source.nsq.payload.columns import COLUMNS
@@ -107,14 +107,9 @@ def _read_range(
     if not task.folder:
         yield from _Drain(options, task, schema, counters).rows()
         return
-    log = TaskLog(open_folder("nsq", options.wal_dir or ""), task.folder, task.task)
-    log.catch_up()
-    if not log.is_ended:
-        _Collector(options, task, log, counters, Backoff(tries, options.max_backoff_ms)).collect()
-    project = _Projection(options, task, schema)
-    for slot in log.slots:
-        if not slot.is_end:
-            yield from map(project, log.read(slot))
+    backoff = Backoff(tries, options.max_backoff_ms)
+    rows = logged("nsq", options, task, lambda log: _Collector(options, task, log, counters, backoff))
+    yield from map(_Projection(options, task, schema), rows)
 
 
 class _Inflow:

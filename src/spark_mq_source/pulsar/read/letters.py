@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from spark_mq_source.core.columns import CORRUPT, ERROR, int_array
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.dead_letters import ORIGIN_MESSAGE_ID, DeadLetters, RowWriter
+from spark_mq_source.core.dead_letters import ORIGIN_MESSAGE_ID, DeadLetters
 from spark_mq_source.core.errors import TooManyAttemptsError
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.pulsar.offsets import TopicPartition
@@ -26,6 +26,9 @@ from spark_mq_source.pulsar.options import OnMaxRedeliver, PulsarOptions
 from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, java_topic
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY
 from spark_mq_source.pulsar.read.decoding import decoder_of
+
+if TYPE_CHECKING:
+    from spark_mq_source.core.ports import RowWriter
 
 RECONSUMETIMES: Final = "RECONSUMETIMES"
 """The property with the number of times that the message was put off."""
@@ -50,7 +53,7 @@ _MAX_ROWS: Final = 10_000
 _MAX_BYTES: Final = 16 << 20
 """Maximum number and size of messages that are decoded and sent at once."""
 
-OpenWriter = Callable[[str, Counters], RowWriter]
+OpenWriter = Callable[[str, Counters], "RowWriter"]
 """Opens a writer to a topic, which updates the counters."""
 
 

@@ -43,10 +43,10 @@ from spark_mq_source.core.errors import (
     ResourceBusyError,
 )
 from spark_mq_source.net.queue_plan import QueueTask
-from spark_mq_source.net.queue_task import Collector, Limits, drained, only_rows
+from spark_mq_source.net.queue_task import Collector, Limits, drained, logged, only_rows
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
-from spark_mq_source.net.write_ahead import Slot, TaskLog, open_folder
+from spark_mq_source.net.write_ahead import Slot, TaskLog
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Subscription
 from spark_mq_source.pulsar.client.queue_consumer import Acknowledgement, QueueConsumer
@@ -234,13 +234,8 @@ def _read_queue(
     if not task.folder:
         yield from _drain(options, task, reader, counters, letters)
         return
-    log = TaskLog(open_folder("pulsar-native", options.wal_dir or ""), task.folder, task.task)
-    log.catch_up()
-    if not log.is_ended:
-        _Collector(options, task, log, counters, letters).collect()
-    for slot in log.slots:
-        if not slot.is_end:
-            yield from reader.batches(log.read(slot))
+    entries = logged("pulsar-native", options, task, lambda log: _Collector(options, task, log, counters, letters))
+    yield from reader.batches(entries)
     yield from reader.rest()
 
 

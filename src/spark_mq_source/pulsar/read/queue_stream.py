@@ -11,7 +11,7 @@ from typing import Final
 from spark_mq_source.core.errors import MQSourceError, TopicNotFoundError
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.net.pace import TriggerPace
-from spark_mq_source.net.queue_plan import run_tasks, share_drain, share_waiting, split_parts
+from spark_mq_source.net.queue_plan import plan_once, share_drain, share_waiting, split_parts
 from spark_mq_source.net.queue_stream import QueueStream
 from spark_mq_source.net.retry import Deadline, retrying, until_found
 from spark_mq_source.net.write_ahead import open_folder
@@ -35,21 +35,13 @@ _IDLE_TRIGGERS: Final = 2
 
 
 def plan_queue(options: PulsarOptions) -> list[PulsarQueueRange]:
-    """Return the tasks of one batch read: a drain, or with `walDir` and `runId` those planned at the first read.
+    """Return the tasks of one batch read, see `plan_once`.
 
     Raises:
         TopicNotFoundError: a topic does not exist.
-        OptionError: `walDir` cannot be used.
-        UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.
-        MQSourceError: the cluster cannot be reached in time, or refuses.
+        MQSourceError: the cluster cannot be reached in time, or refuses; or `walDir` cannot be used.
     """
-    try:
-        if options.wal_dir is None or options.run_id is None:
-            return _drain_tasks(options)
-        store = open_folder("pulsar-native", options.wal_dir, probe=True)
-        return run_tasks(store, options.run_id, PulsarQueueRange, lambda: _drain_tasks(options))
-    except MQSourceError as error:
-        raise error.within("pulsar-native: planning") from error
+    return plan_once("pulsar-native", options, PulsarQueueRange, lambda: _drain_tasks(options))
 
 
 def _drain_tasks(options: PulsarOptions) -> list[PulsarQueueRange]:
