@@ -275,6 +275,24 @@ class BatchOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class SendOptions(Options):
+    """Options that limit what a write sends ahead, and how long it waits."""
+
+    max_pending_bytes: int = size_option(
+        "Maximum bytes that a task may have sent without an acknowledgement.",
+        "16m",
+        scope=WRITE,
+        section=Section.LIMIT,
+    )
+    send_timeout_ms: int = duration_option(
+        "Maximum time a task waits, while retrying, without any acknowledgement of the messages it sent.",
+        "1m",
+        scope=WRITE,
+        section=Section.FAIL,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CorruptOptions(Options):
     """Options about messages that cannot be decoded."""
 

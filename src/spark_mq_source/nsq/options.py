@@ -34,6 +34,7 @@ from spark_mq_source.core.shared_options import (
     CorruptOptions,
     DrainOptions,
     PaceOptions,
+    SendOptions,
     TlsOptions,
     parse_regex,
 )
@@ -151,7 +152,7 @@ def _unless_off(least: int, says: str) -> Callable[[int], None]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOptions, BatchOptions):
+class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOptions, BatchOptions, SendOptions):
     """See docs/reference/nsq.md, which is generated from this class.
 
     Example:
@@ -173,6 +174,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "deadLetterTopic": " NSQ's messages have no properties: the log has a dead letter's origin and reason. "
         "With `onMaxAttempts=deadLetter`: the topic for messages with too many attempts, on the nsqd they came "
         "from.",
+        "sendTimeout": " Meanwhile it tries other nsqd.",
     }
     parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {"deadLetterTopic": _parse_topic}
 
@@ -420,18 +422,6 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
     )
     batching_max_messages: int = option(
         "Maximum number of messages in an MPUB.", default=100_000, scope=WRITE, check=between(1, INT32_MAX)
-    )
-    max_pending_bytes: int = size_option(
-        "Maximum bytes that a task may have sent and nsqd has not yet acknowledged with OK.",
-        "16m",
-        scope=WRITE,
-        section=Section.LIMIT,
-    )
-    send_timeout_ms: int = duration_option(
-        "Maximum time a task waits, while trying other nsqd, without any OK for the messages it sent.",
-        "1m",
-        scope=WRITE,
-        section=Section.FAIL,
     )
 
     @property

@@ -24,7 +24,6 @@ from spark_mq_source.core.options import (
     option,
     parse_list,
     parse_text,
-    size_option,
     warn_of_ignored,
 )
 from spark_mq_source.core.shared_options import (
@@ -33,6 +32,7 @@ from spark_mq_source.core.shared_options import (
     BatchOptions,
     CorruptOptions,
     PaceOptions,
+    SendOptions,
     TlsOptions,
     parse_one_of,
     parse_regex,
@@ -141,7 +141,7 @@ def _parse_zone(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, BatchOptions):
+class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, BatchOptions, SendOptions):
     """Options of `tubemq`; made by `from_spark`.
 
     Example:
@@ -161,6 +161,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         "minRowsPerTrigger": " Counted in the index, before filters.",
         "deadLetterTopic": " Its attributes contain the origin and the reason; `waitForDisk` applies to it as well.",
         "valueFormat": " `inlong`: InLong's messages, with one row for each record, see [InLong](../tubemq/inlong.md).",
+        "maxPendingBytes": " The limit is that of one broker.",
         "inlongStreams": " They are the message types of InLong's messages, so the broker filters by them unless "
         "`filters` is set.",
     }
@@ -349,17 +350,6 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         default=2_000,
         scope=WRITE,
         check=between(1, 1 << 20),
-    )
-    max_pending_bytes: int = size_option(
-        "Maximum bytes that a task may have sent to one broker without an acknowledgement.",
-        "16m",
-        scope=WRITE,
-    )
-    send_timeout_ms: int = duration_option(
-        "Maximum time a task waits, while retrying, without any acknowledgement of the messages it sent.",
-        "1m",
-        scope=WRITE,
-        section=Section.FAIL,
     )
     wait_for_disk: bool = option(
         "Whether a task succeeds only after the brokers have flushed its rows to disk. **By default a broker "

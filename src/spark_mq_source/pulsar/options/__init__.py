@@ -141,6 +141,7 @@ class PulsarOptions(
         "minRowsPerTrigger": " Estimated from the entries that wait and the messages per entry in the first one and in "
         "those of earlier triggers. A queue counts the entries themselves, because a broker's backlog has no other "
         "number: a batch of messages counts as one.",
+        "sendTimeout": " The time is that of one topic-partition.",
         "deadLetterTopic": " Its properties contain the origin and the reason, with the names of the Java client. "
         "`createTopic` determines whether the topic is created.",
         "valueFormat": " `auto`: the topic's registered schema; a read decodes each message by its own version, a "

@@ -11,7 +11,6 @@ from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.options import (
     INT32_MAX,
     WRITE,
-    Options,
     Scope,
     Section,
     StrEnum,
@@ -22,6 +21,7 @@ from spark_mq_source.core.options import (
     parse_text,
     size_option,
 )
+from spark_mq_source.core.shared_options import SendOptions
 from spark_mq_source.pulsar.offsets import is_persistent
 from spark_mq_source.pulsar.options.queue import parse_properties
 from spark_mq_source.pulsar.payload.schema import ValueSchema, parse_schema
@@ -68,7 +68,7 @@ def _parse_hashing(text: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class WriteOptions(Options):
+class WriteOptions(SendOptions):
     """Options of writes."""
 
     schema: ValueSchema | None = option(
@@ -142,19 +142,6 @@ class WriteOptions(Options):
         default=False,
         scope=WRITE,
     )
-    max_pending_bytes: int = size_option(
-        "Maximum bytes that a task may have sent and the broker has not yet acknowledged.",
-        "16m",
-        scope=WRITE,
-        section=Section.LIMIT,
-    )
-    send_timeout_ms: int = duration_option(
-        "Maximum time a task waits, while retrying, without any acknowledgement of the messages it sent to a "
-        "topic-partition.",
-        "1m",
-        scope=WRITE,
-        section=Section.FAIL,
-    )
     delivery_guarantee: DeliveryGuarantee = option(
         "Guarantee after failures and retries: `at-least-once`; `exactly-once`, which needs deduplication enabled on "
         "the broker; or `transaction`, one per task, which needs transactions enabled on the broker. Without "
@@ -162,6 +149,7 @@ class WriteOptions(Options):
         "being sent.",
         default=DeliveryGuarantee.AT_LEAST_ONCE,
         scope=WRITE,
+        section=Section.FAIL,
     )
     producer_name: str | None = option(
         "Prefix of the producer names. With `exactly-once` it identifies the write: a batch that runs again under the "
