@@ -144,9 +144,9 @@ def test_a_partition_that_is_not_there_is_loss(tubemq: TubeUnderTest, query: Mak
     at = through_json(begun.at)
     at["positions"]["1:vanished:0"] = 28
     with pytest.raises(DataLossError, match="1:vanished:0: no longer there"):
-        query(topic, checkpoint=at).trigger()
+        query(topic, checkpoint=at, operationTimeout="2s").trigger()
     publish(topic, ["2"])
-    assert query(topic, checkpoint=at, failOnDataLoss=False).trigger() == ["2"]
+    assert query(topic, checkpoint=at, failOnDataLoss=False, operationTimeout="2s").trigger() == ["2"]
 
 
 def test_a_start_that_names_what_is_not_read_is_refused(tubemq: TubeUnderTest, query: MakeQuery):

@@ -82,13 +82,13 @@ class Cluster:
 
     @property
     def broker_infos(self) -> tuple[str, ...]:
-        """All brokers, whether they run or not: it is the configuration that is told (2.4.0)."""
+        """All brokers."""
         return tuple(broker.info for broker in self.brokers)
 
-    def elect(self) -> None:
+    def elect(self, first: Master | None = None) -> None:
         """One of the masters that run leads."""
         if not any(master.leads for master in self.masters):
-            for master in self.masters:
+            for master in self.masters if first is None else (first, *self.masters):
                 if master.is_up:
                     master.lead()
                     return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,9 @@ class Master:
         self.producers: dict[str, float] = {}
         self.links: list[Link] = []
         self._last_rebalance = 0
-        self._informed_at = 0.0
+        self._loaded_at = self._informed_at = 0.0
+        self._brokers_at = math.inf
+        self._read_early: frozenset[int] = frozenset()
         self._lives = 0
         self._dice = self.world.dice(f"master {number}")
         self.start()
@@ -91,9 +94,10 @@ class Master:
     # -- its life
 
     def start(self) -> None:
-        """Its process starts, and knows no client."""
+        """Its process starts, and knows no client and no broker."""
         if not self.is_up:
             self.is_up = True
+            self._brokers_at = math.inf
             network().listen(self.address, self._accept)
             self.cluster.elect()
 
@@ -109,12 +113,24 @@ class Master:
             link.close()
         self.world.after(4.0, self.cluster.elect)
 
+    def lose_session(self, seconds: float) -> None:
+        """Stand by while ZooKeeper does not answer, and then read the configuration again."""
+        if not self.leads:
+            return
+        self.world.note(f"master {self.address} has lost its session")
+        self.leads = False
+        self.world.after(seconds, lambda: self.cluster.elect(self))
+
     def lead(self) -> None:
-        """Serve from now on."""
+        """Serve from now on, also while the configuration is read from ZooKeeper."""
         self.world.note(f"master {self.address} leads")
         self.leads = True
+        self._loaded_at = self.world.now + self._dice.choice((0.0, 0.5, 3.0))
+        # Brokers are known when all is read, and from then on; the topics of a broker while others are not read yet.
+        self._brokers_at = min(self._brokers_at, self._loaded_at)
+        self._read_early = frozenset(one.number for one in self.cluster.brokers if self._dice.random() < 0.5)
         # It knows what brokers have as soon as they have reported that.
-        self._informed_at = self.world.now + self._dice.choice((0.0, 0.5, 3.0))
+        self._informed_at = self._loaded_at + self._dice.choice((0.0, 0.5, 3.0))
         self._lives += 1
         life = self._lives
 
@@ -134,6 +150,17 @@ class Master:
         if link in self.links:
             self.links.remove(link)
 
+    @property
+    def _broker_infos(self) -> tuple[str, ...]:
+        """All brokers, whether they run or not: it is the configuration that is told (2.4.0)."""
+        return self.cluster.broker_infos if self.world.now >= self._brokers_at else ()
+
+    def _brokers_of(self, name: str) -> tuple[int, ...]:
+        """Return the brokers of a topic, as far as the configuration has been read."""
+        topic = self.cluster.topics.get(name)
+        numbers = () if topic is None else topic.brokers
+        return tuple(n for n in numbers if self.world.now >= self._loaded_at or n in self._read_early)
+
     # -- requests
 
     def _handle(self, link: Link, request: Any) -> Any:  # noqa: PLR0911 - one line a request
@@ -145,7 +172,7 @@ class Master:
             case c.RegisterProducer():
                 self.producers[request.client_id] = self.world.now
                 config = c.ApprovedClientConfig(1, self.cluster.max_message_bytes)
-                return c.RegisterProducerResponse(True, 200, OK, 1, self.cluster.broker_infos, NOBODY, config)
+                return c.RegisterProducerResponse(True, 200, OK, 1, self._broker_infos, NOBODY, config)
             case c.ProducerHeartbeat():
                 return self._producer_heartbeat(request)
             case c.CloseProducer():
@@ -181,7 +208,7 @@ class Master:
             for topic in request.topic_list
             if self.world.now >= self._informed_at and (known := self.cluster.topics.get(topic)) is not None
         )
-        return c.ProducerHeartbeatResponse(True, 200, OK, 1, infos, self.cluster.broker_infos, authorized_info=NOBODY)
+        return c.ProducerHeartbeatResponse(True, 200, OK, 1, infos, self._broker_infos, authorized_info=NOBODY)
 
     def _member(self, request: Any) -> Member | None:
         group = self.groups.get(request.group_name)
@@ -194,7 +221,7 @@ class Master:
         session = (request.session_key, request.total_count) if getattr(request, "require_bound", False) else None
         group = self.groups.setdefault(request.group_name, Group())
         conditions = tuple(sorted(request.topic_condition))
-        unknown = [topic for topic in request.topic_list if topic not in self.cluster.topics]
+        unknown = [topic for topic in request.topic_list if not self._brokers_of(topic)]
         if unknown:
             return 431, f"{unknown} not deployed"
         if self.cluster.authorized is not None and request.group_name not in self.cluster.authorized:
@@ -265,7 +292,7 @@ class Master:
         code, words = self._join(request, is_balanced=False)
         if code != 200:
             return c.RegisterConsumerV2Response(code, words)
-        infos, ops = self.cluster.broker_infos, self._ops(request)
+        infos, ops = self._broker_infos, self._ops(request)
         return c.RegisterConsumerV2Response(200, OK, 1, infos, ops_task_info=ops, authorized_info=NOBODY)
 
     def _rules(self, known: Any) -> dict[str, Any]:
@@ -288,11 +315,11 @@ class Master:
         if member is None:
             return c.GetPartMetaResponse(411, f"Not found groupName {request.group_name} in holder!")
         infos = tuple(
-            f"{name}#" + ",".join(f"{n}:{topic.stores}:{topic.partitions}:1" for n in topic.brokers)
+            f"{name}#" + ",".join(f"{n}:{topic.stores}:{topic.partitions}:1" for n in known)
             for name in member.topics
-            if (topic := self.cluster.topics.get(name)) is not None
+            if (known := self._brokers_of(name)) and (topic := self.cluster.topics[name])
         )
-        return c.GetPartMetaResponse(200, OK, 1, 1, infos, self.cluster.broker_infos)
+        return c.GetPartMetaResponse(200, OK, 1, 1, infos, self._broker_infos)
 
     # -- who reads what
 
@@ -316,6 +343,8 @@ class Master:
 
     def _balance(self) -> None:
         self._expire()
+        if self.world.now < self._loaded_at:
+            return
         for name, group in self.groups.items():
             members = [member for _, member in sorted(group.members.items()) if member.is_balanced]
             if not members:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_mq_source.core.errors import DataLossError, MQSourceError
+from spark_mq_source.core.errors import DataLossError, MQSourceError, TopicNotFoundError
 from spark_mq_source.tubemq.format import TubeMQFormat
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
@@ -75,6 +75,7 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
 
     - `kill_broker`, `stop_broker`, `kill_master`: number, seconds until it runs again.
     - `stall_broker`: number, for how many seconds it answers nothing.
+    - `lose_session`: the number of a master, for how many seconds it does not lead; then it reads its configuration.
     - `remove`: number, and which part of what its stores have is removed, in 20ths.
     - `remove_fetched`: the number of a fetch, and how many messages are removed from where it begins.
     """
@@ -86,7 +87,7 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
 
 
 def _cluster_fault(cluster: Cluster, fault: Fault) -> Callable[[], None] | None:
-    if fault.kind not in {"kill_broker", "stop_broker", "kill_master", "stall_broker", "remove"}:
+    if fault.kind not in {*SERVERS, "lose_session", "remove"}:
         return None
     number, amount = fault.args
     broker = cluster.brokers[number % len(cluster.brokers)]
@@ -96,6 +97,8 @@ def _cluster_fault(cluster: Cluster, fault: Fault) -> Callable[[], None] | None:
         if fault.kind == "kill_master" and master.is_up:
             master.kill()
             cluster.world.after(amount, master.start)
+        elif fault.kind == "lose_session":
+            master.lose_session(amount)
         elif fault.kind == "stall_broker":
             broker.stall(amount)
         elif fault.kind == "remove":
@@ -361,7 +364,7 @@ class StreamRead:
         """See `Scenario`."""
         seconds = 2.0 * size
         found = list(common_faults(dice, streams=12, processes=("driver-0", "driver-0", *EXECUTORS), seconds=seconds))
-        found += cluster_faults(dice, kinds=SERVERS, seconds=seconds)
+        found += cluster_faults(dice, kinds=(*SERVERS, "lose_session"), seconds=seconds)
         return found
 
     def run(self, world: World, plan: Plan) -> str:
@@ -405,6 +408,16 @@ def _all_read(cluster: Cluster, *queries: Query) -> bool:
     return all(read.get(tp, 0) >= cluster.store(tp.topic, tp.broker_id, tp.partition).end for tp in partitions(cluster))
 
 
+def check_looked_for(plan: Plan, error: BaseException) -> None:
+    """Check that an error may end a run in which topics are looked for that no master has to have read yet.
+
+    Raises:
+        ViolationError: it may not.
+    """
+    if not (isinstance(error, TopicNotFoundError) and any(fault.kind == "lose_session" for fault in plan.faults)):
+        check_allowed(plan, error)
+
+
 def run_again_and_again(world: World, plan: Plan, query: Query, until: Callable[[], bool]) -> int:
     """Run a query until it is so, from its checkpoint whenever it has ended before; how often.
 
@@ -420,7 +433,7 @@ def run_again_and_again(world: World, plan: Plan, query: Query, until: Callable[
             check_allowed(plan, failed.cause)
             world.sleep(5.0)
         except MQSourceError as error:
-            check_allowed(plan, error)
+            check_looked_for(plan, error)
             world.sleep(5.0)
         else:
             return runs
@@ -545,7 +558,7 @@ class DeadLetters(StreamRead):
             work = [read_task(format_, options, task, TEXT_SCHEMA, executors) for task in ranges]
             found = executors.run(work, reading_attempt)
         except (JobFailedError, MQSourceError) as failed:
-            check_allowed(plan, failed.cause if isinstance(failed, JobFailedError) else failed)
+            check_looked_for(plan, failed.cause if isinstance(failed, JobFailedError) else failed)
             return "failed"
         for task, rows in zip(ranges, found, strict=True):
             there = truth(cluster, task.topic_partition, task.start, task.end, options.filters)
@@ -599,7 +612,7 @@ class GroupRead:
         seconds = 10.0 + 4.0 * size
         processes = ("driver-0", "driver-1", *EXECUTORS)
         found = list(common_faults(dice, streams=16, processes=processes, seconds=seconds))
-        found += cluster_faults(dice, kinds=SERVERS, seconds=seconds)
+        found += cluster_faults(dice, kinds=(*SERVERS, "lose_session"), seconds=seconds)
         return found
 
     def run(self, world: World, plan: Plan) -> str:

@@ -171,10 +171,13 @@ class TubeMQClient:
         filters = {topic: options.filters_of(topic) for topic in options.topic_names}
         return self.fetch_topics(options.topic_names, group=options.group_name, filters=filters).partitions()
 
-    def matched(self) -> TubeMQOptions:
+    def matched(self, known: Collection[str] = ()) -> TubeMQOptions:
         """Return the options with the topics that match `topicsPattern` now; the same options without a pattern.
 
         A group named after the topics has members with these topics only.
+
+        Args:
+            known: topics that were read: they match as long as they are configured, also while their broker is down.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
@@ -183,15 +186,16 @@ class TubeMQClient:
         if pattern is None:
             return self._options
         self.fetch_brokers()  # detects the active master: only that one knows which topics brokers have
-        names = [str(row["topic"]) for row in self.list_topics(readable=True)]
+        names = [str(row["topic"]) for row in self.list_topics(readable=True, known=known)]
         topics = tuple(name for name in names if pattern.fullmatch(name))
         return dataclasses.replace(self._options, topics=topics, topics_pattern=None)
 
-    def list_topics(self, *, readable: bool = False) -> list[Mapping[str, object]]:
+    def list_topics(self, *, readable: bool = False, known: Collection[str] = ()) -> list[Mapping[str, object]]:
         """Return all topics by a master's web API, because masters report only named topics to clients.
 
         Args:
             readable: whether to leave out topics that no broker offers to readers now.
+            known: topics that are left out only if they are not configured, or deleted.
 
         Raises:
             TransportError: no master's web API answered.
@@ -211,7 +215,11 @@ class TubeMQClient:
                     address="adminUrl, the address of a master's web API",
                     retries=False,
                 )
-                rows = [_topic_row(one) for one in answer["data"] if not readable or _is_readable(one)]  # type: ignore[index]
+                rows = [
+                    _topic_row(one)
+                    for one in answer["data"]  # type: ignore[index]
+                    if not readable or _is_readable(one) or (one["topicName"] in known and _is_configured(one))
+                ]
             except MQSourceError as error:
                 failures.append(str(error))
             except (KeyError, TypeError, ValueError):
@@ -338,3 +346,7 @@ def _topic_row(answer: Mapping[str, Any]) -> Mapping[str, object]:
 
 def _is_readable(answer: Mapping[str, Any]) -> bool:
     return any(one["runInfo"]["acceptSubscribe"] is True for one in answer["topicInfo"])
+
+
+def _is_configured(answer: Mapping[str, Any]) -> bool:
+    return any(one["topicStatusId"] == 0 for one in answer["topicInfo"])

@@ -125,7 +125,7 @@ class GroupMember(Member):
         """See `Member`; report the partitions held before."""
         assignment = self.assignment
         session = self._session
-        answer = self._masters.ask(
+        answer = self._join(
             commands.RegisterConsumer(
                 self.client_id,
                 self._group,

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias, TypeVar
 
 from spark_mq_source.core.connection import client_version, expect
-from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
+from spark_mq_source.core.errors import BrokerError, MQSourceError, ServiceNotReadyError, TopicNotFoundError
 from spark_mq_source.tubemq.client.masters import Masters
 from spark_mq_source.tubemq.client.session import local_address
 from spark_mq_source.tubemq.protocol import commands
@@ -146,6 +146,26 @@ class Member:
     def _close_request(self) -> MasterRequest:
         raise NotImplementedError
 
+    def _join(self, request: MasterRequest) -> commands.Response:
+        """Return the answer to a consumer's registration.
+
+        Raises:
+            TopicNotFoundError: a topic is on no broker; retryable if the master has not read its configuration yet.
+            MQSourceError: no answer, or another refusal.
+        """
+        try:
+            return self._masters.ask(request)
+        except TopicNotFoundError as error:
+            probe = ProducerMember(self._masters, ())
+            try:
+                probe.register()
+            except ServiceNotReadyError:
+                error.retryable = True
+                raise error from None
+            finally:
+                probe.leave()
+            return self._masters.ask(request)  # it may have read the configuration in between
+
     def _ask(self, request: MasterRequest, kind: type[AnswerT], what: str) -> AnswerT:
         """Return the answer to a request; if the master has dropped this member, register and send it once more.
 
@@ -209,7 +229,7 @@ class ClientBalancedMember(Member):
     def register(self) -> None:
         """See `Member`."""
         address = self._masters.local_address()
-        self._masters.ask(
+        self._join(
             commands.RegisterConsumerV2(
                 self.client_id,
                 self._group,
@@ -238,9 +258,11 @@ class ClientBalancedMember(Member):
         meta = _meta_of(response.broker_config_list, parse_topic_metas(response.topic_meta_info_list))
         missing = [topic for topic in self.topics if not meta.partitions(topic)]
         if missing:
-            raise TopicNotFoundError(
+            error = TopicNotFoundError(
                 f"topic {', '.join(missing)} is on no broker; an administrator adds topics to brokers"
             )
+            error.retryable = not meta.brokers  # see `ProducerMember.register`
+            raise error
         parts = tuple(
             f"{topic}#{','.join(f'{one.broker.broker_id}:{one.partition_id}' for one in meta.partitions(topic))}"
             for topic in self.topics
@@ -310,12 +332,18 @@ class ProducerMember(Member):
         try:
             reader.register()
         except BrokerError as error:
-            return error.code != TOPIC_NOT_DEPLOYED
+            return error.retryable or error.code != TOPIC_NOT_DEPLOYED
         reader.leave()
         return True
 
     def register(self) -> None:
-        """See `Member`."""
+        """See `Member`.
+
+        Raises:
+            ServiceNotReadyError: the master knows no broker. A new master serves before it has read its configuration,
+                which lasts while ZooKeeper is slow: it knows no topic either, and refuses consumers with 431 (2.4.0).
+            MQSourceError: no answer, or a refusal.
+        """
         request = commands.RegisterProducer(
             self.client_id,
             self._topics,
@@ -326,6 +354,8 @@ class ProducerMember(Member):
         )
         response = expect(self._masters.ask(request), commands.RegisterProducerResponse)
         self._take(response, self.meta.topics)
+        if not self.meta.brokers:
+            raise ServiceNotReadyError("the master knows no broker: it has just taken over, or the cluster has none")
 
     def send_heartbeat(self) -> None:
         """See `Member`; take the current locations of topics from the answer."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final
@@ -78,11 +78,14 @@ class _Assigned(ABC):
 
     @abstractmethod
     def partitions(self, known: Positions | None = None) -> Partitions:
-        """Return the partitions to read now; `known` is the query's position, if Spark has reported it."""
+        """Return the partitions to read now; `known` is the query's position, if Spark has reported it.
+
+        Partitions of `known` are waited for, for `operationTimeout`, unless other members may have them.
+        """
 
     @abstractmethod
     def located(self, wanted: Collection[TopicPartition]) -> Partitions:
-        """Return the locations of partitions that are or were read, except those that do not exist."""
+        """Return the locations of partitions that are or were read, except those unlisted for `operationTimeout`."""
 
     @abstractmethod
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
@@ -359,8 +362,11 @@ class _AllPartitions(_Assigned):
         return partitions
 
     def partitions(self, known: Positions | None = None) -> Partitions:
-        del known
-        options = self._client.matched()
+        wanted = frozenset(known or ())
+        return _listed(lambda: self._partitions(wanted), wanted, self._options)
+
+    def _partitions(self, known: Collection[TopicPartition]) -> Partitions:
+        options = self._client.matched({tp.topic for tp in known})
         if self._member is not None and (self._member.error is not None or self._member.topics != options.topic_names):
             self._member.close()
             self._member = None
@@ -373,8 +379,7 @@ class _AllPartitions(_Assigned):
         return partitions_of(retrying(self._member.fetch_topics, deadline=deadline).partitions())
 
     def located(self, wanted: Collection[TopicPartition]) -> Partitions:
-        del wanted
-        return self.partitions()
+        return self.partitions(dict.fromkeys(wanted, 0))
 
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
         # A partition that was added meanwhile is read from its first message on.
@@ -478,13 +483,16 @@ class Membership(_Assigned):
             found = {tp: held.partition for tp, held in self._held.items() if tp in wanted}
         elsewhere = wanted - found.keys()
         if elsewhere:
-            brokers = self._client.fetch_brokers()
-            found |= {
-                tp: BrokerPartition(brokers[tp.broker_id], tp.topic, tp.partition)
-                for tp in elsewhere
-                if tp.broker_id in brokers
-            }
+            found |= _listed(lambda: self._located(elsewhere), elsewhere, self._options)
         return found
+
+    def _located(self, wanted: Collection[TopicPartition]) -> Partitions:
+        brokers = self._client.fetch_brokers()
+        return {
+            tp: BrokerPartition(brokers[tp.broker_id], tp.topic, tp.partition)
+            for tp in wanted
+            if tp.broker_id in brokers
+        }
 
     def wait(self) -> None:
         """Wait for the first partitions, for `assignmentTimeout` at most."""
@@ -569,12 +577,7 @@ class Membership(_Assigned):
             return None
         offsets = dict(known)
         if not offsets:
-            brokers = self._client.fetch_brokers()
-            places = {
-                tp: BrokerPartition(brokers[tp.broker_id], tp.topic, tp.partition)
-                for tp in wanted.partitions
-                if tp.broker_id in brokers and tp.topic in options.topic_names
-            }
+            places = dict(self._located([tp for tp in wanted.partitions if tp.topic in options.topic_names]))
             # Only a producer learns of a topic's partitions before the group has any.
             if topics := [topic for topic in options.topic_names if topic in wanted.topics]:
                 producer = self._client.publish(topics)
@@ -739,6 +742,39 @@ class Membership(_Assigned):
             if not is_held:
                 # It was released meanwhile: kept here, no other member could have it.
                 self._client.wait(consumer.unregister(commit=False), f"unregister of {tp}")
+
+
+class _UnlistedError(ServiceNotReadyError):
+    """A master does not list partitions that were read."""
+
+
+def _listed(look: Callable[[], Partitions], wanted: Collection[TopicPartition], options: TubeMQOptions) -> Partitions:
+    """Return what a master lists: all of `wanted`, or what it lists after `operationTimeout`.
+
+    A master that takes over serves while it reads its configuration, topic by topic (2.4.0). Its answer does not tell
+    this from a deletion, so only time does.
+
+    Raises:
+        TopicNotFoundError: a topic has been on no broker for that time; at once if none of its partitions was read.
+        MQSourceError: any other error of `look`.
+    """
+    found: Partitions = {}
+
+    def ask() -> Partitions:
+        nonlocal found
+        try:
+            found = look()
+        except TopicNotFoundError as error:
+            error.retryable = error.retryable or bool(wanted)
+            raise
+        if missing := sorted(tp for tp in wanted if tp not in found):
+            raise _UnlistedError(f"tubemq: the master does not list {', '.join(map(str, missing))}")
+        return found
+
+    try:
+        return retrying(ask, deadline=Deadline.after_ms(options.operation_timeout_ms))
+    except _UnlistedError:
+        return found
 
 
 def _decode(document: Mapping[str, object]) -> Trigger:

@@ -14,12 +14,14 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
+from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.client import client as client_module
 from spark_mq_source.tubemq.client import group_members
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.group_members import GroupSession
 from spark_mq_source.tubemq.client.members import unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
+from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from tests.fix_brokers import wait_until
@@ -85,9 +87,51 @@ def test_a_call_to_one_master_outlives_a_call_to_another(server: Servers, client
 
 
 def test_a_topic_without_partitions(server: Servers, client: Clients) -> None:
-    made = client(server({c.GetPartMeta: lambda _, __: c.GetPartMetaResponse(200, "OK!")}))
+    made = client(server({c.GetPartMeta: lambda _, __: c.GetPartMetaResponse(200, "OK!", 1, 1, (), ("1:h:8123",))}))
     with pytest.raises(TopicNotFoundError, match="topic t, u is on no broker"):
         made.fetch_topics(["t", "u"], group="g")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda made: made.fetch_brokers(),
+        lambda made: made.fetch_topics(["t"], group="g").partitions(),
+        lambda made: made.join("g", ["t"], on_connect=list, on_disconnect=list).close() or True,
+    ],
+)
+def test_a_master_that_still_reads_its_configuration_is_asked_again(
+    server: Servers, client: Clients, ask: Callable[[TubeMQClient], object]
+) -> None:
+    one = server()
+    one.answers[c.RegisterProducer] = in_turn(*2 * [c.RegisterProducerResponse(True, 200, "OK!", 1)], one.usual)
+    # The third refusal is from before the master knows the brokers.
+    refused, refused_v2 = c.RegisterConsumerResponse(False, 431, "?"), c.RegisterConsumerV2Response(431, "?")
+    one.answers[c.RegisterConsumer] = in_turn(*3 * [refused], one.usual)
+    one.answers[c.RegisterConsumerV2] = in_turn(*3 * [refused_v2], one.usual)
+    nothing = c.GetPartMetaResponse(200, "OK!", 1, 1)
+    one.answers[c.GetPartMeta] = in_turn(nothing, one.usual)
+    assert ask(client(one))
+
+
+def test_topics_of_a_pattern_whose_brokers_are_down(server: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def topic(name: str, accepts: object, status: int = 0) -> dict[str, object]:
+        place = {"runInfo": {"acceptSubscribe": accepts}, "topicStatusId": status}
+        return {"topicName": name, "topicInfo": [place | {"numPartitions": 1, "numTopicStores": 1}]}
+
+    # "-" is the answer for a broker that is not registered, and 1 the status of a topic that was deleted (2.4.0).
+    rows = [topic("up", True), topic("down", "-"), topic("deleted", "-", 1), topic("never read", "-")]
+    monkeypatch.setattr("spark_mq_source.net.http.fetch_json", lambda *_, **__: {"data": rows})
+    with TubeMQClient(TubeMQOptions.from_spark({"masters": server().address, "topicsPattern": ".*"}, READ)) as made:
+        assert made.matched().topic_names == ("up",)
+        assert made.matched({"down", "deleted"}).topic_names == ("down", "up")
+
+
+def test_a_topic_that_a_master_with_its_configuration_does_not_know(server: Servers, client: Clients) -> None:
+    one = server({c.RegisterConsumerV2: lambda _, __: c.RegisterConsumerV2Response(431, "?")})
+    with pytest.raises(TopicNotFoundError, match="TOPIC_NOT_DEPLOYED"):
+        client(one).fetch_topics(["t"], group="g")
+    assert len(one.of(c.RegisterConsumerV2)) == 2
 
 
 def test_connections_that_nobody_uses_are_closed(

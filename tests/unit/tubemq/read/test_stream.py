@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from spark_mq_source.core.errors import BrokerError, DataLossError, ServiceNotReadyError
+from spark_mq_source.core.errors import BrokerError, DataLossError, ServiceNotReadyError, TopicNotFoundError
 from spark_mq_source.core.options import STREAM
+from spark_mq_source.net import retry
 from spark_mq_source.tubemq.client.bounds import Bounds
 from spark_mq_source.tubemq.offsets import TopicPartition, Trigger, decode_offsets, encode_offsets
 from spark_mq_source.tubemq.options import TubeMQOptions
@@ -18,8 +20,10 @@ from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import ReadStatus
 from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
 from spark_mq_source.tubemq.read import stream as module
-from spark_mq_source.tubemq.read.stream import Membership, TubeMQStream
+from spark_mq_source.tubemq.read.stream import Membership, TubeMQStream, _AllPartitions
+from tests.unit.standins import Clock
 
+TIMED = retry
 A, B, C = (TopicPartition("t", 1, n) for n in range(3))
 BROKER = Broker(1, "host", 8123)
 AT = {tp: BrokerPartition(BROKER, "t", tp.partition) for tp in (A, B, C)}
@@ -203,6 +207,53 @@ def test_a_range_whose_partition_has_vanished(monkeypatch: pytest.MonkeyPatch) -
             assert [str(one) for one in query.stream.ranges({}, end)] == spans
 
 
+class Master:
+    """The client of a query whose master lists these topics' partitions in turn; None for a topic on no broker."""
+
+    def __init__(self, *listed: list[TopicPartition] | None) -> None:
+        self.listed = itertools.chain(listed, itertools.repeat(listed[-1]))
+        self.error, self.topics = None, ("t",)
+        self.known: set[str] = set()
+
+    def matched(self, known: set[str]) -> TubeMQOptions:
+        self.known = known
+        return options_of()
+
+    def join_v2(self, *_: object, **__: object) -> Master:
+        return self
+
+    def fetch_topics(self) -> Any:
+        listed = next(self.listed)
+        if listed is None:
+            raise TopicNotFoundError("topic t is on no broker")
+        return SimpleNamespace(partitions=lambda: [AT[tp] for tp in listed])
+
+
+@pytest.mark.parametrize(
+    ("known", "listed", "found", "gone"),
+    [
+        ([], [None], None, False),
+        ([], [[A]], [A], False),
+        ([A, B], [None, [A], [A, B, C]], [A, B, C], False),
+        ([A, B], [[A]], [A], True),
+        ([A, B], [[A], None], None, True),
+    ],
+)
+def test_a_partition_that_was_read_is_gone_when_no_master_has_listed_it_for_the_timeout(
+    clock: Clock, known: list[TopicPartition], listed: Any, found: list[TopicPartition] | None, gone: bool
+) -> None:
+    master, begin = Master(*listed), clock.now
+    made = _AllPartitions(master, options_of())  # type: ignore[arg-type]
+    if found is None:
+        with pytest.raises(TopicNotFoundError):
+            made.located(known)
+    else:
+        assert list(made.partitions(dict.fromkeys(known, 0))) == found
+        assert master.known == {tp.topic for tp in known}
+    assert (clock.now - begin > 0.5) == gone
+    assert clock.now - begin < 1.0
+
+
 # -- a member of a group
 
 
@@ -240,6 +291,8 @@ class Group:
         self.consumers: list[Consumer] = []
         self.assigned = SimpleNamespace(wait=lambda _: True)
         self.error = None
+        self.unlisted = 0
+        """How often no broker is known yet."""
 
     def consumer(self, partition: BrokerPartition, **_: object) -> Consumer:
         self.consumers.append(Consumer(self, partition))
@@ -255,7 +308,8 @@ class Group:
         self.given_up.append(partition)
 
     def fetch_brokers(self) -> dict[int, Broker]:
-        return {1: BROKER}
+        self.unlisted -= 1
+        return {} if self.unlisted >= 0 else {1: BROKER}
 
     def close(self) -> None:
         pass
@@ -375,8 +429,12 @@ def test_a_partition_is_held_again_at_the_later_position(group_at: int, begin: i
     assert made.begins({}, {A: Bounds(0, 112)}) == {A: begin}
 
 
-def test_where_partitions_are_that_are_not_held() -> None:
+def test_where_partitions_are_that_are_not_held(clock: Clock) -> None:
     group = Group(a=0)
     made = member(group, A)
+    group.unlisted = 3
+    assert made.located({A, B}) == {A: AT[A], B: AT[B]}
+    assert len(clock.slept) == 3
     elsewhere = TopicPartition("t", 2, 0)
     assert made.located({A, B, elsewhere}) == {A: AT[A], B: AT[B]}
+    assert 0.5 < sum(clock.slept) < 2.0
