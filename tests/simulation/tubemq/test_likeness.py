@@ -317,7 +317,7 @@ class SimulatedLab:
     def __init__(self, world: World) -> None:
         self.world = world
         self.cluster = Cluster(world, brokers=2, flush_seconds=1000.0, balance_seconds=1.0)
-        world.sleep(3.0)  # the master of the real lab has long known what its brokers have
+        world.sleep(6.0)  # the master of the real lab has long known what its brokers have
         self._options = TubeMQOptions.from_spark({"masters": self.cluster.addresses}, WRITE)
         self.client = TubeMQClient(self._options)
         self._keep_flushing()
