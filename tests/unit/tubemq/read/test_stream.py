@@ -250,7 +250,7 @@ def test_a_partition_that_was_read_is_gone_when_no_master_has_listed_it_for_the_
     else:
         assert list(made.partitions(dict.fromkeys(known, 0))) == found
         assert master.known == {tp.topic for tp in known}
-    assert (clock.now - begin > 0.5) == gone
+    assert (clock.now - begin > 0.3) == gone
     assert clock.now - begin < 1.0
 
 
