@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import Self
 
 RangeT_co = TypeVar("RangeT_co", covariant=True)
 
@@ -86,6 +87,21 @@ class TaskAttempt:
     attempt: int = 0
     attempt_id: int = 0
     in_foreach_batch: bool = False
+
+
+class Closing:
+    """A context manager that closes itself at the end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        del error_type
+        self.close()
+
+    def close(self) -> None:
+        """Release what it holds, such as connections."""
+        raise NotImplementedError
 
 
 class RowWriter(Protocol):

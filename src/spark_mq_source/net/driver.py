@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from spark_mq_source.core.connection import SansIOConnection
 from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, LocalProtocolError, MQSourceError
+from spark_mq_source.core.ports import Closing
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import Transport
 
@@ -257,7 +258,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             return self._connection.events_received(), failure
 
 
-class DrivenSession:
+class DrivenSession(Closing):
     """The part that the sessions of all protocols share: a driven connection, which hands them its events.
 
     Attributes:

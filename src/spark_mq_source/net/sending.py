@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.ports import RowWriter
+from spark_mq_source.core.ports import Closing, RowWriter
 from spark_mq_source.net.stopwatch import waiting
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from typing_extensions import Self
 
     from spark_mq_source.core.ports import TaskAttempt
 
@@ -26,7 +25,7 @@ OptionsT = TypeVar("OptionsT")
 ReportT = TypeVar("ReportT")
 
 
-class Writer(RowWriter, Generic[OptionsT, ReportT]):
+class Writer(RowWriter, Closing, Generic[OptionsT, ReportT]):
     """Writes the rows of one task. For one thread; a context manager that closes its connections.
 
     Args:
@@ -53,12 +52,6 @@ class Writer(RowWriter, Generic[OptionsT, ReportT]):
         self._arrived = threading.Condition()
         self._awaited: Callable[[], bool] | None = None
         """The condition for which `_wait_until` waits now."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        self.close()
 
     def write_all(self, batches: Iterator[pa.RecordBatch]) -> ReportT:
         """Write all rows of the task, close the connections, and return the report to the driver.

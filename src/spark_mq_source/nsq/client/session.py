@@ -228,12 +228,6 @@ class Session(DrivenSession):
         silence = "no answer to IDENTIFY in time; is this the TCP port of an nsqd?"
         self._wait_until(self._connected, deadline, silence)
 
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     @property
     def identified(self) -> commands.Identified:
         """The negotiated settings."""

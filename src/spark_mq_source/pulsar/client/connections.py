@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_until_done
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from spark_mq_source.core.errors import (
@@ -19,6 +19,7 @@ from spark_mq_source.core.errors import (
     RequestTimeoutError,
     TransportError,
 )
+from spark_mq_source.core.ports import Closing
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar.client.failover import on_available_cluster
 from spark_mq_source.pulsar.client.session import (
@@ -32,9 +33,6 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -46,7 +44,7 @@ MAX_REDIRECTS = 20
 """Maximum number of redirects of one lookup, which otherwise loops (the Java client's own limit)."""
 
 
-class Connections:
+class Connections(Closing):
     """The connections to one cluster, opened on demand.
 
     Args:
@@ -62,12 +60,6 @@ class Connections:
         self._consumer_name = None if options.consumer_name is None else f"{options.consumer_name}-{role}"
         self._addresses = list(options.addresses)
         self._sessions: dict[tuple[str, int, str | None], Session] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close every connection, and with them the non-durable subscriptions."""

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from spark_mq_source.core.errors import LocalProtocolError, MQSourceError, TransportError
+from spark_mq_source.core.ports import Closing
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.authentication import PluginAuthentication, UserAuthentication
 from spark_mq_source.tubemq.client.flow import FlowRules
@@ -60,7 +61,7 @@ class BrokerHealth:
         return time.monotonic() < self._paused.get(broker, (0.0, 0.0))[0]
 
 
-class TubeMQClient:
+class TubeMQClient(Closing):
     """The connections to one cluster, and the requests over them; close it when done. Thread-safe.
 
     Args:
@@ -93,12 +94,6 @@ class TubeMQClient:
         self._brokers_lock = threading.Lock()
         self._brokers: dict[tuple[str, int], Session] = {}
         self._closed = False
-
-    def __enter__(self) -> TubeMQClient:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close every connection; the servers drop registrations 30 s later."""

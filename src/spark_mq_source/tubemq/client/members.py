@@ -15,6 +15,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from spark_mq_source.core.connection import client_version, expect
 from spark_mq_source.core.errors import BrokerError, MQSourceError, ServiceNotReadyError, TopicNotFoundError
+from spark_mq_source.core.ports import Closing
 from spark_mq_source.tubemq.client.masters import Masters
 from spark_mq_source.tubemq.client.session import local_address
 from spark_mq_source.tubemq.protocol import commands
@@ -198,7 +199,7 @@ class Member:
                 logger.warning("%s: a heartbeat failed and is sent again: %s", self.client_id, error)
 
 
-class ClientBalancedMember(Member):
+class ClientBalancedMember(Member, Closing):
     """A member of a group whose members choose their own partitions (V2); their number is not limited.
 
     Args:
@@ -219,12 +220,6 @@ class ClientBalancedMember(Member):
         self._conditions = conditions_of(topics, filters)
         self._read: commands.ClientSubRepInfo | None = None
         """The partitions, all of which this member reads, for the master's statistics."""
-
-    def __enter__(self) -> ClientBalancedMember:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def register(self) -> None:
         """See `Member`."""
