@@ -71,6 +71,7 @@ class Publisher(Load):
 
     Attributes:
         acknowledged: the values that the brokers have acknowledged, and the message ids that they gave.
+        uncounted: how many messages are in entries that the topic does not count, see `Scene.check`.
     """
 
     def __init__(self, name: str, seed: int, service_url: str, topic: str, rate: int) -> None:
@@ -81,7 +82,12 @@ class Publisher(Load):
         )
         self._rate = rate
         self.acknowledged: dict[bytes, str] = {}
+        self.uncounted = 0
         self._number = 0
+
+    def report(self) -> str:
+        """Return how many messages were sent."""
+        return f"{self._number} messages, {len(self.acknowledged)} acknowledged, {self.uncounted} uncounted"
 
     def step(self) -> bool:
         """Publish a tenth of a second's messages; at the end wait for all answers."""
@@ -333,6 +339,7 @@ class Scene:
         if disorder := first_disorder(found):
             yield f"trimmed: {disorder}"
         uncounted = self._uncounted(source)
+        self.publisher.uncounted = len(uncounted)
         if lost := Counter(message[-1] for message in uncounted).keys() - {
             message[-1] for message in source if message not in uncounted
         }:
