@@ -171,8 +171,14 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         if start != EARLIEST and cursor > start:
             self._report_loss(start, cursor)
         elif start.entry > 0 and cursor < Position(start.ledger, start.entry - 1):
-            # One past the last entry of a ledger may be a user's start; a position after that is wrong.
-            self._report(past_the_end(self._task.topic_partition, start, cursor))
+            # One past the last entry of a ledger may be a user's start; a position after that is wrong, except if it
+            # was read here. If ZooKeeper fails while a broker replaces a bookie, the ledger may end with entries that
+            # the topic does not count: the broker writes them again to its next ledger (seen on 4.0.8). Readers get
+            # both, but cannot start there.
+            if start > self._task.start:
+                logger.warning("%s: the entries from %s to %s were written twice", self._task, cursor.next_entry, start)
+            else:
+                self._report(past_the_end(self._task.topic_partition, start, cursor))
         return consumer
 
     def _open_at(self, start: Position) -> tuple[Consumer, Position]:

@@ -213,6 +213,12 @@ def test_a_start_that_is_not_there(start, message):
             assert made._open().opened.last == Position(9, 2)
 
 
+def test_a_read_goes_on_behind_entries_that_the_topic_does_not_count():
+    made = reader(Topic(LEDGERS), Position(9, 0), Position(9, 8))
+    made._done = Position(9, 5)
+    assert made._open().opened.last == Position(9, 2)
+
+
 @pytest.mark.parametrize(
     ("cursors", "error"),
     [
