@@ -345,9 +345,6 @@ class ThreadPoolExecutor:
 
 # -- clocks, dice, the operating system
 
-_real_sleep = time.sleep
-_real_monotonic = time.monotonic
-
 
 def _is_foreign() -> bool:
     """Return whether this is a real thread: connections that earlier tests have left idle live for some seconds."""
@@ -357,7 +354,7 @@ def _is_foreign() -> bool:
 def monotonic() -> float:
     """`time.monotonic`: a little passes whenever somebody looks."""
     if _is_foreign():
-        return _real_monotonic()
+        return time.monotonic()
     world = here()
     world.check_alive()
     world.now += 1e-6
@@ -418,7 +415,7 @@ TIME = _namespace(
     perf_counter_ns=lambda: int(monotonic() * 1e9),
     time=_wall,
     time_ns=lambda: int(_wall() * 1e9),
-    sleep=lambda seconds: _real_sleep(seconds) if _is_foreign() else here().sleep(seconds),
+    sleep=lambda seconds: time.sleep(seconds) if _is_foreign() else here().sleep(seconds),
 )
 QUEUE = _namespace(queue, Queue=Queue, SimpleQueue=Queue)
 SELECTORS = _namespace(selectors, DefaultSelector=network.Selector)
