@@ -195,6 +195,13 @@ class Cluster:
         topic.ledger.cursors[subscription].mark_delete(upto, now=self.world.now)
         self.trim(name)
 
+    def store_twice(self, name: str, entries: Sequence[Entry]) -> None:
+        """Store entries twice, in a ledger that does not count them and in the next one: see `close_unrecorded`."""
+        self.load(name).ledger.close_unrecorded(entries)
+        self.world.note(f"{name}: {len(entries)} entries are uncounted")
+        for entry in entries:
+            self.store(name, entry)
+
     # -- what operators do
 
     def trim(self, name: str) -> None:
@@ -203,6 +210,10 @@ class Cluster:
         if topic.ledger.trim(now=self.world.now):
             self.world.note(f"{name}: trimmed, the first ledger is {topic.ledger.first[0]}")
         topic.changed()
+
+    def roll_over(self, name: str) -> None:
+        """Begin the next ledger."""
+        self.load(name).ledger.roll_over()
 
     def truncate(self, name: str) -> None:
         """`pulsar-admin topics truncate`."""

@@ -8,6 +8,7 @@ another one is begun at once, so the current one is often empty.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -176,6 +177,7 @@ class ManagedLedger:
         ledgers: number of entries by id, oldest first; the last one is written to.
         entries: by position; those of removed ledgers are gone.
         history: every entry that was ever stored, and where: the truth.
+        uncounted: entries that are stored and not counted, see `close_unrecorded`.
         removed: ledgers that are gone.
         has_moved_readers: whether TTL or truncation has moved a cursor that is not durable.
         last: the last entry (`lastConfirmedEntry`), or before the first one of the current ledger.
@@ -201,6 +203,7 @@ class ManagedLedger:
         self.ledgers: dict[int, int] = {}
         self.entries: dict[Position, Entry] = {}
         self.history: dict[Position, Entry] = {}
+        self.uncounted: set[Position] = set()
         self.removed: set[int] = set()
         self.has_moved_readers = False
         self.cursors: dict[str, Cursor] = {}
@@ -240,8 +243,9 @@ class ManagedLedger:
         kept = list(self.entries)[:entries]
         for position in list(self.entries)[entries:]:
             del self.entries[position], self.history[position]
-        self.ledgers = {ledger: sum(p[0] == ledger for p in kept) for ledger in sorted({p[0] for p in kept})}
-        self.last = kept[-1] if kept else EARLIEST
+        counted = [position for position in kept if position not in self.uncounted]
+        self.ledgers = {ledger: sum(p[0] == ledger for p in counted) for ledger in sorted({p[0] for p in counted})}
+        self.last = counted[-1] if counted else EARLIEST
         for cursor in self.cursors.values():
             cursor.mark = min(cursor.mark, self.last)
             cursor.acked.clear()
@@ -271,6 +275,20 @@ class ManagedLedger:
         """Close the current ledger, if it has anything, and begin another one."""
         if self.ledgers[self.current] and not self.is_terminated:
             self._begin_ledger()
+
+    def close_unrecorded(self, entries: Sequence[Entry]) -> None:
+        """Store entries that the ledger does not count, and begin the next one, where the caller stores them again.
+
+        ZooKeeper fails while a broker replaces a bookie: the ledger stays open there, and whoever opens it later finds
+        the entries that the broker has not acknowledged (seen on 4.0.8). An empty ledger is deleted instead.
+        """
+        ledger, count = self.current, self.ledgers[self.current]
+        if not count or self.is_terminated:
+            return
+        for position, entry in zip(((ledger, number) for number in itertools.count(count)), entries, strict=False):
+            self.entries[position] = self.history[position] = entry
+            self.uncounted.add(position)
+        self._begin_ledger()
 
     def terminate(self) -> None:
         """Take no more. A broker that forgets the last message behind an empty closed ledger is not modelled."""
@@ -322,17 +340,17 @@ class ManagedLedger:
         """Return the first entry at or after a position; ledgers that are gone are passed over without a word."""
         ordered = list(self.ledgers)
         for ledger in ordered[bisect.bisect_left(ordered, position[0]) :]:
-            entry = position[1] if ledger == position[0] else 0
-            if entry < self.ledgers[ledger]:
-                at = ledger, max(entry, 0)
+            at = ledger, max(position[1], 0) if ledger == position[0] else 0
+            if at in self.entries:
                 return at, self.entries[at]
         return None
 
     def walk(self, position: Position = EARLIEST) -> Iterator[tuple[Position, Entry]]:
-        """Yield the entries at or after a position that are kept."""
+        """Yield the entries at or after a position that are kept and counted."""
         found = self.read_at(position)
         while found is not None:
-            yield found
+            if found[0] not in self.uncounted:
+                yield found
             found = self.read_at((found[0][0], found[0][1] + 1))
 
     def count_after(self, position: Position) -> int:
@@ -402,8 +420,9 @@ class ManagedLedger:
             if cursor.mark < highest <= self.last:
                 cursor.mark_delete(highest, now=now)
         for ledger in gone:
-            for entry in range(self.ledgers.pop(ledger)):
-                del self.entries[ledger, entry]
+            del self.ledgers[ledger]
+            for position in [position for position in self.entries if position[0] == ledger]:
+                del self.entries[position]
             self.removed.add(ledger)
             self.on_removed(ledger)
         if self.last[0] in gone:

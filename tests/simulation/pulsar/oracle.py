@@ -94,10 +94,13 @@ def check_range(
         ViolationError: they are not.
     """
     name = str(at)
+    ledger = cluster.storage[name]
     expected = [row for row in within(rows_of(cluster, name), start, end) if is_wanted(row)]
+    # Entries that are not counted are stored again: readers get them, but cannot begin among them; a store has none.
+    left_out = ledger.uncounted - {row[:2] for row in found}
+    expected = [row for row in expected if row[:2] not in left_out]
     if list(found) == expected:
         return
-    ledger = cluster.storage[name]
     removed = ledger.removed
     if start == EARLIEST:
         # "Earliest" is whatever is first when it is read: what was removed before that, or taken from the consumer that

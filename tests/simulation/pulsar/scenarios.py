@@ -31,6 +31,7 @@ from tests.simulation.clockwork import here
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
+from tests.simulation.pulsar.entries import make_entry
 from tests.simulation.pulsar.offloading import Offloader, names_the_ledger, store_faults
 from tests.simulation.pulsar.queues import QueueDrain, QueuePeek, QueueStream
 from tests.simulation.pulsar.retries import QueueRetry
@@ -82,6 +83,8 @@ def cluster_faults(dice: Random, *, kinds: Sequence[str], partitions: int, secon
         at = round(dice.random() * seconds, 3)
         if kind == "kill_broker":
             yield Fault(kind, at=at, args=(dice.randrange(3), dice.choice((0.5, 8.0))))
+        elif kind == "replace_bookie":
+            yield Fault(kind, at=at, args=(dice.randrange(partitions), dice.randint(1, 4)))
         else:
             yield Fault(kind, at=at, args=(dice.randrange(partitions),))
 
@@ -108,6 +111,7 @@ def arrange(
 
     - `unload`, `trim`, `expire`, `truncate`, `roll_over`: number of a topic-partition.
     - `kill_broker`: number of the broker, seconds until it runs again.
+    - `replace_bookie`: number of a topic-partition, how many entries are stored twice (`close_unrecorded`).
     - `acknowledge`: number of a topic-partition; the foreign subscription acknowledges this part of its entries.
     - `sweep`: number of a topic-partition, how often and every how many seconds something new comes and TTL takes it.
     """
@@ -130,11 +134,13 @@ def _cluster_fault(cluster: Cluster, names: Sequence[str], fault: Fault) -> Call
             world.after(seconds, broker.start)
 
         return kill
-    if fault.kind in {"unload", "trim", "expire", "truncate", "sweep"}:
+    if fault.kind in {"unload", "trim", "expire", "truncate", "roll_over", "sweep", "replace_bookie"}:
         name = names[fault.args[0] % len(names)]
         if fault.kind == "sweep":
             left, seconds = fault.args[1:]
             call = partial(_sweep, cluster, left=left, seconds=seconds)
+        elif fault.kind == "replace_bookie":
+            call = partial(_replace_bookie, cluster, count=fault.args[1])
         else:
             call = getattr(cluster, fault.kind)
         return lambda: call(name)
@@ -147,13 +153,6 @@ def _cluster_fault(cluster: Cluster, names: Sequence[str], fault: Fault) -> Call
                     cluster.subscribe(name, "keeper")
 
         return add_partition
-    if fault.kind == "roll_over":
-        name = names[fault.args[0] % len(names)]
-
-        def roll_over() -> None:
-            cluster.load(name).ledger.roll_over()
-
-        return roll_over
     if fault.kind == "acknowledge":
         name, part = names[fault.args[0] % len(names)], fault.args[1]
 
@@ -173,6 +172,12 @@ def _sweep(cluster: Cluster, name: str, *, left: int, seconds: float) -> None:
     cluster.expire(name)
     if left > 1:
         cluster.world.after(seconds, partial(_sweep, cluster, name, left=left - 1, seconds=seconds))
+
+
+def _replace_bookie(cluster: Cluster, name: str, *, count: int) -> None:
+    when, n = int(cluster.world.wall * 1000), cluster.world.count("replaced")
+    values = [f"twice-{n}.{i}".encode() for i in range(count)]
+    cluster.store_twice(name, [make_entry([value], when, sequence_id=8000) for value in values])
 
 
 def may_look_removed(cluster: Cluster) -> bool:
@@ -334,7 +339,7 @@ class BatchRead:
         """See `Scenario`."""
         seconds = 0.3 * size
         found = list(common_faults(dice, streams=6, processes=("executor-0", "executor-1"), seconds=seconds))
-        kinds = ("unload", "kill_broker", "roll_over")
+        kinds = ("unload", "kill_broker", "roll_over", "replace_bookie")
         found += cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)
         if self._removal:
             found += removals(dice, seconds)
@@ -465,7 +470,8 @@ class StreamRead:
         seconds = 0.5 * size
         processes = ("driver-0", "driver-1", "executor-0", "executor-1", "executor-2")
         found = list(common_faults(dice, streams=8, processes=processes, seconds=seconds))
-        kinds = ("unload", "kill_broker", "roll_over", "add_partition", *(["trim"] if self._subscription else []))
+        kinds = ("unload", "kill_broker", "roll_over", "add_partition", "replace_bookie")
+        kinds += ("trim",) if self._subscription else ()
         found += cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)
         if self._removal:
             found += removals(dice, seconds)
