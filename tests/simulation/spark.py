@@ -234,14 +234,12 @@ class Checkpoint:
         sink: the rows of each batch that reached a sink which keeps each batch once; a batch that is done over
             replaces itself.
         replays: every run of a batch that ended well, in order: (batch, rows).
-        restarts: the places in `replays` of runs that began at `initial`, because nothing was committed before.
     """
 
     offsets: list[tuple[Any, Any]] = field(default_factory=list)
     committed: set[int] = field(default_factory=set)
     sink: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     replays: list[tuple[int, list[dict[str, Any]]]] = field(default_factory=list)
-    restarts: set[int] = field(default_factory=set)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of all committed batches, in order of batches."""
@@ -347,8 +345,6 @@ class Query:
         work = [read_task(self.format, self.options, task, self.schema, self.executors) for task in ranges]
         found = self.executors.run(work, _reading)
         rows = [row for task in found for row in task]
-        if restart is not None:
-            self.checkpoint.restarts.add(len(self.checkpoint.replays))
         self.checkpoint.replays.append((number, rows))
         here().pause()
         if self.sink is not None:

@@ -42,8 +42,8 @@ class Stream(Protocol[RangeT_co]):
     def initial(self) -> dict[str, object]:
         """Return the start of a query without a checkpoint."""
 
-    def latest(self, start: Mapping[str, object] | None, *, limited: bool) -> dict[str, object]:
-        """Return the end of the trigger that begins at `start` (None if unknown); `start` if there is nothing new."""
+    def latest(self, start: Mapping[str, object], *, limited: bool) -> dict[str, object]:
+        """Return the end of the trigger that begins at `start`; `start` if there is nothing new."""
 
     def cap_at_current_end(self) -> None:
         """Limit `latest` to the messages available now."""

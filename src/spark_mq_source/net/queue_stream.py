@@ -88,18 +88,18 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         self._begin()
         return BatchOffset(uuid.uuid4().hex, 0).to_json()
 
-    def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
+    def latest(self, start: Mapping[str, object], *, limited: bool = True) -> dict[str, object]:
         """Return the end of the next trigger; if messages may be waiting, plan the next batch and return its offset.
 
         Args:
-            start: the start of the trigger; None begins a new query.
+            start: the start of the trigger.
             limited: whether `maxRowsPerTrigger` and `minRowsPerTrigger` apply.
 
         Raises:
             DataLossError: the write-ahead folder is gone.
             MQSourceError: the brokers cannot be reached or refuse, or nothing to read exists.
         """
-        at = self._offset(self.initial() if start is None else start)
+        at = self._offset(start)
         if at.batch:
             self._update_doubts(at)
         waiting = self._waiting(self._sources())

@@ -410,17 +410,25 @@ def parse_timestamps(text: str) -> PerTopic[int]:
     return PerTopic(named=_parse_per_topic(load_json_object(text), _parse_timestamp, is_value=lambda _: False))
 
 
-def encode_offsets(positions: Mapping[str, Position]) -> dict[str, object]:
+def encode_offsets(
+    positions: Mapping[str, Position], begins: Mapping[str, Position] | None = None
+) -> dict[str, object]:
     """Return the versioned form in a streaming checkpoint, sorted by name so that equal offsets are equal text.
+
+    Args:
+        positions: the end of a trigger.
+        begins: its start, if it is the first one of a query: Spark records that start only once the trigger is done.
 
     Example:
         >>> encode_offsets({"persistent://public/default/t": Position(12, 3)})
         {'version': 1, 'positions': {'persistent://public/default/t': {'ledger': 12, 'entry': 3, 'batch': -1}}}
     """
-    return {
-        "version": OFFSETS_VERSION,
-        "positions": {name: positions[name].to_json() for name in sorted(positions)},
-    }
+    encoded: dict[str, object] = {"version": OFFSETS_VERSION, "positions": _encode_positions(positions)}
+    return encoded if begins is None else {**encoded, "from": _encode_positions(begins)}
+
+
+def _encode_positions(positions: Mapping[str, Position]) -> dict[str, object]:
+    return {name: positions[name].to_json() for name in sorted(positions)}
 
 
 def decode_offsets(document: object) -> dict[str, Position]:
@@ -434,9 +442,28 @@ def decode_offsets(document: object) -> dict[str, Position]:
         {'persistent://public/default/t': Position(ledger=12, entry=3, batch=-1)}
     """
     offsets = versioned_offsets(document)
-    positions = offsets.get("positions")
-    if offsets.keys() != {"version", "positions"} or not isinstance(positions, Mapping):
-        raise ValueError('offsets must have exactly the keys "version" and "positions"')
+    if offsets.keys() - {"from"} != {"version", "positions"}:
+        raise ValueError('offsets must have the keys "version" and "positions", and may have "from"')
+    return _decode_positions("positions", offsets["positions"])
+
+
+def decode_begins(document: Mapping[str, object]) -> dict[str, Position] | None:
+    """Return the start of a trigger, if `encode_offsets` had it.
+
+    Raises:
+        ValueError: the positions have another form; the message gives the place and the reason.
+
+    Example:
+        >>> topic = "persistent://public/default/t"
+        >>> decode_begins(encode_offsets({topic: Position(12, 3)}, {topic: Position(12, 1)}))
+        {'persistent://public/default/t': Position(ledger=12, entry=1, batch=-1)}
+    """
+    return _decode_positions("from", document["from"]) if "from" in document else None
+
+
+def _decode_positions(key: str, positions: object) -> dict[str, Position]:
+    if not isinstance(positions, Mapping):
+        raise ValueError(f'"{key}" must be a JSON object')  # noqa: TRY004 - the document is wrong, not the call
     return {_at(name, parse_topic, name): _at(name, parse_position, value) for name, value in positions.items()}
 
 

@@ -178,41 +178,18 @@ def test_a_limit_is_exact_across_ledgers(pulsar: PulsarUnderTest, query: Callabl
 # -- a first batch that is done again
 
 
-def test_a_first_batch_that_began_at_latest_cannot_be_repeated_and_it_is_said(
-    pulsar: PulsarUnderTest, query: Callable[..., Query]
+@pytest.mark.parametrize("subscription", [{}, {"subscription": PIN}])
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_first_batch_that_began_at_latest_is_repeated_from_where_it_began(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], before: int, subscription: dict[str, str]
 ):
-    topic = pulsar.topic()
-    q = query(topic, startingOffsets="latest")
-    start = through_json(q.stream.initial())
-    publish(pulsar, topic, numbered(3))
-    end = through_json(q.stream.latest(start))
-    assert len(q.stream.ranges(start, end)) == 1
-    q.restart()
-    with pytest.raises(DataLossError, match="interrupted in its first batch"):
-        q.stream.ranges(through_json(q.stream.initial()), end)
-    # A subscription that is made only now does not know it either, and says so each time.
-    pinned = query(topic, startingOffsets="latest", subscription=PIN)
-    for _ in range(2):
-        with pytest.raises(DataLossError, match="interrupted in its first batch"):
-            pinned.stream.ranges(through_json(pinned.stream.initial()), end)
-        pinned.restart()
-
-
-@pytest.mark.parametrize("before", [0, 2, 5])
-@pytest.mark.parametrize("ledgers", [1, 2])
-def test_a_first_batch_that_began_at_latest_is_repeated_from_where_the_pin_is(
-    pulsar: PulsarUnderTest, query: Callable[..., Query], before: int, ledgers: int
-):
-    topic = pulsar.topic(2, namespace=pulsar.new_namespace(keep_data=False))
+    topic = pulsar.topic(2, namespace=pulsar.new_namespace(keep_data=not subscription))
     zero, one = (f"{topic}-partition-{n}" for n in range(2))
-    for ledger in range(ledgers):
-        publish(pulsar, zero, numbered(before, f"{ledger}.old"))
-        pulsar.admin.unload(zero)
-    q = query(topic, subscription=PIN)
+    publish(pulsar, zero, numbered(before, "old"))
+    q = query(topic, **subscription)
     # The first trigger finds nothing, and is none.
     start, end = q.plan()
     assert start == end
-    # A pin that was put there by an acknowledgement would be back at the first message now and then.
     pulsar.admin.unload(zero)
     publish(pulsar, zero, numbered(3, "first"))
     publish(pulsar, one, numbered(3, "first"))
@@ -231,21 +208,8 @@ def test_a_first_batch_that_began_at_latest_is_repeated_from_where_the_pin_is(
     q.at = end
     assert q.trigger() == numbered(3, "later") * 4
     q.stream.commit(q.at)
-    assert [backlog(pulsar, f"{topic}-partition-{n}") for n in range(3)] == [1, 1, 1]
-
-
-def test_a_pin_that_somebody_moved_is_no_start(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(3, "old"))
-    q = query(topic, subscription=PIN)
-    start, _ = q.plan()
-    publish(pulsar, topic, numbered(3))
-    end = through_json(q.stream.latest(start))
-    q.stream.close()
-    pulsar.admin.skip_all(topic, PIN)
-    q.restart()
-    with pytest.raises(DataLossError, match="interrupted in its first batch"):
-        q.stream.ranges(through_json(q.stream.initial()), end)
+    if subscription:
+        assert [backlog(pulsar, f"{topic}-partition-{n}") for n in range(3)] == [1, 1, 1]
 
 
 # -- AvailableNow

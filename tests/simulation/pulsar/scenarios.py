@@ -582,13 +582,17 @@ class StreamRead:
     def _live(self, world: World, plan: Plan, cluster: Cluster, query: Query, *, fails: bool) -> str:
         give_up = world.now + 900.0
         until = self._publishes_until
+        batches = 0
 
         def has_all() -> bool:
+            nonlocal batches
             if world.now >= give_up:
                 return True
             self._check_progress(query)
             if world.now > until + 60.0:
-                query.interval = 5.0  # thousands of triggers that find nothing would tell no more
+                # Thousands of triggers that find nothing would tell no more.
+                query.interval = 0.1 if len(query.checkpoint.offsets) > batches else 5.0
+                batches = len(query.checkpoint.offsets)
             return world.now > until and self._is_complete(cluster, query, fails=fails)
 
         lives = 0
@@ -600,8 +604,6 @@ class StreamRead:
                 world.note("the driver was killed")
             except (JobFailedError, MQSourceError) as failed:
                 error = failed.cause if isinstance(failed, JobFailedError) else failed
-                if self._is_start_lost(query, error):
-                    return "start lost"
                 if isinstance(error, DataLossError):
                     self._check_loss(cluster, error, fails=fails)
                     self._check_batches(cluster, query, fails=fails)
@@ -619,12 +621,6 @@ class StreamRead:
     @staticmethod
     def _check_allowed(plan: Plan, error: BaseException) -> None:
         check_allowed(plan, error)
-
-    def _is_start_lost(self, query: Query, error: BaseException) -> bool:
-        """Return whether batch 0, of which Spark logs no start, began at the latest message and is to be done over."""
-        log = query.checkpoint
-        has_lost = self._begins_at_latest and not self._subscription and bool(log.offsets) and not log.committed
-        return has_lost and isinstance(error, DataLossError) and "interrupted in its first batch" in str(error)
 
     @staticmethod
     def _check_progress(query: Query) -> None:
@@ -684,34 +680,15 @@ class StreamRead:
         Raises:
             ViolationError: one has not.
         """
-        for run, (number, rows) in enumerate(query.checkpoint.replays):
+        for number, rows in query.checkpoint.replays:
             start, end = (offsets_from_json(offset) for offset in query.checkpoint.offsets[number])
             for at in end:
                 mine = [r for r in rows if r["topic"] == at.topic and r["partition"] == at.partition]
                 begin = start.get(at, EARLIEST)
-                if run in query.checkpoint.restarts:
-                    begin = self._restarted_at(begin, mine)
-                    if begin is None:
-                        continue
                 try:
                     self._check_rows(cluster, at, begin, end[at], mine, may_lose=not fails)
                 except ViolationError as error:
                     raise ViolationError(f"batch {number}: {error}") from error
-
-    def _restarted_at(self, begin: Position, rows: Sequence[Mapping[str, Any]]) -> Position | None:
-        """Return where batch 0 began in a topic-partition when it was done over; None if nothing is promised there.
-
-        Args:
-            begin: where it began at first, which is not logged.
-            rows: those of this run.
-        """
-        if not self._begins_at_latest:
-            return EARLIEST
-        if not self._subscription:
-            return None  # failOnDataLoss=false
-        # A subscription before the first entry does not tell whether that was the start, or whether there was nothing.
-        is_first = bool(rows) and oracle.row_position(oracle.found_rows(rows)[0]) <= begin
-        return Position(begin.ledger, -1) if begin.entry == 0 and is_first else begin
 
 
 class StreamTrimmed(StreamRead):
@@ -807,8 +784,6 @@ class Termination(StreamRead):
                 world.note("the driver was killed")
             except (JobFailedError, MQSourceError) as failed:
                 error = failed.cause if isinstance(failed, JobFailedError) else failed
-                if self._is_start_lost(query, error):
-                    return "start lost"
                 if isinstance(error, EndOfStreamError):
                     self._check_end(cluster, query, fails=fails)
                     return "ended"
@@ -896,8 +871,6 @@ class AvailableNow(StreamRead):
                 failures += 1
             except (JobFailedError, MQSourceError) as failed:
                 error = failed.cause if isinstance(failed, JobFailedError) else failed
-                if self._is_start_lost(query, error):
-                    return "start lost"
                 if isinstance(error, DataLossError):
                     self._check_loss(cluster, error, fails=fails)
                     self._check_batches(cluster, query, fails=fails)

@@ -232,7 +232,7 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
         """Close the connections; the subscription keeps unread messages."""
         self._client.close()
 
-    def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
+    def latest(self, start: Mapping[str, object], *, limited: bool = True) -> dict[str, object]:
         """Return the end of the next trigger, see `QueueStream`.
 
         Raises:

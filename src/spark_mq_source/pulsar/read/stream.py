@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import replace
 from typing import TypeVar
 
 from spark_mq_source.core.errors import (
@@ -27,7 +26,15 @@ from spark_mq_source.net.stops import Finish, all_read
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.connections import windows
 from spark_mq_source.pulsar.client.consumer import Bounds, Consumer
-from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_offsets, encode_offsets
+from spark_mq_source.pulsar.offsets import (
+    EARLIEST,
+    LATEST,
+    Position,
+    TopicPartition,
+    decode_begins,
+    decode_offsets,
+    encode_offsets,
+)
 from spark_mq_source.pulsar.options import PulsarOptions, SubscriptionType
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.read.ends import EndWatch, all_ended
@@ -53,8 +60,6 @@ _KINDS = {
     SubscriptionType.FAILOVER: commands.SubType.Failover,
 }
 """The types of a subscription that retains messages for a query, which reads by position."""
-
-_EARLIEST, _LATEST = commands.InitialPosition.Earliest, commands.InitialPosition.Latest
 
 TURN_MS = 90_000
 """Minimum wait for the active role: a broker keeps the consumer of a dead connection for 60 s (4.0.8)."""
@@ -87,6 +92,7 @@ class PulsarStream:
         self._durable = self._pinning.subscription(
             options.subscription,
             kind=_KINDS[options.subscription_kind],
+            initial=commands.InitialPosition.Earliest,
             priority_level=options.priority_level,
             properties=dict(options.subscription_properties),
         )
@@ -101,8 +107,9 @@ class PulsarStream:
         self._successors: dict[tuple[TopicPartition, Position], Position] = {}
         # The start of the current trigger in topic-partitions of which nothing was read yet.
         self._firsts: dict[TopicPartition, Position] = {}
-        # The start of a query that has planned no trigger since it was started.
-        self._unplanned: dict[str, object] | None = None
+        # The start of a new query, and whether its durable subscription has been moved there.
+        self._initial: dict[str, object] | None = None
+        self._is_placed = False
         if options.subscription is None:
             logger.warning(
                 "pulsar-native: nothing keeps this query's data on the broker: with Pulsar's default retention, "
@@ -149,15 +156,15 @@ class PulsarStream:
             initial[tp] = min(max(start, first), last) if last > first else EARLIEST
         self._stops.check_begins(initial, {tp: bounds[tp].first for tp in initial})
         # A durable subscription is moved there with the first planned trigger, not before: a query that was interrupted
-        # in its first batch calls this too, and only the subscription shows where that batch began.
-        self._unplanned = offsets_to_json(initial)
-        return self._unplanned
+        # in its first batch calls this too, and that batch may begin earlier.
+        self._initial = offsets_to_json(initial)
+        return self._initial
 
-    def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
+    def latest(self, start: Mapping[str, object], *, limited: bool = True) -> dict[str, object]:
         """Return the end of the next trigger. The first one of a new query moves the durable subscription to its start.
 
         Args:
-            start: start of the trigger; None if Spark does not pass it (before 4.2), and then no limits apply.
+            start: start of the trigger.
             limited: whether the limits of the options apply.
 
         Raises:
@@ -169,16 +176,16 @@ class PulsarStream:
             OptionError: `endingOffsets` is before what was read.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
-        given = {} if start is None else offsets_from_json(start)
+        given = offsets_from_json(start)
         self._limiter.forget_before(given)
         self._successors = {key: first for key, first in self._successors.items() if given.get(key[0]) == key[1]}
         bounds = self._watch(self._partitions(given))
         begin = self._checked(given, bounds)
         if self._options.subscription is not None:
-            if start == self._unplanned:
+            if start == self._initial and not self._is_placed:
                 self._place_pins(begin)
+                self._is_placed = True
             self._with_pins(lambda: self._open_pins(bounds))
-        self._unplanned = None
         # TTL may have moved a watcher to the end, so `first` does not show whether there are messages to read.
         ends = {
             tp: max(begin.get(tp, EARLIEST), b.last) for tp, b in bounds.items() if tp in begin or b.last > EARLIEST
@@ -196,12 +203,14 @@ class PulsarStream:
         ends = {tp: stopped[tp] for tp in ends}
         is_last = self._stops.are_reached(stopped)
         self._firsts = self._before_first([tp for tp, end in ends.items() if begin.get(tp, EARLIEST) == EARLIEST < end])
-        if limited and start is not None:
+        if limited:
             starts = {tp: self._firsts.get(tp, begin.get(tp, EARLIEST)) for tp in ends}
             if begin == given and not is_last and self._is_delayed(starts, ends):
                 return dict(start)
             ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))
-        offered = offsets_to_json(ends)
+        offered = offsets_to_json(ends, given if start == self._initial else None)
+        if given == ends:
+            offered = dict(start)
         if self._target is None:
             self._end_if_all_is_read(offered, {tp: ends.get(tp, EARLIEST) for tp in bounds})
         return offered
@@ -232,21 +241,23 @@ class PulsarStream:
         """Return the tasks of one trigger; always the same for the same positions.
 
         Raises:
-            DataLossError: `start` is past `end`, or the first trigger is repeated and its start is unknown; and
-                `failOnDataLoss` is true. Or a topic-partition without an end has vanished, or ends before its start.
+            DataLossError: `start` is past `end`, and `failOnDataLoss` is true. Or a topic-partition without an end has
+                vanished, or ends before its start.
             UnsupportedFeatureError: `readOffloaded=always`, and a ledger of a range is not offloaded.
-            MQSourceError: the cluster cannot be reached in time (only if the first trigger is repeated, a
-                topic-partition has no end, `minPartitions` has something to split, or ledgers may be offloaded).
+            MQSourceError: the cluster cannot be reached in time (only if a topic-partition has no end, `minPartitions`
+                has something to split, or ledgers may be offloaded).
         """
-        begin, finish = offsets_from_json(start), offsets_from_json(end)
-        if start == self._unplanned:
-            begin = self._repeated(begin, finish)
+        if start == end:
+            return []  # Spark asks after a restart, and reads nothing
+        # A first trigger that is repeated gets a new start from Spark, so its end has the start too.
+        begin, finish = _begins_from_json(end), offsets_from_json(end)
+        if begin is None:
+            begin = offsets_from_json(start)
         starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
-        # Spark before 4.2 does not pass the start to `latest`, so a recreated topic is noticed here. An end before the
-        # start shows that, or that the messages in between were aborted: then the last message is a different one.
-        dropped = {tp: at for tp, at in begin.items() if tp not in finish and at > EARLIEST}
+        # An end before the start shows a recreated topic, or that the messages in between were aborted: then the last
+        # message is a different one.
         ahead = {tp: at for tp, at in starts.items() if at > finish[tp]}
-        starts |= dict.fromkeys(ahead.keys() & self._check_there(dropped | ahead), EARLIEST)
+        starts |= dict.fromkeys(self._check_there(ahead), EARLIEST)
         # With a position instead of EARLIEST, the reader notices if a ledger was deleted since.
         starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
         # The reader would report a deleted start as loss; here it is known to be none, or was reported already.
@@ -305,7 +316,7 @@ class PulsarStream:
 
         return retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
 
-    def _open_pins(self, partitions: Iterable[TopicPartition], *, new_at_end: bool = False) -> None:
+    def _open_pins(self, partitions: Iterable[TopicPartition]) -> None:
         """Open the durable subscription if it is not open; a new one begins at the first message."""
         if any(pin.is_active is False for pin in self._pins.values()):
             # Another consumer of a Failover subscription is active now; this one waits for its turn again.
@@ -313,9 +324,8 @@ class PulsarStream:
         missing = [tp for tp in partitions if tp not in self._pins]
         if missing:
             starts = dict.fromkeys(missing, EARLIEST)
-            durable = replace(self._durable, initial=_LATEST if new_at_end else _EARLIEST)
             try:
-                opened = self._pinning.open_consumers(starts, durable=durable)
+                opened = self._pinning.open_consumers(starts, durable=self._durable)
                 self._pins |= opened
                 self._wait_for_turn(opened)
             except MQSourceError:
@@ -350,9 +360,7 @@ class PulsarStream:
     def _place_pins(self, starts: Offsets) -> None:
         """Move the durable subscription of a new query to the entries of its start.
 
-        SEEK is answered when the new position is on disk. An acknowledgement is answered earlier, and was forgotten in
-        11 of 666 tries if the topic was unloaded right after it (broker 4.0.8); but if a query starts at the latest
-        message, only this position shows the start of its first batch when that is repeated.
+        SEEK moves it backwards too, and is answered when the new position is on disk.
 
         If nothing could be delivered, the query begins at the next message. An older subscription may be after that:
         for example, after the entries of an open transaction.
@@ -495,11 +503,7 @@ class PulsarStream:
         return begin
 
     def _check_there(self, positions: Offsets) -> set[TopicPartition]:
-        """Report and return the topic-partitions that have vanished or that end before these positions.
-
-        If Spark does not pass the start to `latest` (before 4.2), `latest` omits topic-partitions without a deliverable
-        message: all was read and then deleted, which is no loss, or they begin with an open transaction.
-        """
+        """Report and return the topic-partitions that have vanished or that end before these positions."""
         if not positions:
             return set()
         present = set(self._present()[0])
@@ -512,40 +516,6 @@ class PulsarStream:
             self._report(past_the_end(tp, positions[tp], stored[tp]))
         return vanished | short
 
-    def _repeated(self, begin: Offsets, finish: Offsets) -> Offsets:
-        """Return the start of the first trigger, in which the query was interrupted: the checkpoint has only its end.
-
-        `latest` has moved since. The durable subscription has not: it was moved before the start's own entry, and
-        nothing was committed. If it is before the first existing entry, the start was that entry or nothing (an empty
-        topic), which cannot be distinguished: the entry is read.
-        """
-        moving = [tp for tp in sorted(begin.keys() & finish.keys()) if finish[tp] > EARLIEST]
-        moving = [tp for tp in moving if self._options.stream_starting_at(str(tp)) == LATEST]
-        found = {} if self._options.subscription is None else self._pinned_starts({tp: finish[tp] for tp in moving})
-        unknown = [str(tp) for tp in moving if tp not in found]
-        if unknown:
-            self._report_deleted(
-                f"{', '.join(unknown)}: the query was interrupted in its first batch, and where that began, at the "
-                f"latest message then, was not written down and is not kept by a subscription: delete the checkpoint "
-                f"to start anew"
-            )
-        return {**begin, **found}
-
-    def _pinned_starts(self, finish: Offsets) -> dict[TopicPartition, Position]:
-        """Return the start of a trigger with these ends according to the durable subscription, if it shows it."""
-
-        def ask() -> dict[TopicPartition, Position]:
-            # A new one has no information: it is created at the end, which is detected below.
-            self._open_pins(finish, new_at_end=True)
-            return self._request_pins(finish)
-
-        cursors = self._with_pins(ask)
-        held = self._client.fetch_bounds(list(finish))
-        cursors = {tp: cursor for tp, cursor in cursors.items() if cursor < min(finish[tp], held[tp].last)}
-        after = {tp: at.next_entry for tp, at in cursors.items() if at > held[tp].first}
-        starts = self._client.fetch_first_entries(after)
-        return {tp: starts.get(tp, EARLIEST) for tp in cursors if tp in starts or tp not in after}
-
     def _check_trimmed(self, tp: TopicPartition, position: Position) -> None:
         # TTL also moves the watcher's cursor, and deletes nothing; a new consumer sees what exists. Or a second one
         # does, if the first was moved as well before its cursor was requested.
@@ -555,8 +525,12 @@ class PulsarStream:
                 return
         following = self._limiter.following(tp, position)
         # Deletion moves every cursor to the last deleted entry, a watcher's too (broker 4.0.8): if it was open before
-        # and is not past the position, only messages that were read have been deleted.
+        # and is not past the position, only messages that were read have been deleted. If it was opened just now, it
+        # shows what exists, like those above.
+        before = self._watchers.get(tp)
         watched = self._watch(list(self._watchers))[tp].first
+        if watched <= position and self._watchers.get(tp) is not before:
+            return
         if watched > position and (following is None or first >= following):
             self._report_deleted(
                 f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones"
@@ -585,14 +559,15 @@ def _pin_positions(positions: Offsets) -> dict[TopicPartition, Position]:
     return {tp: Position(at.ledger, max(at.entry - 1, -1)) for tp, at in positions.items() if at != EARLIEST}
 
 
-def offsets_to_json(offsets: Offsets) -> dict[str, object]:
-    """Return the form in Spark's checkpoint: readable, sorted, with a version.
+def offsets_to_json(offsets: Offsets, begins: Offsets | None = None) -> dict[str, object]:
+    """Return the form in Spark's checkpoint: readable, sorted, with a version; see `encode_offsets`.
 
     Example:
         >>> offsets_to_json({TopicPartition("persistent://public/default/t", 0): Position(7, 3)})["positions"]
         {'persistent://public/default/t-partition-0': {'ledger': 7, 'entry': 3, 'batch': -1}}
     """
-    return encode_offsets({str(tp): position for tp, position in offsets.items()})
+    named = None if begins is None else {str(tp): position for tp, position in begins.items()}
+    return encode_offsets({str(tp): position for tp, position in offsets.items()}, named)
 
 
 def offsets_from_json(document: Mapping[str, object]) -> Offsets:
@@ -601,7 +576,18 @@ def offsets_from_json(document: Mapping[str, object]) -> Offsets:
     Raises:
         OptionError: not written by this package, or by a release with another version.
     """
+    return _parsed(decode_offsets, document) or {}
+
+
+def _begins_from_json(document: Mapping[str, object]) -> Offsets | None:
+    return _parsed(decode_begins, document)
+
+
+def _parsed(
+    decode: Callable[[Mapping[str, object]], dict[str, Position] | None], document: Mapping[str, object]
+) -> Offsets | None:
     try:
-        return {TopicPartition.parse(name): position for name, position in decode_offsets(document).items()}
+        found = decode(document)
     except ValueError as error:
         raise OptionError(f"pulsar-native: the checkpoint cannot be used: {error}") from error
+    return None if found is None else {TopicPartition.parse(name): position for name, position in found.items()}

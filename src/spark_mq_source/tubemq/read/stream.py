@@ -151,11 +151,11 @@ class TubeMQStream:
         self._stops(initial)
         return encode_offsets(Trigger(initial))
 
-    def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
+    def latest(self, start: Mapping[str, object], *, limited: bool = True) -> dict[str, object]:
         """Return the end of the next trigger.
 
         Args:
-            start: start of the trigger; None if Spark does not pass it (before 4.2), and then no limits apply.
+            start: start of the trigger.
             limited: whether the limits of the options apply.
 
         Raises:
@@ -164,7 +164,7 @@ class TubeMQStream:
             EndOfStreamError: every partition is read to its `endingOffsets`.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
-        known = {} if start is None else _decode(start).positions
+        known = _decode(start).positions
         partitions = self._assigned.partitions(known)
         known = self._without_vanished(known, partitions)
         bounds = fetch_bounds(self._client, self._options, partitions)
@@ -178,15 +178,15 @@ class TubeMQStream:
         stops = self._stops(begins)
         ends = {tp: min(end, stops.get(tp, end)) for tp, end in ends.items()}
         is_last = bool(stops) and ends == stops
-        if self._target is None and limited and start is not None and not is_last and self._is_delayed(begins, ends):
+        if self._target is None and limited and not is_last and self._is_delayed(begins, ends):
             ends = dict(begins)
-        if limited and start is not None and self._options.max_rows_per_trigger is not None:
+        if limited and self._options.max_rows_per_trigger is not None:
             ends = self._limited(begins, ends, self._options.max_rows_per_trigger)
         planned = self._assigned.plan({tp: end for tp, end in ends.items() if end > begins[tp]})
         ends = {tp: end for tp, end in ends.items() if end <= begins[tp] or tp in planned}
         read = {tp: begins[tp] for tp in planned}
         has_moved_back = any(begins[tp] < known[tp] for tp in begins.keys() & known.keys())
-        if not read and not has_moved_back and start is not None and known.keys() == _decode(start).positions.keys():
+        if not read and not has_moved_back and known.keys() == _decode(start).positions.keys():
             if self._finish.count(start, is_all=is_last and self._target is None) >= Finish.ENOUGH:
                 # Spark commits a trigger when the next one begins, and there is none.
                 self.commit(start)

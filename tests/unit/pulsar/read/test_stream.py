@@ -79,7 +79,6 @@ class FakeStream(PulsarStream):
 
 
 def test_a_trigger_that_ends_before_its_start_is_loss_if_the_start_is_not_there():
-    # What Spark before 4.2 makes of a topic that was restored: it asks `latest` without a start.
     start, end = Position(40, 7), Position(35, 2)
     with pytest.raises(DataLossError, match=f"{TOPIC}: position 40:7 does not exist"):
         FakeStream(end).planned(start, end)
@@ -113,6 +112,20 @@ def test_a_ledger_that_is_gone_is_loss_if_a_cursor_has_passed_it_and_nothing_tel
         assert stream._successors == {(AT, READ): FIRST}
 
 
+def test_a_watcher_that_was_opened_just_now_shows_that_nothing_is_gone():
+    """TTL moved the cursors of two new consumers, and the watcher was lost: what it says of the past is nothing."""
+    stream = FakeStream(READ)
+    stream._client.fetch_bounds = lambda asked: dict.fromkeys(asked, Bounds(FIRST, Position(14, 5)))
+
+    def watch(_):
+        stream._watchers[AT] = object()
+        return {AT: Bounds(Position(12, -1), Position(14, 5))}
+
+    stream._watch = watch
+    stream._check_trimmed(AT, READ)
+    assert stream._successors == {}
+
+
 @pytest.mark.parametrize(
     ("position", "is_looked_at"), [(Position(14, -1), False), (Position(14, 0), True), (Position(14, 1), False)]
 )
@@ -123,28 +136,6 @@ def test_a_watcher_right_at_the_position_read_last_may_mean_that_its_ledger_is_g
     first = position if is_looked_at else FIRST
     assert stream._checked({AT: position}, {AT: Bounds(first, Position(14, 9))}) == {AT: position}
     assert looked_at == [position] * is_looked_at
-
-
-@pytest.mark.parametrize(
-    ("cursor", "begin"),
-    [
-        # Right before the first entry: the start was that, or there was nothing, and the entry is read.
-        (Position(14, -1), EARLIEST),
-        (Position(14, 0), Position(14, 1)),
-        (Position(14, 3), Position(14, 4)),
-        # The end of the batch and the last message: this is no place where a batch began.
-        (Position(14, 4), None),
-        (Position(14, 5), None),
-    ],
-)
-@pytest.mark.parametrize("last", [Position(14, 4), Position(14, 9)])
-def test_batch_0_done_over_begins_where_the_subscription_has_been_placed(cursor, begin, last):
-    stream = FakeStream(last, subscription="s")
-    stream._open_pins = lambda *_, **__: None
-    stream._request_pins = lambda asked: dict.fromkeys(asked, cursor)
-    stream._client.fetch_bounds = lambda asked: dict.fromkeys(asked, Bounds(FIRST, last))
-    stream._client.fetch_first_entries = dict
-    assert stream._pinned_starts({AT: Position(14, 4)}) == ({} if begin is None else {AT: begin})
 
 
 @pytest.mark.parametrize("last", [EARLIEST, Position(14, -1), Position(14, 4), Position(14, 5), Position(14, 6)])
@@ -197,7 +188,7 @@ class OnTopic(FakeStream):
         return {tp: SimpleNamespace(is_closed=False, has_ended=True, **how) for tp in starts}
 
     def after(self, start, **more):
-        return offsets_from_json(self.latest(None if start is None else offsets_to_json(start), **more))
+        return offsets_from_json(self.latest(offsets_to_json(start), **more))
 
     def spans(self, start, end):
         return [str(task) for task in self.ranges(offsets_to_json(start), offsets_to_json(end))]
@@ -236,7 +227,6 @@ def test_where_a_query_without_a_checkpoint_begins(starting, ledgers, watched, e
         ({AT: Position(7, 2)}, {AT: Position(7, 2)}),
         ({AT: EARLIEST}, {AT: Position(7, 2)}),
         ({}, {AT: Position(7, 2)}),
-        (None, {AT: Position(7, 2)}),
         ({AT: Position(7, 3)}, "position 7:3 does not exist: the last entry before it is 7:2"),
         ({AT: Position(5, 1), OTHER: Position(1, 1)}, "u: no longer there, with whatever was not read of it"),
     ],
@@ -301,7 +291,6 @@ def test_a_query_aimed_at_now_reads_late_topics_only_if_it_waited_for_them_and_o
         ({"maxEntriesPerTrigger": "2"}, {AT: Position(5, 0)}, True, Position(7, 0)),
         ({"maxEntriesPerTrigger": "2"}, {AT: Position(5, 0)}, False, Position(7, 2)),
         ({"maxEntriesPerTrigger": "2"}, {AT: EARLIEST}, True, Position(5, 1)),
-        ({"maxEntriesPerTrigger": "2"}, None, True, Position(7, 2)),
     ],
 )
 def test_limits_count_from_the_start(given, start, limited, end):
@@ -334,16 +323,10 @@ def test_a_trigger_waits_for_its_rows(least, start, is_delayed):
         ({AT: EARLIEST}, {AT: Position(7, 2)}, ["(earliest, 7:2]"]),
         ({}, {AT: Position(7, 2)}, ["(earliest, 7:2]"]),
         ({AT: EARLIEST, OTHER: EARLIEST}, {AT: Position(7, 2)}, ["(earliest, 7:2]"]),
-        ({AT: Position(5, 0), OTHER: Position(1, 1)}, {AT: Position(7, 2)}, None),
     ],
 )
 def test_the_tasks_of_a_trigger(start, end, spans):
-    stream = OnTopic()
-    if spans is None:
-        with pytest.raises(DataLossError, match="u: no longer there"):
-            stream.spans(start, end)
-    else:
-        assert stream.spans(start, end) == [f"{TOPIC} {span}" for span in spans]
+    assert OnTopic().spans(start, end) == [f"{TOPIC} {span}" for span in spans]
 
 
 def test_a_range_from_the_beginning_has_a_position_where_latest_has_seen_one():
@@ -496,26 +479,29 @@ def test_the_first_trigger_of_a_new_query_places_the_subscription():
     assert other.moves == []
 
 
-@pytest.mark.parametrize(
-    ("starting", "finish", "given", "span"),
-    [
-        ("latest", Position(7, 2), {"subscription": "s"}, "(5:1, 7:2]"),
-        ("earliest", Position(7, 2), {"subscription": "s"}, "(5:-1, 7:2]"),
-        ("earliest", Position(7, 2), {}, "(5:-1, 7:2]"),
-        ("latest", Position(7, 2), {}, None),
-    ],
-)
-def test_where_batch_0_that_is_done_over_began(starting, finish, given, span):
-    stream = OnTopic(startingOffsets=starting, **given)
-    stream._pinned_starts = lambda finish: dict.fromkeys(finish, Position(5, 1))
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_first_trigger_that_is_repeated_begins_where_it_began(starting):
+    stream = OnTopic({5: (1, 1), 7: (1,)}, startingOffsets=starting)
     start = stream.initial()
-    end = offsets_to_json({AT: finish})
-    if span is None:
-        with pytest.raises(DataLossError, match="interrupted in its first batch"):
-            stream.ranges(start, end)
-    else:
-        assert [str(task) for task in stream.ranges(start, end)] == [f"{TOPIC} {span}"]
-        assert stream.spans({AT: Position(7, 1)}, {AT: finish}) == [f"{TOPIC} (7:1, 7:2]"]
+    stream.bounds[AT] = Bounds(Position(5, -1), Position(7, 1))
+    end = stream.latest(start)
+    tasks = stream.ranges(start, end)
+    assert [str(task) for task in tasks] == [f"{TOPIC} ({'7:0' if starting == 'latest' else '5:-1'}, 7:1]"]
+    again = OnTopic(LEDGERS, startingOffsets=starting)
+    assert again.ranges(again.initial(), end) == tasks
+    # Without anything new, the end is the same document; then the start of a trigger is the end of the last one.
+    again.bounds[AT] = Bounds(Position(5, -1), Position(7, 1))
+    assert again.latest(end) == end
+    again.bounds[AT] = Bounds(Position(5, -1), Position(7, 2))
+    following = again.latest(end)
+    assert following.keys() == {"version", "positions"}
+    assert [str(task) for task in again.ranges(end, following)] == [f"{TOPIC} (7:1, 7:2]"]
+
+
+def test_a_first_trigger_that_began_without_a_topic_is_repeated_from_the_first_message():
+    end = offsets_to_json({AT: Position(7, 2)}, {})
+    stream = OnTopic(startingOffsets="latest")
+    assert [str(task) for task in stream.ranges(stream.initial(), end)] == [f"{TOPIC} (earliest, 7:2]"]
 
 
 @pytest.mark.parametrize("pattern", [False, True])

@@ -111,7 +111,7 @@ def test_an_offset_without_anything_new_is_the_same_document(monkeypatch: pytest
     # The begins of the last trigger are part of it: another document would be another trigger.
     start = encode_offsets(Trigger({A: 56}, {A: 28}))
     assert query.stream.latest(start) == start
-    assert query.stream.latest(None) == encode_offsets(Trigger({A: 56}, {A: 0}))
+    assert query.stream.latest(encode_offsets(Trigger({}))) == encode_offsets(Trigger({A: 56}, {A: 0}))
     query.bounds[A] = Bounds(0, 28)
     query.stream._options = options_of(assignment="client", failOnDataLoss="false")
     assert query.stream.latest(start) == encode_offsets(Trigger({A: 28}, {}))
