@@ -264,6 +264,12 @@ class Nsqd:
                 found |= Counter(_bodies(_all_frames(channel)))
         return found
 
+    def uncounted(self) -> list[bytes]:
+        """Return the messages of channels that it counts as empty since it was killed: a batch read leaves them."""
+        channels = [channel for topic in self.broker.topics.values() for channel in topic.channels.values()]
+        empty = [channel for channel in channels if channel.queue.depth <= channel.queue.uncounted]
+        return _bodies(frame for channel in empty for frame in _all_frames(channel))
+
     def hide_http(self, seconds: float) -> None:
         """Its HTTP interface refuses connections for a while."""
         http.serve(self.http_address, None)

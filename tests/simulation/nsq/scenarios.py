@@ -352,6 +352,9 @@ class Drain:
             rows += run
             if not run:
                 world.sleep(1.0)
+                uncounted = {(nsqd.name, body) for nsqd in cluster.nsqds for body in nsqd.uncounted()}
+                if set(left) <= uncounted and sum(cluster.published.values()) == 12 * plan.size:
+                    break
             if not plan.faults:
                 # A run knows nothing of what another one could not finish in peace.
                 check_each_once(messages_of(rows), cluster)
