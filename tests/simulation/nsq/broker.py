@@ -176,6 +176,10 @@ class Cluster:
             if len(connection.in_flight)
         }
 
+    def uncounted(self) -> set[tuple[str, bytes]]:
+        """Return the messages of channels that an nsqd counts as empty since it was killed."""
+        return {(nsqd.name, body) for nsqd in self.nsqds for body in nsqd.uncounted()}
+
     @property
     def tcp_addresses(self) -> str:
         """For `nsqdTcpAddresses`."""
@@ -265,7 +269,7 @@ class Nsqd:
         return found
 
     def uncounted(self) -> list[bytes]:
-        """Return the messages of channels that it counts as empty since it was killed: a batch read leaves them."""
+        """Return the messages of channels that it counts as empty since it was killed."""
         channels = [channel for topic in self.broker.topics.values() for channel in topic.channels.values()]
         empty = [channel for channel in channels if channel.queue.depth <= channel.queue.uncounted]
         return _bodies(frame for channel in empty for frame in _all_frames(channel))
