@@ -263,7 +263,7 @@ def _authorization_server(authorize: Authorize) -> ThreadingHTTPServer:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, name="authorization server", daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), name="authorization server", daemon=True).start()
     return server
 
 

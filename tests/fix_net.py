@@ -336,6 +336,7 @@ class AnsweringServer:
         self.links: list[Any] = []
         self.changed = threading.Condition()
         self.server = ScriptedServer([self._serve], repeat=True)
+        self.server._all_came.set()  # nobody need come: `stop` waits for none
 
     def usual(self, link: Any, request: Any) -> object:
         """What a real server answers."""

@@ -43,7 +43,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 
     # One request after the other: moto looks for the object and makes it in two steps.
     server = make_server("127.0.0.1", 0, application, threaded=False)
-    thread = threading.Thread(target=server.serve_forever, name="s3 server", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="s3 server", daemon=True)
     thread.start()
     endpoint = f"http://127.0.0.1:{server.port}"
     environment = {

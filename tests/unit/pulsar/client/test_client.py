@@ -29,6 +29,7 @@ from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.connections import MAX_REQUESTS_IN_FLIGHT, split_broker_url
 from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.client.subscriptions import MAX_ENTRIES_AT_ONCE
+from spark_mq_source.pulsar.client.warm import warm_sessions
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions, parse_topics_pattern
 from spark_mq_source.pulsar.protocol import commands as c
@@ -75,6 +76,11 @@ class Broker(fix_net.AnsweringServer):
         self.partitions = partitions
         self.port = self.server.port
         self.url = f"pulsar://{self.server.address}"
+
+    def stop(self):
+        for idle in warm_sessions()._idle:
+            idle.session.close()  # or the server waits until that is done
+        super().stop()
 
     def usual(self, link, command):  # noqa: PLR0911 - one line a command
         match command:
