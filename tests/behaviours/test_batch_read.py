@@ -175,8 +175,8 @@ def test_a_deaf_address_is_given_up_within_the_timeout(mq: Format):
             mq.read(
                 "flights",
                 service=("127.0.0.1", link.port),
-                operationTimeout="2s",
-                connectTimeout="1s",
+                operationTimeout="1s",
+                connectTimeout="500ms",
                 **mq.impatient,
             )
 

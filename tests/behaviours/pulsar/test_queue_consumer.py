@@ -176,9 +176,9 @@ def test_an_exclusive_subscription_has_one_consumer(pulsar: PulsarUnderTest, ope
     topic = pulsar.topic()
     first = open_consumer(topic, SubType.Exclusive)
     with pytest.raises(ResourceBusyError, match="Exclusive consumer is already connected"):
-        open_consumer(topic, SubType.Exclusive, timeout="3s")
+        open_consumer(topic, SubType.Exclusive, timeout="1s")
     with pytest.raises(ResourceBusyError, match="Subscription is of different type"):
-        open_consumer(topic, SubType.Shared, timeout="3s")
+        open_consumer(topic, SubType.Shared, timeout="1s")
     first.close(timeout_seconds=PATIENCE)
     # Without consumers a subscription takes any type.
     assert open_consumer(topic, SubType.Shared).request_stats().result(PATIENCE).type == "Shared"

@@ -356,7 +356,7 @@ def test_available_now_without_any_partition_is_an_error(
     topic, group = tubemq.topic(), tubemq.group()
     with tube_java.join(tubemq.cluster, [topic], group) as member:
         member.wait_until(lambda m: bool(m.held), "it has the only partition")
-        q = query(topic, group=group, startingOffsets="earliest", assignmentTimeout="3s")
+        q = query(topic, group=group, startingOffsets="earliest", assignmentTimeout="1s")
         q.begin()
         with pytest.raises(RequestTimeoutError, match=f"gave no partition to this member of group {group} within"):
             q.stream.cap_at_current_end()
