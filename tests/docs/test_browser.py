@@ -58,7 +58,7 @@ def site(built_site: Path) -> Iterator[str]:
     """Serve the site, and return its address."""
     handler = partial(QuietHandler, directory=built_site)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
 
