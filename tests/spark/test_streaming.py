@@ -50,11 +50,11 @@ def test_available_now_comes_in_batches_within_the_limit(
 @pytest.mark.skipif(HAS_ADMISSION_CONTROL, reason="from 4.2 on there are several")
 def test_available_now_is_one_batch_before_4_2(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink) -> None:
     feed = PulsarFeed(pulsar, 2)
-    feed.publish(numbers(26), batching_enabled=False)
-    for _ in range(4):
+    feed.publish(numbers(13), batching_enabled=False)
+    for _ in range(2):
         sink.run(spark, feed.options | {"startingOffsets": "earliest", "maxEntriesPerTrigger": "8"})
-    assert sink.batches == [8, 8, 8, 2]
-    assert sorted(int(message.value) for message in sink.messages) == list(range(26))
+    assert sink.batches == [8, 5]
+    assert sorted(int(message.value) for message in sink.messages) == list(range(13))
 
 
 def run_until_read(spark: SparkSession, sink: Sink, options: dict[str, str], messages: int) -> None:
@@ -68,14 +68,14 @@ def run_until_read(spark: SparkSession, sink: Sink, options: dict[str, str], mes
 
 def test_bytes(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink) -> None:
     feed = PulsarFeed(pulsar, 2)
-    feed.publish([b"%02d" % n * 5_000 for n in range(20)], batching_enabled=False)
+    feed.publish([b"%02d" % n * 5_000 for n in range(8)], batching_enabled=False)
     options = (
         feed.options | {"startingOffsets": "earliest"} | {"maxBytesPerTrigger": "45k", "adminUrl": pulsar.admin_url}
     )
-    run_until_read(spark, sink, options, 20)
+    run_until_read(spark, sink, options, 8)
     sink.check(feed)
     # A message of 10,000 bytes takes a few more with its metadata: four fit.
-    assert sink.batches == [4] * 5
+    assert sink.batches == [4] * 2
 
 
 def test_triggers_of_a_query_that_goes_on(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink) -> None:
