@@ -429,7 +429,7 @@ def test_wrong_arguments_have_a_status_of_their_own_and_no_secret_is_shown(pulsa
 def test_nsq_is_looked_at_and_nothing_is_taken(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     nsq.publish(topic, b"one", b"two")
-    options = {"nsqlookupdHttpAddresses": nsq.lookupd_address, "topic": topic, "channel": "c", "idleTimeout": "1s"}
+    options = {"nsqlookupdHttpAddresses": nsq.lookupd_address, "topic": topic, "channel": "c", "idleTimeout": "2s"}
     assert asked_of("nsq", "topics", **options) == [{"topic": topic, "nsqds": 1, "channels": ["c"]}]
     assert [row["nsqd"] for row in asked_of("nsq", "partitions", **options)] == [nsq.tcp_address]
     assert sorted(str(row["value"]) for row in asked_of("nsq", "peek", **options)) == ["one", "two"]

@@ -31,7 +31,7 @@ def read_options(broker: NsqUnderTest, topic: str | None, **options: Any) -> Nsq
     if "nsqdTcpAddresses" in options:
         del given["nsqlookupdHttpAddresses"]
     if not given.keys() & {"maxRows", "maxSeconds", "idleTimeout"}:
-        given["idleTimeout"] = "1s"
+        given["idleTimeout"] = "2s"
     return NsqOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, READ)
 
 

@@ -102,7 +102,7 @@ def test_a_delayed_message_comes_when_it_is_due(pulsar: PulsarUnderTest, java: J
         shared = pool.submit(java.share, pulsar, topic, 2, kind="Shared")
         # Its start may take longer than the delay, and then nothing is delayed.
         wait_until(lambda: len(pulsar.admin.stats(topic)["subscriptions"]) == 2, "both have subscribed")
-        due_ms = int(time.time() * 1000) + 3000
+        due_ms = int(time.time() * 1000) + 5000
         write(pulsar, topic, {"value": [b"later", b"now"], "deliver_at": pa.array([due_ms * 1000, None], TIME)})
         first, second = shared.result()
     assert (first["value"], second["value"]) == (b"now", b"later")

@@ -213,7 +213,7 @@ def test_an_attempt_that_dies_between_log_and_ack_loses_and_repeats_nothing(
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(30), batch=3)
     # The second attempt waits in vain for as many as it was planned for: it gets those that the first has logged.
-    q = queue(topic, idleTimeout="1s")
+    q = queue(topic, idleTimeout="3s")
     _, tasks = q.plan()
     with monkeypatch.context() as dying:
 
@@ -447,7 +447,7 @@ def test_what_others_hold_does_not_keep_it_from_ending(
     import pulsar as official
 
     topic = pulsar.topic()
-    q = queue(topic, idleTimeout="1s")
+    q = queue(topic, idleTimeout="3s")
     publish(pulsar, topic, numbered(10))
     consumer = pulsar.client().subscribe(
         topic, SUBSCRIPTION, consumer_type=official.ConsumerType.Shared, receiver_queue_size=1

@@ -125,7 +125,7 @@ def test_an_attempt_that_fails_aborts_its_transaction(broker: PulsarUnderTest) -
 
 def test_an_attempt_that_is_killed_hides_what_comes_behind_it_until_its_time_is_up(broker: PulsarUnderTest) -> None:
     topic = broker.topic()
-    killed = PulsarWriter(options(broker, topic, transactionTimeout="5s"), TASK)
+    killed = PulsarWriter(options(broker, topic, transactionTimeout="8s"), TASK)
     killed.write(rows(*range(20)))
     killed._wait_until(lambda: not any(producer.pending for producer in killed._open))
     killed.close()
@@ -189,7 +189,7 @@ def test_a_coordinator_that_does_not_answer(broker: PulsarUnderTest, proxy: Faul
     topic = broker.topic()
     transaction = write(broker, topic, 1)
     proxy.add(Fault("deaf", connections=100))
-    given = options(broker, topic, serviceUrl=f"pulsar://{proxy.address}", connectTimeout="500ms", sendTimeout="1s")
+    given = options(broker, topic, serviceUrl=f"pulsar://{proxy.address}", connectTimeout="1s", sendTimeout="2s")
     with pytest.raises(MQSourceError, match=r"0 of 1 transactions are committed.*was not committed"):
         commit_transactions(given, [transaction])
     commit_transactions(options(broker, topic), [transaction])

@@ -249,7 +249,7 @@ def test_a_connection_that_hangs_is_replaced(pulsar: PulsarUnderTest, pulsar_for
     topic = pulsar.topic()
     # One connection to look up, one to write.
     link.add(Fault("stall", "c2b", at=250_000, connections=2))
-    write(pulsar, topic, *numbered(2000), service=("127.0.0.1", link.port), sendTimeout="2s")
+    write(pulsar, topic, *numbered(2000), service=("127.0.0.1", link.port), sendTimeout="4s")
     assert len(link.happened) == 1
     assert_complete(numbers(pulsar_format, topic), 2000)
 
@@ -259,8 +259,8 @@ def test_a_broker_that_sends_no_receipt(pulsar: PulsarUnderTest, link: FaultProx
     topic = pulsar.topic()
     link.add(Fault("stall", "c2b", at=50_000, connections=100))
     with pytest.raises(RequestTimeoutError) as caught:
-        write(pulsar, topic, *numbered(2000), service=("127.0.0.1", link.port), sendTimeout="1s")
-    sentence = rf"writing to {re.escape(topic)}: 127\.0\.0\.1:{link.port}.*sequence id 0 within sendTimeout \(1000 ms\)"
+        write(pulsar, topic, *numbered(2000), service=("127.0.0.1", link.port), sendTimeout="3s")
+    sentence = rf"writing to {re.escape(topic)}: 127\.0\.0\.1:{link.port}.*sequence id 0 within sendTimeout \(3000 ms\)"
     assert re.search(sentence, str(caught.value))
 
 
