@@ -309,7 +309,8 @@ class Scene:
         """Return the messages in entries that BookKeeper has and the topic does not count.
 
         If ZooKeeper fails while a broker replaces a bookie, the broker counts the entries that it has acknowledged, and
-        writes the others again to its next ledger. Readers get both, but subscriptions only what is counted (4.0.8).
+        writes the others again to its next ledger. Readers and subscriptions get both, unless they begin again between
+        the two: then they go on with the next ledger (4.0.8).
         """
         counts: dict[tuple[int, int], int] = {}
         with contextlib.closing(self.cluster.admin) as admin:
@@ -345,7 +346,7 @@ class Scene:
             yield f"source: {len(lost)} only in entries that the topic does not count, such as {sorted(lost)[:5]}"
         for load in (self.stream, self.queue, *self.copies.values()):
             found = [message_of(row) for row in load.rows]
-            # A read that was interrupted in entries that are not counted goes on behind them.
+            # A read that was interrupted in entries that are not counted goes on behind them, as a queue does.
             left_out = uncounted - set(found)
             for problem in differences([message for message in source if message not in left_out], found):
                 yield f"{load.name}: {problem}"

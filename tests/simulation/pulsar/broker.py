@@ -195,10 +195,15 @@ class Cluster:
         topic.ledger.cursors[subscription].mark_delete(upto, now=self.world.now)
         self.trim(name)
 
-    def store_twice(self, name: str, entries: Sequence[Entry]) -> None:
-        """Store entries twice, in a ledger that does not count them and in the next one: see `close_unrecorded`."""
-        self.load(name).ledger.close_unrecorded(entries)
-        self.world.note(f"{name}: {len(entries)} entries are uncounted")
+    def replace_bookie(self, name: str, count: int) -> None:
+        """Store entries in a ledger that does not count them, and again in the next one: see `close_unrecorded`."""
+        ledger = self.load(name).ledger
+        if ledger.is_terminated:
+            return
+        when, number = int(self.world.wall * 1000), self.world.count("replaced")
+        entries = [make_entry([f"twice-{number}.{i}".encode()], when, sequence_id=8000) for i in range(count)]
+        ledger.close_unrecorded(entries)
+        self.world.note(f"{name}: {count} entries are uncounted")
         for entry in entries:
             self.store(name, entry)
 

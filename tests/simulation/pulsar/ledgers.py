@@ -40,6 +40,7 @@ class Cursor:
         partial: batches of which a part is acknowledged: bits of the messages that are left.
         persisted: what a crash of the broker brings `mark`, `acked` and `partial` back to.
         is_dirty: whether there is more than that.
+        miscounted: by how much the broker counts the backlog too low, until the topic is loaded anew.
     """
 
     def __init__(self, ledger: ManagedLedger, name: str, *, durable: bool, mark: Position, read: Position) -> None:
@@ -52,6 +53,7 @@ class Cursor:
         self.partial: dict[Position, int] = {}
         self.persisted: Snapshot = (mark, frozenset(), {})
         self.is_dirty = False
+        self.miscounted = 0
         self._before = self.persisted
         self._persisted_at = -1e9
         self._persists_from = -1e9
@@ -64,6 +66,7 @@ class Cursor:
         if position > ledger.last and not (position == (ledger.current, -1) and self.mark >= ledger.last):
             return
         self.mark = position
+        self._absorb()
         self._changed(now)
 
     def delete(self, positions: Iterable[tuple[Position, Sequence[int]]], *, now: float) -> None:
@@ -83,10 +86,11 @@ class Cursor:
                 else:
                     self.acked.add(position)
                     self.partial.pop(position, None)
+        if self._reaches_first():
+            self._absorb()
         self._changed(now)
 
     def _changed(self, now: float) -> None:
-        self._absorb()
         if self.durable:
             self.is_dirty = True
             if now >= self._persists_from:
@@ -111,14 +115,31 @@ class Cursor:
         left = self.partial.get(position, (1 << messages) - 1)
         return left.bit_count() - (left & bits_of(ack_set)).bit_count()
 
+    def _reaches_first(self) -> bool:
+        """Move the mark to the first acknowledged entry, unless one that is counted or in its ledger is between them.
+
+        So a hole among uncounted entries holds the mark back, though nobody is sent what is in it after a rewind.
+        """
+        first = min(self.acked, default=None)
+        if first is not None and self.ledger.uncounted:
+            if self.ledger.count_after(self.mark) > self.ledger.count_after((first[0], first[1] - 1)):
+                return False
+            self.mark = first
+        return True
+
     def _absorb(self) -> None:
         ledger = self.ledger
         while self.acked:
+            while (self.mark[0], self.mark[1] + 1) in self.acked:
+                self.mark = self.mark[0], self.mark[1] + 1
             following = ledger.next_valid(self.mark)
             if following not in self.acked:
                 break
+            # What was acknowledged of the uncounted entries of a ledger stays in the broker's count, if one ACK goes on
+            # behind them.
+            passed = [p for p in ledger.uncounted if p[0] == self.mark[0] and (p <= self.mark or p in self.acked)]
+            self.miscounted += len(passed)
             self.mark = following
-            self.acked.discard(following)
         self.acked = {p for p in self.acked if p > self.mark}
         self.partial = {p: left for p, left in self.partial.items() if p > self.mark}
         if self.read <= self.mark:
@@ -134,8 +155,10 @@ class Cursor:
             following = next((ledger for ledger in self.ledger.ledgers if ledger > self.mark[0]), None)
             if following is not None:
                 self.mark = following, -1
-        self._absorb()
+        if self._reaches_first():
+            self._absorb()
         self.rewind()
+        self.miscounted = 0
 
     def persist(self, now: float = -1e9) -> None:
         """Put it on disk; where the time is given, that takes a moment."""
@@ -162,12 +185,14 @@ class Cursor:
         self.read, self.mark = read, ledger.previous(read)
         self.acked.clear()
         self.partial.clear()
+        self.miscounted = 0
         self.persist()
 
     @property
     def backlog(self) -> int:
-        """How many entries wait, whatever they are."""
-        return self.ledger.count_after(self.mark) - sum(position in self.ledger.entries for position in self.acked)
+        """How many entries wait, whatever they are, by the broker's count: uncounted ones make it too low."""
+        waiting = self.ledger.count_after(self.mark) - sum(position in self.ledger.entries for position in self.acked)
+        return waiting - self.miscounted if waiting >= self.miscounted else waiting
 
 
 class ManagedLedger:
@@ -283,7 +308,7 @@ class ManagedLedger:
         the entries that the broker has not acknowledged (seen on 4.0.8). An empty ledger is deleted instead.
         """
         ledger, count = self.current, self.ledgers[self.current]
-        if not count or self.is_terminated:
+        if not count:
             return
         for position, entry in zip(((ledger, number) for number in itertools.count(count)), entries, strict=False):
             self.entries[position] = self.history[position] = entry
@@ -354,12 +379,12 @@ class ManagedLedger:
             found = self.read_at((found[0][0], found[0][1] + 1))
 
     def count_after(self, position: Position) -> int:
-        """Return how many entries come after a position."""
-        return sum(
-            max(0, entries - (position[1] + 1 if ledger == position[0] else 0))
-            for ledger, entries in self.ledgers.items()
-            if ledger >= position[0]
-        )
+        """Return how many entries come after a position; those that are not counted before it are subtracted."""
+        count = sum(entries for ledger, entries in self.ledgers.items() if ledger >= position[0])
+        if position[0] in self.ledgers:
+            stored = self.ledgers[position[0]] + sum(p[0] == position[0] for p in self.uncounted)
+            count -= min(position[1] + 1, stored)
+        return count
 
     # -- cursors
 

@@ -74,8 +74,9 @@ class Offloader:
                 continue
             path = f"{uuid.UUID(int=number, version=4)}-ledger-{number}"
             self._named[number] = path
-            bodies = [ledger.entries[number, entry].body for entry in range(count)]
-            blocks = [bodies[at : at + self._blocks] for at in range(0, count, self._blocks)]
+            # Also those that are not counted (seen on 4.0.8).
+            bodies = [entry.body for position, entry in ledger.entries.items() if position[0] == number]
+            blocks = [bodies[at : at + self._blocks] for at in range(0, len(bodies), self._blocks)]
 
             def complete(number: int = number, path: str = path, blocks: Any = blocks) -> None:
                 if number in self._named:

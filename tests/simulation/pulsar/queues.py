@@ -93,9 +93,11 @@ def _own_faults(dice: Random, seconds: float) -> Iterator[Fault]:
         return round(dice.random() * seconds, 3)
 
     for _ in range(dice.choice((0, 1, 1, 2, 3))):
-        kind = dice.choice(("unload", "kill_broker", "kill_broker", "roll_over"))
+        kind = dice.choice(("unload", "kill_broker", "kill_broker", "roll_over", "replace_bookie"))
         if kind == "kill_broker":
             yield Fault(kind, at=at(), args=(dice.randrange(3), dice.choice((0.1, 0.5, 8.0))))
+        elif kind == "replace_bookie":
+            yield Fault(kind, at=at(), args=(dice.randrange(3), dice.randint(1, 4)))
         else:
             yield Fault(kind, at=at(), args=(dice.randrange(3),))
     for _ in range(dice.choice((0, 0, 1, 2, 3))):
@@ -104,7 +106,7 @@ def _own_faults(dice: Random, seconds: float) -> Iterator[Fault]:
         yield Fault("ack", args=(int(dice.random() * 4 * seconds), dice.choice(("lost", "unanswered", "refused"))))
 
 
-HARMLESS = frozenset({"foreign", "roll_over", "wall_clock"})
+HARMLESS = frozenset({"foreign", "roll_over", "replace_bookie", "wall_clock"})
 """Faults after which nothing comes again that was acknowledged."""
 
 
@@ -225,6 +227,7 @@ class Market:
 
         - `unload`, `roll_over`: number of a topic-partition; of letters, too, when there are some.
         - `kill_broker`: number of the broker, seconds until it runs again.
+        - `replace_bookie`: number of a topic-partition, how many entries are stored twice (`close_unrecorded`).
         - `foreign`: number of a topic-partition which a foreign consumer joins, for how many seconds.
         - `ack`: the number of an ACK, and what goes wrong with it; see `Cluster`.
         - `drop`: nothing more; all consumers lose their connections.
@@ -247,6 +250,7 @@ class Market:
             "unload": lambda number: cluster.unload(named(number)),
             "roll_over": lambda number: cluster.load(named(number)).ledger.roll_over(),
             "kill_broker": kill_broker,
+            "replace_bookie": lambda number, count: cluster.replace_bookie(named(number), count),
             "foreign": lambda number, seconds: self._foreign(named(number), seconds),
             "drop": self.drop_consumers,
         }
@@ -340,9 +344,20 @@ class Market:
         return [(name, row) for name in self.names for row in oracle.rows_of(self.cluster, name)]
 
     def missing(self, rows: Sequence[Mapping[str, Any]]) -> list[Message]:
-        """Return what Spark has not and no foreign consumer has acknowledged."""
-        found = self.found(rows)
-        return [message for message in self.published() if message not in found and not self.is_handled(message)]
+        """Return what Spark has not and no foreign consumer has acknowledged.
+
+        Nobody is sure to get an entry that is not counted, nor its copy if that one is acknowledged.
+        """
+        found, published = self.found(rows), self.published()
+        left = [message for message in published if message not in found and not self.is_handled(message)]
+        is_uncounted = {message: message[1][:2] in self.cluster.storage[message[0]].uncounted for message in published}
+        copied = {(name, row[3]) for name, row in set(published) - set(left) if is_uncounted[name, row]}
+        return [
+            (name, row)
+            for name, row in left
+            if not is_uncounted[name, row]
+            and not ((name, row[3]) in copied and self.cluster.storage[name].cursors[SUBSCRIPTION].is_deleted(row[:2]))
+        ]
 
     def is_handled(self, message: Message) -> bool:
         """Return whether a foreign consumer has acknowledged it."""

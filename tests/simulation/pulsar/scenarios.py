@@ -31,7 +31,6 @@ from tests.simulation.clockwork import here
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
-from tests.simulation.pulsar.entries import make_entry
 from tests.simulation.pulsar.offloading import Offloader, names_the_ledger, store_faults
 from tests.simulation.pulsar.queues import QueueDrain, QueuePeek, QueueStream
 from tests.simulation.pulsar.retries import QueueRetry
@@ -140,7 +139,8 @@ def _cluster_fault(cluster: Cluster, names: Sequence[str], fault: Fault) -> Call
             left, seconds = fault.args[1:]
             call = partial(_sweep, cluster, left=left, seconds=seconds)
         elif fault.kind == "replace_bookie":
-            call = partial(_replace_bookie, cluster, count=fault.args[1])
+            name = name if name != DEAD and not name.startswith(f"{DEAD}-") else names[0]
+            call = partial(cluster.replace_bookie, count=fault.args[1])
         else:
             call = getattr(cluster, fault.kind)
         return lambda: call(name)
@@ -172,14 +172,6 @@ def _sweep(cluster: Cluster, name: str, *, left: int, seconds: float) -> None:
     cluster.expire(name)
     if left > 1:
         cluster.world.after(seconds, partial(_sweep, cluster, name, left=left - 1, seconds=seconds))
-
-
-def _replace_bookie(cluster: Cluster, name: str, *, count: int) -> None:
-    if not name.startswith(TOPIC):
-        return  # a topic of letters
-    when, n = int(cluster.world.wall * 1000), cluster.world.count("replaced")
-    values = [f"twice-{n}.{i}".encode() for i in range(count)]
-    cluster.store_twice(name, [make_entry([value], when, sequence_id=8000) for value in values])
 
 
 def may_look_removed(cluster: Cluster) -> bool:
@@ -704,7 +696,8 @@ class StreamTrimmed(StreamRead):
         """See `Scenario`."""
         seconds = 1.0 * size
         found = list(common_faults(dice, streams=8, processes=("executor-0", "executor-1"), seconds=seconds))
-        return [*found, *cluster_faults(dice, kinds=("unload", "unload", "kill_broker"), partitions=3, seconds=seconds)]
+        kinds = ("unload", "unload", "kill_broker", "replace_bookie")
+        return [*found, *cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)]
 
     def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
         return {
@@ -759,7 +752,7 @@ class Termination(StreamRead):
         seconds = 0.5 * size + 10.0
         processes = ("driver-0", "driver-1", "executor-0", "executor-1", "executor-2")
         found = list(common_faults(dice, streams=8, processes=processes, seconds=seconds))
-        kinds = ("unload", "kill_broker", "roll_over", *(["trim"] if self._subscription else []))
+        kinds = ("unload", "kill_broker", "roll_over", "replace_bookie", *(["trim"] if self._subscription else []))
         return [*found, *cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)]
 
     def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:

@@ -48,7 +48,8 @@ class Admin(Connections):
         Raises:
             MQSourceError: no answer in time, a refusal, or the subscription does not exist.
         """
-        url, answer = self._http_get(topic_partition, "stats")
+        # Otherwise it is the difference of two counters, see `_Backlogs` of queues.
+        url, answer = self._http_get(topic_partition, "stats?getPreciseBacklog=true")
         try:
             return int(answer["subscriptions"][subscription]["msgBacklog"])  # type: ignore[index]
         except (KeyError, TypeError, ValueError) as error:

@@ -165,6 +165,21 @@ class BaseConsumer(ABC):
             )
         )
 
+    def request_bounds(self) -> Future[Bounds]:
+        """Request the broker's cursor of this consumer (`first`) and the last message (`last`).
+
+        The cursor of a consumer that never acknowledges stays where it was opened: if it moved, TTL, eviction or
+        trimming moved it (seen on broker 4.0.8).
+
+        The answer arrives after the messages in transit, so until then the queue may exceed its bound by the permits.
+        """
+        return self._unbounded_until(self._send_bounds())
+
+    def _send_bounds(self) -> Future[Bounds]:
+        return self.session.request(
+            lambda request_id: commands.GetLastMessageId(self._consumer_id, request_id), _bounds_of
+        )
+
     def request_close(self) -> Future[object]:
         """Send CLOSE_CONSUMER, which also ends a non-durable subscription."""
         # The queued messages are no longer taken, so they must not block the connection.
@@ -220,16 +235,6 @@ class Consumer(BaseConsumer):
         self._inbox.lift()
         self.grant(1)
 
-    def request_bounds(self) -> Future[Bounds]:
-        """Request the broker's cursor of this consumer (`first`) and the last message (`last`).
-
-        The cursor of a consumer that never acknowledges stays where it was opened: if it moved, TTL, eviction or
-        trimming moved it (seen on broker 4.0.8).
-
-        The answer arrives after the messages in transit, so until then the queue may exceed its bound by the permits.
-        """
-        return self._unbounded_until(self._send_bounds())
-
     def bounds_after_gap(self, ledger: int, entry: int) -> Future[Bounds]:
         """Return the bounds after the broker sent this entry, which does not follow the last one taken.
 
@@ -240,11 +245,6 @@ class Consumer(BaseConsumer):
         asked = self._after_gaps[0][1]
         # The answer arrives after the messages in transit, see `request_bounds`.
         return asked if asked.done() else self._unbounded_until(asked)
-
-    def _send_bounds(self) -> Future[Bounds]:
-        return self.session.request(
-            lambda request_id: commands.GetLastMessageId(self._consumer_id, request_id), _bounds_of
-        )
 
     def request_ack(self, position: Position) -> Future[object]:
         """Acknowledge everything up to and including an entry. The answer proves nothing: read the cursor back.

@@ -168,10 +168,17 @@ class _Backlogs:
     def _ask(self, sources: Mapping[TopicPartition, QueueSource]) -> dict[TopicPartition, int]:
         options, client = self._options, self._client
         if options.admin_url is not None and self._made.issuperset(sources):
-            return {tp: client.fetch_subscription_backlog(tp, options.subscription or "") for tp in sources}
+            found = {tp: client.fetch_subscription_backlog(tp, options.subscription or "") for tp in sources}
+            if min(found.values()) >= 0:
+                return found
         with self._joined(sources) as consumers:
             self._made.update(sources)
-            return client.wait_for_backlogs(consumers)
+            found = client.wait_for_backlogs(consumers)
+            # Acknowledged entries that the topic does not count make the backlog too low, also negative, until the
+            # topic is loaded anew (seen on 4.0.8). The cursor is then before the last message.
+            empty = [tp for tp, entries in found.items() if entries <= 0]
+            bounds = client.wait_for(((tp, consumers[tp].request_bounds()) for tp in empty), "the last message")
+            return found | {tp: int(at.first < at.last) for tp, at in bounds.items()}
 
     @contextmanager
     def _joined(

@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -96,7 +97,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("start", "end"), [((3, -1), (3, 49)), ((3, 6), (3, 7)), ((2, 9), (3, 0))])
 def test_a_range_gives_the_rows_after_its_start_up_to_its_end(folder: Path, start: Any, end: Any) -> None:
     counters = Counters()
-    batches = read_offloaded(options_of(folder), range_of(start, end, RECORDED), VALUES, counters)
+    # The topic may count fewer entries than the object has.
+    ledger = replace(RECORDED, entries=end[1] + 1)
+    batches = read_offloaded(options_of(folder), range_of(start, end, ledger), VALUES, counters)
     first = start[1] + 1 if start[0] == 3 else 0
     wanted = [b"single %d" % n for n in range(first, end[1] + 1)]
     assert pa.Table.from_batches(batches).column("value").to_pylist() == wanted
