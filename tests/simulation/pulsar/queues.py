@@ -250,7 +250,7 @@ class Market:
             "unload": lambda number: cluster.unload(named(number)),
             "roll_over": lambda number: cluster.load(named(number)).ledger.roll_over(),
             "kill_broker": kill_broker,
-            "replace_bookie": lambda number, count: cluster.replace_bookie(named(number), count),
+            "replace_bookie": lambda n, count: cluster.replace_bookie(self.names[n % len(self.names)], count),
             "foreign": lambda number, seconds: self._foreign(named(number), seconds),
             "drop": self.drop_consumers,
         }
