@@ -56,7 +56,7 @@ def test_a_query_ends_with_its_topics(spark: SparkSession, pulsar: PulsarUnderTe
     feed, sink = PulsarFeed(pulsar, 2), Sink(tmp_path)
     feed.publish(numbers(20))
     with sink.running(spark, feed.stream | ENDING) as query:
-        assert not await_end(query, 5)
+        assert not await_end(query, 1)
         feed.publish(numbers(20))
         terminate(feed)
         assert await_end(query, PATIENCE_S)
