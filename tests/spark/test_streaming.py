@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,8 @@ from tests.spark.streams import Message, Sink, stored
 from tests.vectors import PULSAR_SPARK_CHECKPOINT
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 needs_admission_control = pytest.mark.skipif(
     not HAS_ADMISSION_CONTROL, reason="before 4.2 Spark does not tell a data source where a trigger begins"
@@ -88,6 +91,43 @@ def test_triggers_of_a_query_that_goes_on(spark: SparkSession, pulsar: PulsarUnd
         assert query.exception() is None
     sink.check(feed)
     assert max(sink.batches) <= 10
+
+
+def test_a_first_batch_that_failed_is_repeated_from_where_it_began(
+    spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path
+) -> None:
+    """A query that starts at the latest message gets another start from Spark when it is started again."""
+    feed, batches, published = PulsarFeed(pulsar, 1), [], itertools.count()
+
+    def start(take: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        rows = spark.readStream.format("pulsar-native").options(**feed.options).load()
+        return rows.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(take).start()
+
+    def keep(rows: DataFrame, number: int) -> None:
+        batches.append((number, [int(bytes(row.value)) for row in rows.collect()]))
+
+    def fail(rows: DataFrame, number: int) -> None:
+        keep(rows, number)
+        raise RuntimeError("the first one fails")
+
+    def publish_until(batches_kept: int) -> None:
+        def has_come() -> bool:
+            feed.publish([b"%d" % next(published)])
+            return len(batches) >= batches_kept
+
+        wait_until(has_come, "what is published comes")
+
+    query = start(fail)
+    publish_until(1)
+    wait_until(lambda: query.exception() is not None, "the query fails")
+    feed.publish([b"%d" % next(published)])
+    query = start(keep)
+    publish_until(3)
+    query.stop()
+    assert [number for number, _ in batches[:3]] == [0, 0, 1]
+    assert batches[0] == batches[1]
+    read = [value for _, values in batches[1:] for value in values]
+    assert read == list(range(read[0], read[0] + len(read)))
 
 
 def test_lost_data_ends_the_query_and_is_named(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink) -> None:
