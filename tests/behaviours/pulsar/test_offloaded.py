@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pulsar as official
 import pulsar.schema as official_schema
@@ -29,10 +30,6 @@ from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_s3 import BUCKET, S3Server
 from tests.formats import through_json
-from tests.spark.frames import load
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SPARK_MQ = PulsarFormat()
 ENTRIES_PER_LEDGER = 20
@@ -81,7 +78,8 @@ def rows_of(broker: PulsarUnderTest, topic: str, **more: str) -> tuple[list[dict
     if "valueformat" not in given:
         schema = arrow_schema_of({name: types[0] for name, types in COLUMNS.readable.items()})
     options = SPARK_MQ.fit_read(SPARK_MQ.parse_options(given), schema)
-    plan = SPARK_MQ.plan(options, ())
+    # As Spark hands them to its tasks.
+    options, plan = pickle.loads(pickle.dumps((options, SPARK_MQ.plan(options, ()))))  # noqa: S301 - our own
     return [row for r in plan for batch in SPARK_MQ.read(options, r, schema) for row in batch.to_pylist()], list(plan)
 
 
@@ -141,11 +139,9 @@ def key_pair(folder: Path) -> tuple[str, str]:
     return str(folder / "public.pem"), str(folder / "private.pem")
 
 
-def test_rows_are_those_of_the_broker(
-    broker: PulsarUnderTest, s3: S3Server, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_rows_are_those_of_the_broker(broker: PulsarUnderTest, s3: S3Server, tmp_path: Path) -> None:
     topic = broker.topic()
-    send(broker, topic, [b"single %d" % n for n in range(30)])
+    send(broker, topic, [b"single %d" % n for n in range(16)])
     batching = {"batching_enabled": True, "batching_max_messages": 7, "batching_max_publish_delay_ms": 10_000}
     send(
         broker,
@@ -154,11 +150,11 @@ def test_rows_are_those_of_the_broker(
         compression_type=official.CompressionType.ZSTD,
         **batching,
     )
-    for n in range(9):
+    for n in range(5):
         # Their chunks cross blocks and ledgers.
         send(broker, topic, [os.urandom(11 << 20), b"between %d" % n], chunking_enabled=True)
     plain, _ = rows_of(broker, topic)
-    assert len(plain) == 30 + 90 + 18
+    assert len(plain) == 16 + 90 + 10
     broker.admin.offload(topic)
     stored = {"adminUrl": broker.admin_url, "readOffloaded": "auto", "offloadStorage": s3.url}
     for pieces in ("1", "9"):
@@ -168,7 +164,7 @@ def test_rows_are_those_of_the_broker(
         # The open ledger is the broker's.
         assert plan[0].ledgers
         assert not plan[-1].ledgers
-    rows, plan = rows_of_stream(broker, topic, startingOffsets="earliest", maxEntriesPerTrigger="33", **stored)
+    rows, plan = rows_of_stream(broker, topic, startingOffsets="earliest", maxEntriesPerTrigger="15", **stored)
     assert rows == plain
     assert len(plan) > 2
     assert plan[0].ledgers
@@ -188,7 +184,7 @@ def test_rows_are_those_of_the_broker(
     broker.admin.offload(topic)
     assert rows_of(broker, topic, **stored)[0] == plain
 
-    # An encrypted topic with a schema, also as a Spark job.
+    # An encrypted topic with a schema.
     typed = broker.topic()
     public, private = key_pair(tmp_path)
     producer = broker.client().create_producer(
@@ -207,8 +203,6 @@ def test_rows_are_those_of_the_broker(
     assert flights == plain_flights
     assert [row["value"]["number"] for row in flights] == list(range(3 * ENTRIES_PER_LEDGER))
     assert plan[0].ledgers
-    frame = load(spark, "pulsar-native", access(broker, typed) | how | stored)
-    assert [row[0] for row in frame.select("value.number").collect()] == list(range(3 * ENTRIES_PER_LEDGER))
 
     # A ledger that is deleted between the plan and the read.
     objects = open_store(s3.url)
