@@ -28,7 +28,7 @@ help: ## Print this list
 	@echo "  Needs git, make, Python 3.11+, Java 17 and Maven; a C compiler makes reading faster."
 	@echo "  SPARK_MQ_SOURCE_CACHE   where downloads are kept   (default: ~/.cache/spark-mq-source)"
 	@echo "  PYTHON                  the interpreter to use     (default: python3)"
-	@echo "  TEST_JOBS               parts of the tests at once (default: 2)"
+	@echo "  TEST_JOBS               parts of the tests at once (default: 3)"
 	@echo "  PYTEST_FLAGS            more arguments for pytest, e.g. PYTEST_FLAGS='-k chunked -x'"
 
 .PHONY: setup
@@ -72,7 +72,7 @@ test test-slow test-all: export SIMULATION_SEEDS ?= 100
 test test-slow test-all: export SIMULATION_MORE_SEEDS ?= 300
 
 .PHONY: test
-test: setup setup-oldest ## Run the tests, and Spark's contracts on the oldest supported pyspark too, two parts at a time
+test: setup setup-oldest ## Run the tests, and Spark's contracts on the oldest supported pyspark too, three parts at a time
 	$(BIN)/python -m tools.run_tests $(PYTEST_FLAGS)
 
 .PHONY: test-slow

@@ -1,12 +1,13 @@
-"""Runs the test suite in parts, two at a time: half of what a part does is waiting for brokers and for Spark.
+"""Runs the test suite in parts, three at a time: a part waits for brokers and for Spark, and uses half a core.
 
     python -m tools.run_tests [--slow | --all] [argument of pytest ...]
 
 Each line begins with the name of its part; the end repeats pytest's summary of each part without the skipped tests,
 those of parts that failed last, because often only the end of a log is kept. The parts are the tests that
-need no broker, on the checked build of the compiled modules (`tests.checked`), those that share a Spark session, all
-others, and the contracts of tests/spark that a release of Spark may break, with the oldest supported dependencies: the
-contracts are Spark's, so all of them run with one format, and a read and a write of all columns with each other one.
+need no broker, on the checked build of the compiled modules (`tests.checked`), those that share a Spark session, those
+of Pulsar alone, all others, and the contracts of tests/spark that a release of Spark may break, with the oldest
+supported dependencies: the contracts are Spark's, so all of them run with one format, and a read and a write of all
+columns with each other one.
 ``--slow`` runs only the tests marked `slow`; ``--all`` runs these with all others, and so starts brokers and sessions
 once for both, but leaves out the chaos on clusters. ``TEST_JOBS=1`` in the environment runs the parts one after the
 other.
@@ -25,11 +26,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-JOBS = 2
+JOBS = 3
 NEWEST, OLDEST = ".make/env/bin/python", ".make/env-oldest/bin/python"
 SPARK = "tests/spark"
 WITH_SPARK = (SPARK, "tests/docs")
 """The tests that share one session."""
+PULSAR = ("tests/behaviours/pulsar", "tests/simulation/pulsar")
+"""The tests of Pulsar alone, without Spark: as long as all that is left."""
 QUICK = ("tests/unit", "tests/properties", "src")
 """The tests that need neither a broker nor Spark, and the examples in docstrings: run on the checked build."""
 CHECKED = ("-p", "tests.checked")
@@ -85,11 +88,13 @@ def parts(arguments: Sequence[str], *, chosen: str = "not slow") -> list[Part]:
     if chosen == "slow":
         return [
             Part("spark", [NEWEST, *pytest, *arguments, *WITH_SPARK]),
-            Part("other", [NEWEST, *pytest, *arguments, "tests", "src", *_but(*WITH_SPARK)]),
+            Part("pulsar", [NEWEST, *pytest, *arguments, *PULSAR]),
+            Part("other", [NEWEST, *pytest, *arguments, "tests", "src", *_but(*WITH_SPARK, *PULSAR)]),
         ]
     return [
-        Part("other", [NEWEST, *pytest, *arguments, "tests", *_but(*WITH_SPARK, *QUICK)]),
         Part("spark", [NEWEST, *pytest, *arguments, *WITH_SPARK]),
+        Part("other", [NEWEST, *pytest, *arguments, "tests", *_but(*WITH_SPARK, *PULSAR, *QUICK)]),
+        Part("pulsar", [NEWEST, *pytest, *arguments, *PULSAR]),
         Part("oldest", [OLDEST, "-m", "pytest", "-m", "not slow", "-k", ON_RELEASES, *arguments, *RELEASES]),
         Part("quick", [NEWEST, *pytest, *arguments, *CHECKED, *QUICK]),
     ]

@@ -88,14 +88,16 @@ def test_the_parts_are_the_whole_suite(chosen: str) -> None:
     assert all(command[1:7] == begin for name, command in commands.items() if name != "oldest")
     assert commands["spark"][7:] == ["tests/spark", "tests/docs"]
     assert commands["quick"][7:] == ["-p", "tests.checked", "tests/unit", "tests/properties", "src"]
-    elsewhere = [f"--ignore={path}" for path in [*commands["spark"][7:], *commands["quick"][9:]]]
+    assert commands["pulsar"][7:] == ["tests/behaviours/pulsar", "tests/simulation/pulsar"]
+    others = [*commands["spark"][7:], *commands["pulsar"][7:], *commands["quick"][9:]]
+    elsewhere = [f"--ignore={path}" for path in others]
     assert commands["other"][7:] == ["tests", *elsewhere]
 
 
 def test_slow_parts_are_the_whole_suite_too() -> None:
-    spark, other = (one.command for one in parts([], chosen="slow"))
-    assert spark[5:] == ["tests/spark", "tests/docs"]
-    assert other[5:] == ["tests", "src", *(f"--ignore={path}" for path in spark[5:])]
+    spark, pulsar, other = (one.command[5:] for one in parts([], chosen="slow"))
+    assert spark == ["tests/spark", "tests/docs"]
+    assert other == ["tests", "src", *(f"--ignore={path}" for path in [*spark, *pulsar])]
 
 
 def test_the_oldest_dependencies_run_the_contracts_of_spark() -> None:
