@@ -524,7 +524,7 @@ def test_a_broker_that_is_gone_while_it_is_asked_for_its_disk_fails_the_task_for
         return None
 
     one = server({c.RegisterPartition: answer})
-    made = writer(one, waitForDisk="true", operationTimeout="2s")
+    made = writer(one, waitForDisk="true", operationTimeout="1s")
     made.write(rows(b"1", b"2"))
     with pytest.raises(ConnectionLostError, match="ended before 2 acknowledged rows were on the broker's"):
         made.flush()
@@ -546,7 +546,7 @@ def test_a_broker_that_comes_back_while_rows_are_written_fails_the_task_at_once(
 
 def test_a_disk_that_is_too_slow_is_an_error_that_says_what_to_set(server: Servers, writer: Any) -> None:
     one = server({c.RegisterPartition: flushing(252)})
-    made = writer(one, waitForDisk="true", sendTimeout="3s")
+    made = writer(one, waitForDisk="true", sendTimeout="1s")
     made.write(rows(b"1"))
     with pytest.raises(RequestTimeoutError, match=r"1:t:0 \(252 of 280\); set sendTimeout above the topic's memCache"):
         made.flush()
