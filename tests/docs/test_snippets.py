@@ -183,6 +183,7 @@ def test_a_page_runs_as_it_is_printed(
     finally:
         for query in spark.streams.active:
             query.stop()
+        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")  # or Python starts anew for the pages behind
 
 
 def test_the_page_of_spark_connect_runs_as_it_is_printed(

@@ -122,7 +122,7 @@ def test_a_topic_is_unloaded_every_second(spark: SparkSession, pulsar: PulsarUnd
         wait_for_pause(query, sink)
         assert feed.sent() < 400
         with publishing(feed) as receipts:
-            for _ in range(6):
+            for _ in range(3):
                 for name in feed.topic_partitions:
                     pulsar.admin.unload(name)
                 (sink.folder / "resume").touch()
