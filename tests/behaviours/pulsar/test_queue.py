@@ -81,8 +81,7 @@ def test_what_a_compacted_topic_leaves_out_does_not_wait_for_ever(
 # -- batch reads
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("batch", [1, 7])
+@pytest.mark.parametrize(("kind", "batch"), [("Exclusive", 1), ("Failover", 7), ("Shared", 1), ("Key_Shared", 7)])
 def test_a_drain_has_each_message_once_and_leaves_none(pulsar: PulsarUnderTest, kind: str, batch: int):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(100), batch=batch)
