@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulsar as official
 import pulsar.schema as official_schema
@@ -30,6 +30,10 @@ from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_s3 import BUCKET, S3Server
 from tests.formats import through_json
+from tests.spark.frames import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SPARK_MQ = PulsarFormat()
 ENTRIES_PER_LEDGER = 20
@@ -139,7 +143,9 @@ def key_pair(folder: Path) -> tuple[str, str]:
     return str(folder / "public.pem"), str(folder / "private.pem")
 
 
-def test_rows_are_those_of_the_broker(broker: PulsarUnderTest, s3: S3Server, tmp_path: Path) -> None:
+def test_rows_are_those_of_the_broker(
+    broker: PulsarUnderTest, s3: S3Server, tmp_path: Path, spark: SparkSession
+) -> None:
     topic = broker.topic()
     send(broker, topic, [b"single %d" % n for n in range(16)])
     batching = {"batching_enabled": True, "batching_max_messages": 7, "batching_max_publish_delay_ms": 10_000}
@@ -184,7 +190,7 @@ def test_rows_are_those_of_the_broker(broker: PulsarUnderTest, s3: S3Server, tmp
     broker.admin.offload(topic)
     assert rows_of(broker, topic, **stored)[0] == plain
 
-    # An encrypted topic with a schema.
+    # An encrypted topic with a schema, also as a Spark job.
     typed = broker.topic()
     public, private = key_pair(tmp_path)
     producer = broker.client().create_producer(
@@ -203,6 +209,8 @@ def test_rows_are_those_of_the_broker(broker: PulsarUnderTest, s3: S3Server, tmp
     assert flights == plain_flights
     assert [row["value"]["number"] for row in flights] == list(range(3 * ENTRIES_PER_LEDGER))
     assert plan[0].ledgers
+    frame = load(spark, "pulsar-native", access(broker, typed) | how | stored)
+    assert [row[0] for row in frame.select("value.number").collect()] == list(range(3 * ENTRIES_PER_LEDGER))
 
     # A ledger that is deleted between the plan and the read.
     objects = open_store(s3.url)
