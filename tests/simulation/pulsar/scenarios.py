@@ -832,8 +832,9 @@ class ToAnEnd(Termination):
             ViolationError: one does not.
         """
         for name, end in _logged_ends(query).items():
-            stop = self._ends[name]
-            left = [row for row in oracle.rows_of(cluster, name) if end < oracle.row_position(row) <= stop]
+            stop, uncounted = self._ends[name], cluster.storage[name].uncounted
+            rows = [row for row in oracle.rows_of(cluster, name) if row[:2] not in uncounted]
+            left = oracle.within(rows, end, stop)
             if end > stop or left:
                 raise ViolationError(f"{name}: it has ended at {end}, which is not {stop}, before {left}")
         self._check_batches(cluster, query, fails=fails)
