@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,10 @@ from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.payload.messages import MessageDecoder, message_ids
 from spark_mq_source.nsq.protocol.commands import Messages
 from tests.behaviours.nsq.conftest import PATIENCE_S
+from tests.fix_brokers import NsqUnderTest
+from tests.fix_net import FaultProxy
+
+Proxies = Callable[[str, int], FaultProxy]
 
 COLUMNS = pa.schema([("value", pa.binary()), ("message_id", pa.string()), ("attempts", pa.int32())])
 
@@ -33,6 +37,11 @@ def open_session(address: str, **options: str) -> Iterator[Session]:
     host, _, port = address.rpartition(":")
     with Session(read_options(address, **options), host, int(port)) as session:
         yield session
+
+
+def in_front_of(fault_proxy: Proxies, nsq: NsqUnderTest) -> FaultProxy:
+    host, _, port = nsq.tcp_address.rpartition(":")
+    return fault_proxy(host, int(port))
 
 
 def receive(consumer: Consumer, count: int) -> list[Messages]:

@@ -14,13 +14,12 @@ from spark_mq_source.nsq.client import client as module
 from spark_mq_source.nsq.client.client import ChannelStats, Limits, NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.planner import fetch_waiting
-from tests.behaviours.nsq.clients import open_session
+from tests.behaviours.nsq.clients import Proxies, open_session
 from tests.behaviours.nsq.conftest import PATIENCE_S
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import FaultProxy, Peer, ScriptedServer, Step, TlsMaterial, failing_tls, free_port, tls
+from tests.fix_net import Peer, ScriptedServer, Step, TlsMaterial, failing_tls, free_port, tls
 
 Start = Callable[..., NsqUnderTest]
-Proxies = Callable[[str, int], FaultProxy]
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +31,6 @@ def _forget_who_did_not_answer() -> Iterator[None]:
 
 def client(**options: str) -> NsqClient:
     return NsqClient(NsqOptions.from_spark({"topic": "t", "channel": "c", "maxRows": "1", **options}, READ))
-
-
-def in_front_of(fault_proxy: Proxies, nsq: NsqUnderTest) -> FaultProxy:
-    host, _, port = nsq.tcp_address.rpartition(":")
-    return fault_proxy(host, int(port))
 
 
 def test_lookups_say_who_has_a_topic_and_its_channels(nsq: NsqUnderTest):

@@ -9,7 +9,6 @@ from threading import Event
 import pytest
 
 from spark_mq_source.core.errors import (
-    DataLossError,
     RemoteProtocolError,
     TooManyAttemptsError,
     TopicNotFoundError,
@@ -130,28 +129,12 @@ def test_who_stops_reading_leaves_the_rest_for_others(nsq: NsqUnderTest):
     wait_until(lambda: waiting(nsq, topic) == (5000, 0), "everything is back")
 
 
-def test_what_a_failed_read_leaves_is_put_off(nsq: NsqUnderTest):
-    topic = filled(nsq, 10)
-    options = read_options(nsq, topic, requeueDelay="1h")
-    (task,) = plan_batch(options)
-    batches = read_range(options, task, schema_of("value binary"))
-    assert next(batches).num_rows > 0
-    batches.close()
-    wait_until(lambda: nsq.channel_stats(topic, "c")["deferred_count"] == 10, "all wait for their time")
-
-
 def test_a_channel_is_created_only_where_that_was_asked_for(nsq: NsqUnderTest):
     topic = nsq.topic()
     nsq.publish(topic, *numbered(3))
     with pytest.raises(TopicNotFoundError, match=f"nsq topic {topic}, channel c: .*createChannel=true"):
         read(read_options(nsq, topic, maxRows=3))
     assert sorted(values(read(read_options(nsq, topic, maxRows=3, createChannel="true")))) == numbered(3)
-
-
-def test_a_topic_that_no_nsqd_has_is_an_error(nsq: NsqUnderTest):
-    topic = nsq.unused_topic()
-    with pytest.raises(TopicNotFoundError, match=f"{topic}: http://{nsq.lookupd_address}: no nsqd is registered"):
-        read(read_options(nsq, topic, createChannel="true"))
 
 
 def test_the_http_address_of_an_nsqd_is_not_taken_for_a_lookup_daemon(nsq: NsqUnderTest):
@@ -191,17 +174,6 @@ def test_messages_that_come_too_often_stop_the_read(nsq: NsqUnderTest):
     wait_until(lambda: waiting(nsq, topic) == (3, 0), "none is lost")
 
 
-def test_messages_that_come_too_often_go_to_another_topic(nsq: NsqUnderTest):
-    topic = filled(nsq, 3)
-    put_back(nsq.tcp_address, topic, count=3, times=2)
-    nsq.publish(topic, b"new")
-    dead = nsq.topic("c")
-    aside = {"maxAttempts": 2, "onMaxAttempts": "deadLetter", "deadLetterTopic": dead}
-    assert values(read(read_options(nsq, topic, maxRows=4, **aside))) == [b"new"]
-    assert waiting(nsq, topic) == (0, 0)
-    assert sorted(values(read(read_options(nsq, dead, maxRows=3)))) == numbered(3)
-
-
 # -- with a write-ahead folder
 
 
@@ -217,27 +189,6 @@ def test_the_same_run_gives_the_same_rows_whatever_came_meanwhile(nsq: NsqUnderT
     assert waiting(nsq, topic) == (10, 0)
     tuesday = read_options(nsq, topic, walDir=tmp_path, runId="tuesday", maxRows=10)
     assert sorted(values(read(tuesday))) == numbered(10, "later")
-
-
-def test_a_run_whose_rows_were_deleted_says_so(nsq: NsqUnderTest, tmp_path: Path):
-    topic = filled(nsq, 10)
-    options = read_options(nsq, topic, walDir=tmp_path, runId="r", maxRows=10)
-    tasks = plan_batch(options)
-    read_tasks(options, tasks)
-    for file in tmp_path.rglob("*.arrow"):
-        file.unlink()
-    with pytest.raises(DataLossError, match=r"run-r/0/\w+\.arrow is gone, and with it rows of the write-ahead log"):
-        read_tasks(options, tasks)
-
-
-def test_an_nsqd_that_cannot_be_reached_is_an_error_of_a_drain(nsq_private: Start):
-    broker = nsq_private()
-    topic = filled(broker, 5)
-    options = read_options(broker, topic)
-    tasks = plan_batch(options)
-    broker.broker.stop()
-    with pytest.raises(TransportError, match="cannot connect"):
-        read_tasks(options, tasks)
 
 
 def test_a_run_that_cannot_reach_its_nsqd_fails_and_is_done_when_it_can(nsq_private: Start, tmp_path: Path):

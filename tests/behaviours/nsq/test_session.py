@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
 import pytest
@@ -11,24 +10,14 @@ from spark_mq_source.core.errors import (
     BrokerError,
     ConnectionLostError,
     ConnectTimeoutError,
-    LocalProtocolError,
     MQSourceError,
-    RemoteProtocolError,
     RequestTimeoutError,
-    TransportError,
 )
-from spark_mq_source.nsq.protocol.commands import Dpub, Mpub, Pub
-from tests.behaviours.nsq.clients import ids_of, open_session, receive, rows_of, take
+from spark_mq_source.nsq.protocol.commands import Pub
+from tests.behaviours.nsq.clients import Proxies, ids_of, in_front_of, open_session, receive, take
 from tests.behaviours.nsq.conftest import PATIENCE_S
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import Fault, FaultProxy, Peer, ScriptedServer, expect, send
-
-Proxies = Callable[[str, int], FaultProxy]
-
-
-def in_front_of(fault_proxy: Proxies, nsq: NsqUnderTest) -> FaultProxy:
-    host, _, port = nsq.tcp_address.rpartition(":")
-    return fault_proxy(host, int(port))
+from tests.fix_net import Fault, Peer, ScriptedServer, expect
 
 
 def stay_silent(peer: Peer) -> None:
@@ -59,25 +48,6 @@ def test_the_broker_shows_who_we_are(nsq: NsqUnderTest):
     assert client["user_agent"].startswith("spark-mq-source")
     # Only nsqd after 1.3.0 shows them.
     assert (client.get("topology_zone", "z1"), client.get("topology_region", "r1")) == ("z1", "r1")
-
-
-def test_messages_come_once_and_are_finished(nsq: NsqUnderTest):
-    topic = nsq.topic("c")
-    sent = [b"m%d" % number for number in range(5000)]
-    nsq.publish(topic, *sent)
-    with open_session(nsq.tcp_address) as session:
-        consumer = session.subscribe(topic, "c")
-        consumer.ready(100_000)  # cut down to what the broker allows
-        got: list[bytes] = []
-        while len(got) < len(sent):
-            runs = consumer.receive(max_bytes=1 << 20, timeout_seconds=PATIENCE_S)
-            assert runs
-            consumer.fin(ids_of(runs))
-            got += [row["value"] for row in rows_of(runs)]
-        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
-    assert sorted(got) == sorted(sent)
-    stats = nsq.channel_stats(topic, "c")
-    assert (stats["depth"], stats["in_flight_count"], stats["requeue_count"], stats["timeout_count"]) == (0, 0, 0, 0)
 
 
 def test_the_barrier_names_what_was_finished_too_late(nsq: NsqUnderTest):
@@ -152,19 +122,6 @@ def test_a_full_queue_holds_the_broker_back(nsq: NsqUnderTest):
         assert ready_count() == 2500
 
 
-def test_published_messages_are_taken_in_order(nsq: NsqUnderTest):
-    topic = nsq.topic("c")
-    packed = struct.pack(">I", 2) + struct.pack(">I", 2) + b"m1" + struct.pack(">I", 2) + b"m2"
-    with open_session(nsq.tcp_address) as session:
-        answers = [session.publish(one) for one in (Pub(topic, b"p"), Mpub(topic, packed), Dpub(topic, 60_000, b"d"))]
-        for answer in answers:
-            assert answer.result(PATIENCE_S) is None
-        consumer = session.subscribe(topic, "c")
-        consumer.ready(9)
-        assert sorted(take(consumer, 3)) == [b"m1", b"m2", b"p"]
-        assert nsq.channel_stats(topic, "c")["deferred_count"] == 1
-
-
 def test_a_refused_publish_has_the_brokers_words_and_ends_the_connection(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     with open_session(nsq.tcp_address) as session:
@@ -183,17 +140,6 @@ def test_a_refused_publish_has_the_brokers_words_and_ends_the_connection(nsq: Ns
         with pytest.raises(MQSourceError):
             session.publish(Pub(topic, b"later")).result(PATIENCE_S)
     assert nsq.topic_stats(topic)["message_count"] == 1
-
-
-@pytest.mark.parametrize("name", ["bad topic", "bad!", "", "x" * 65, "new\nline", "a#ephemeral#ephemeral"])
-def test_names_are_refused_before_the_broker_misunderstands_them(nsq: NsqUnderTest, name: str):
-    with open_session(nsq.tcp_address) as session:
-        with pytest.raises(LocalProtocolError, match="is not a valid name"):
-            session.publish(Pub(name, b"x")).result(PATIENCE_S)
-        for names in ((name, "c"), ("t", name)):
-            with pytest.raises(LocalProtocolError, match="is not a valid name"):
-                session.subscribe(*names)
-        assert not session.closed
 
 
 def test_a_cut_connection_loses_nothing_that_came_whole(nsq: NsqUnderTest, fault_proxy: Proxies):
@@ -223,13 +169,6 @@ def test_a_connection_without_answer_ends_in_time(scripted_server: Callable[...,
         pass
 
 
-def test_a_port_that_speaks_http_is_recognised(scripted_server: Callable[..., ScriptedServer]):
-    server = scripted_server([expect(b"  V2IDENTIFY\n"), send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), stay_silent])
-    with pytest.raises(RemoteProtocolError, match="looks like an HTTP server") as caught, open_session(server.address):
-        pass
-    assert server.address in str(caught.value)
-
-
 def test_a_barrier_without_answer_ends_the_session(nsq: NsqUnderTest, fault_proxy: Proxies):
     topic = nsq.topic("c")
     proxy = in_front_of(fault_proxy, nsq)
@@ -240,14 +179,6 @@ def test_a_barrier_without_answer_ends_the_session(nsq: NsqUnderTest, fault_prox
             consumer.close(timeout_seconds=0.1)
         assert session.closed
     proxy.resume()
-
-
-def test_a_broker_that_is_not_there_is_a_retryable_error(fault_proxy: Proxies, nsq: NsqUnderTest):
-    proxy = in_front_of(fault_proxy, nsq)
-    proxy.stop()
-    with pytest.raises(TransportError, match="cannot connect") as caught, open_session(proxy.address):
-        pass
-    assert caught.value.retryable
 
 
 def test_a_setting_beyond_the_brokers_limit_says_which(nsq: NsqUnderTest):

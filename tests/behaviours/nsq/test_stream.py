@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,14 +16,9 @@ from spark_mq_source.core.errors import (
     DataLossError,
     MQSourceError,
     OptionError,
-    StorageError,
     TopicNotFoundError,
     TransportError,
-    UnsupportedFeatureError,
 )
-from spark_mq_source.net import storage
-from spark_mq_source.net.storage import LocalStore
-from spark_mq_source.net.write_ahead import open_folder, read_plan, write_plan
 from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import Query, numbered, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
@@ -63,18 +56,6 @@ def test_what_nobody_needs_any_more_is_deleted(nsq: NsqUnderTest, query: Callabl
         q.trigger()
     # The last one knows what may come again.
     assert [path.name for path in (tmp_path / "wal" / str(q.at["wal"])).iterdir()] == ["4"]
-
-
-def test_without_http_batches_are_tried(nsq: NsqUnderTest, query: Callable[..., Query]):
-    topic = nsq.topic("c")
-    host, port = nsq.tcp_address.split(":")
-    with FaultProxy(host, int(port)) as proxy:
-        q = query(nsq, topic, nsqdTcpAddresses=proxy.address, createChannel="true")
-        nsq.publish(topic, *numbered(10))
-        assert sorted(q.trigger()) == numbered(10)
-        assert q.trigger() == []
-        nsq.publish(topic, *numbered(10, "more"))
-        assert sorted(q.trigger()) == numbered(10, "more")
 
 
 def available_now(q: Query) -> list[bytes]:
@@ -163,18 +144,6 @@ def test_a_paused_channel_gives_no_batch(nsq: NsqUnderTest, query: Callable[...,
     assert sorted(q.trigger()) == numbered(3)
 
 
-def test_a_channel_paused_after_planning_gives_an_empty_batch(nsq: NsqUnderTest, query: Callable[..., Query]):
-    topic = nsq.topic("c")
-    nsq.publish(topic, *numbered(3))
-    q = query(nsq, topic)
-    _, tasks = q.plan()
-    nsq.post("/channel/pause", topic=topic, channel="c")
-    assert read_tasks(q.options, tasks).num_rows == 0
-    nsq.post("/channel/unpause", topic=topic, channel="c")
-    assert q.trigger() == [], "that batch is what it was"
-    assert sorted(q.trigger()) == numbered(3)
-
-
 def test_an_ephemeral_channel_lives_between_triggers(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic = nsq.topic()
     q = query(nsq, topic, channel="gone#ephemeral", createChannel="true")
@@ -192,21 +161,6 @@ def test_two_queries_on_one_channel_share_its_messages(nsq: NsqUnderTest, query:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(Query.trigger, (one, two)))
     assert sorted(row["value"] for q in (one, two) for row in q.rows) == numbered(4000)
-
-
-def test_what_was_finished_is_remembered_once_however_many_tasks_a_batch_has(
-    nsq: NsqUnderTest, query: Callable[..., Query]
-):
-    topic = nsq.topic("c")
-    q = query(nsq, topic, connectionsPerNsqd=2)
-    for number in range(5):
-        nsq.publish(topic, *numbered(10, str(number)))
-        q.until(10 * (number + 1))
-    nsq.publish(topic, *numbered(10, "more"))
-    _, tasks = q.plan()
-    for task in tasks:
-        remembered = [task.recent[at : at + 16] for at in range(0, len(task.recent), 16)]
-        assert sorted(remembered) == sorted(row["message_id"] for row in q.rows)
 
 
 # -- done over
@@ -229,22 +183,6 @@ def test_what_was_written_by_another_format_is_refused(nsq: NsqUnderTest, query:
 # -- the folder
 
 
-def test_a_folder_lost_before_its_batch_is_read_stops_the_query(
-    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
-):
-    topic = nsq.topic("c")
-    nsq.publish(topic, *numbered(5))
-    q = query(nsq, topic)
-    end, tasks = q.plan()
-    shutil.rmtree(tmp_path / "wal")
-    with pytest.raises(DataLossError, match=r"wal/\w+/1/plan is gone, and with it rows of the write-ahead log"):
-        read_tasks(q.options, tasks)
-    with pytest.raises(DataLossError, match=r"wal/\w+/1/plan is gone"):
-        q.stream.ranges(q.at, end)
-    wait_until(lambda: in_flight(nsq, topic) == 0, "the messages are back")
-    assert nsq.channel_stats(topic, "c")["depth"] == 5
-
-
 def test_a_folder_lost_after_its_batch_was_read_stops_the_query(
     nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
 ):
@@ -262,72 +200,7 @@ def test_a_folder_lost_after_its_batch_was_read_stops_the_query(
         q.stream.latest({**q.at, "batch": 1})
 
 
-write = LocalStore.write
-
-
-def test_a_folder_that_cannot_make_files_exclusively_is_refused(
-    nsq: NsqUnderTest, query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(LocalStore, "create", lambda self, path, data: write(self, f"{path}{data!r}", data) or True)
-    with pytest.raises(UnsupportedFeatureError, match=r"nsq: walDir /.* cannot make a file exclusively"):
-        query(nsq, nsq.topic("c"))
-
-
-def test_a_disk_that_is_full_fails_the_task_and_loses_nothing(
-    nsq: NsqUnderTest, query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
-):
-    topic = nsq.topic("c")
-    nsq.publish(topic, *numbered(5))
-    q = query(nsq, topic)
-    _, tasks = q.plan()
-
-    def write_new(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left")
-
-    with monkeypatch.context() as full:
-        full.setattr(storage, "_write_new", write_new)
-        text = r"nsq: walDir /.*\.arrow cannot be written \(No space left\); free space"
-        with pytest.raises(StorageError, match=text):
-            read_tasks(q.options, tasks)
-    wait_until(lambda: nsq.channel_stats(topic, "c")["depth"] == 5, "the messages are back")
-    assert sorted(values(read_tasks(q.options, tasks))) == numbered(5)
-
-
-def test_a_folder_that_cannot_be_written_to_is_refused(nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path):
-    (tmp_path / "file").touch()
-    with pytest.raises(OptionError, match=r"walDir .* cannot be written to"):
-        query(nsq, nsq.topic("c"), walDir=tmp_path / "file" / "wal")
-
-
 # -- what goes wrong
-
-
-@pytest.mark.parametrize("hours", [-1, 1, 50], ids=["the clock was moved back", "it ran", "it did not run"])
-def test_what_may_come_again_is_looked_for_a_day_long_while_the_query_runs(
-    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path, hours: int
-):
-    topic = nsq.topic("c")
-    nsq.publish(topic, b"1")
-    q = query(nsq, topic)
-    q.trigger()
-    store, batch = open_folder("nsq", str(tmp_path / "wal")), f"{q.at['wal']}/1"
-    plan = dict(read_plan(store, batch))
-    plan["planned"] = time.time() - hours * 3600
-    plan["duplicates"] = {f"{topic} on {nsq.tcp_address}": {"a" * 16: 24.5 * 3600, "b" * 16: 22.5 * 3600}}
-    store.remove(f"{batch}/plan")
-    assert write_plan(store, batch, plan)
-    nsq.publish(topic, b"2")
-    _, (task,) = q.plan()
-    assert task.duplicates == {"b" * 16}
-
-
-def test_without_a_limit_a_message_comes_however_often_it_was_put_back(nsq: NsqUnderTest, query: Callable[..., Query]):
-    topic = nsq.topic("c")
-    nsq.publish(topic, b"unlucky")
-    put_back(nsq.tcp_address, topic, count=1, times=10)
-    q = query(nsq, topic)
-    assert q.trigger() == [b"unlucky"]
-    assert q.rows[0]["attempts"] == 11
 
 
 def test_messages_that_come_too_often_are_put_aside_once(nsq: NsqUnderTest, query: Callable[..., Query]):
@@ -365,17 +238,6 @@ def test_an_nsqd_that_is_gone_has_no_more_messages_and_its_return_is_noticed(
     wait_until(
         lambda: len(one.ask("GET", one.lookupd_address, "/lookup", topic=topic)[1]["producers"]) == 2, "it is back"
     )
-    assert sorted(q.until(5)) == numbered(5, "two")
-
-
-def test_a_new_nsqd_is_found_at_the_next_trigger(nsq_private: Start, query: Callable[..., Query]):
-    one = nsq_private()
-    topic = one.topic("c")
-    q = query(one, topic)
-    q.trigger()
-    two = nsq_private(lookupd=one)
-    two.create(topic, "c")
-    two.publish(topic, *numbered(5, "two"))
     assert sorted(q.until(5)) == numbered(5, "two")
 
 
@@ -462,15 +324,6 @@ def _known(broker: NsqUnderTest, topic: str) -> int:
     """How many nsqd the lookup daemon knows that have the topic, once it knows its channel."""
     status, found = broker.ask("GET", broker.lookupd_address, "/lookup", topic=topic)
     return len(found["producers"]) if status == 200 and "c" in found["channels"] else 0
-
-
-def test_who_nobody_lets_in_stops_the_query(nsq: NsqUnderTest, query: Callable[..., Query]):
-    topic = nsq.topic("c")
-    nsq.publish(topic, b"x")
-    q = query(nsq, topic, authSecret="s", tls="true", tlsVerifyHostname="false")
-    _, tasks = q.plan()
-    with pytest.raises(MQSourceError, match="TLS"):
-        read_tasks(q.options, tasks)
 
 
 @pytest.mark.parametrize("wrong", ["ca", "host name", "client certificate"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +11,7 @@ import pytest
 from spark_mq_source.core.errors import (
     AuthenticationError,
     AuthorizationError,
-    BrokerError,
     MQSourceError,
-    TransportError,
-    UnsupportedFeatureError,
 )
 from spark_mq_source.core.options import READ
 from spark_mq_source.nsq.client.session import Session
@@ -26,7 +22,7 @@ from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest
 from tests.behaviours.nsq.clients import ids_of, open_session, rows_of, take
 from tests.behaviours.nsq.conftest import PATIENCE_S
 from tests.fix_brokers import NsqUnderTest
-from tests.fix_net import FaultProxy, TlsMaterial
+from tests.fix_net import TlsMaterial
 
 Start = Callable[..., NsqUnderTest]
 SECRET = "a-long-secret"
@@ -113,83 +109,6 @@ def test_everything_at_once(nsq_private: Start, tls_material: TlsMaterial):
         assert take(consumer, 1) == [b"all of it"]
 
 
-def test_heartbeats_are_answered_in_the_compressed_stream(nsq: NsqUnderTest, fault_proxy: Callable[..., FaultProxy]):
-    host, _, port = nsq.tcp_address.rpartition(":")
-    proxy = fault_proxy(host, int(port))
-    topic = nsq.topic("c")
-    with open_session(proxy.address, compression="deflate", heartbeatInterval="1s") as session:
-        consumer = session.subscribe(topic, "c")
-        before = proxy.passed("c2b")
-        # A NOP is no less than five bytes of deflate with a flush; three of them are after more than two intervals.
-        proxy.wait_for(lambda p: p.passed("c2b") >= before + 3 * 5)
-        consumer.ready(1)
-        nsq.publish(topic, b"x")
-        assert take(consumer, 1) == [b"x"]
-
-
-@pytest.mark.parametrize(
-    ("options", "server", "words"),
-    [
-        ({"trustCerts": "other_ca"}, "server.pem", "the certificate is not trusted"),
-        ({"trustCerts": "ca"}, "elsewhere.pem", "Hostname mismatch|IP address mismatch|not valid for"),
-        ({"trustCerts": "ca"}, "expired.pem", "expired"),
-    ],
-    ids=["unknown authority", "another name", "expired"],
-)
-def test_certificates_are_verified(
-    nsq_private: Start, tls_material: TlsMaterial, options: dict[str, str], server: str, words: str
-):
-    nsq = nsq_private(**with_certificate(tls_material, server))
-    given = {name: str(getattr(tls_material, value)) for name, value in options.items()}
-    with pytest.raises(TransportError, match=words) as caught, open_session(nsq.tcp_address, tls="true", **given):
-        pass
-    assert "trustCerts" in str(caught.value)
-    assert nsq.tcp_address in str(caught.value)
-    assert not caught.value.retryable
-
-
-def test_the_name_in_a_certificate_may_be_left_unchecked(nsq_private: Start, tls_material: TlsMaterial):
-    nsq = nsq_private(**with_certificate(tls_material, "elsewhere.pem"))
-    with open_session(nsq.tcp_address, **trusting(tls_material, tlsVerifyHostname="false")) as session:
-        assert session.identified.tls_v1
-
-
-def test_a_missing_client_certificate_is_asked_for(nsq_private: Start, tls_material: TlsMaterial):
-    nsq = nsq_private(
-        **with_certificate(tls_material, tls_root_ca_file=tls_material.ca, tls_client_auth_policy="require-verify")
-    )
-    with (
-        pytest.raises(MQSourceError, match="clientCert") as caught,
-        open_session(nsq.tcp_address, **trusting(tls_material)),
-    ):
-        pass
-    assert nsq.tcp_address in str(caught.value)
-
-
-def test_a_broker_without_tls_is_no_broker_for_who_wants_it(nsq: NsqUnderTest):
-    with (
-        pytest.raises(UnsupportedFeatureError, match="this nsqd has no TLS"),
-        open_session(nsq.tcp_address, tls="true"),
-    ):
-        pass
-
-
-def test_a_broker_that_demands_tls_says_so(nsq_private: Start, tls_material: TlsMaterial):
-    nsq = nsq_private(**with_certificate(tls_material, tls_required="tcp-https"))
-    with open_session(nsq.tcp_address) as session, pytest.raises(BrokerError, match="set tls=true"):
-        session.subscribe("t", "c")
-
-
-@pytest.mark.parametrize("compression", ["deflate", "snappy"])
-def test_a_broker_that_does_not_compress_is_talked_to_all_the_same(
-    nsq_private: Start, caplog: pytest.LogCaptureFixture, compression: str
-):
-    nsq = nsq_private(**{compression: False})
-    with caplog.at_level(logging.WARNING), open_session(nsq.tcp_address, compression=compression) as session:
-        assert round_trip(session, nsq.topic("c"), [b"plain"]) == [b"plain"]
-    assert "does not offer the requested compression" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [({}, "set authSecret"), ({"authSecret": "wrong-secret"}, "E_AUTH_FAILED|E_UNAUTHORIZED")],
@@ -227,11 +146,3 @@ def test_what_a_secret_does_not_allow_is_an_authorization_error(nsq_private: Sta
         session.subscribe("denied", "c")
     with open_session(nsq.tcp_address, authSecret=SECRET) as session, pytest.raises(AuthorizationError):
         session.publish(Pub("denied", b"x")).result(PATIENCE_S)
-
-
-def test_a_secret_is_kept_from_a_broker_that_asks_for_none(nsq: NsqUnderTest):
-    # A client must not authorize where it is not asked to; nsqd would end the connection.
-    topic = nsq.topic()
-    with open_session(nsq.tcp_address, authSecret=SECRET) as session:
-        session.publish(Pub(topic, b"x")).result(PATIENCE_S)
-    assert nsq.topic_stats(topic)["message_count"] == 1

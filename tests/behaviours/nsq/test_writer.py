@@ -14,7 +14,6 @@ from spark_mq_source.core.errors import (
     AuthorizationError,
     BrokerError,
     MQSourceError,
-    OptionError,
     RequestTimeoutError,
     ServiceNotReadyError,
     TransportError,
@@ -26,13 +25,12 @@ from spark_mq_source.nsq.format import NsqFormat
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.write.writer import NsqWriter
 from spark_mq_source.testing import Authorization, AuthorizedClient
-from tests.behaviours.nsq.clients import ids_of, open_session, rows_of, take, write_options
+from tests.behaviours.nsq.clients import Proxies, ids_of, in_front_of, open_session, rows_of, take, write_options
 from tests.behaviours.nsq.conftest import PATIENCE_S
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import Fault, FaultProxy, free_port
+from tests.fix_net import Fault, free_port
 
 Start = Callable[..., NsqUnderTest]
-Proxies = Callable[[str, int], FaultProxy]
 
 
 def batch(values: Iterable[bytes | str | None], **columns: Any) -> pa.RecordBatch:
@@ -68,11 +66,6 @@ def stored(nsq: NsqUnderTest, topic: str) -> int:
     return int(nsq.topic_stats(topic).get("message_count", 0))
 
 
-def in_front_of(fault_proxy: Proxies, nsq: NsqUnderTest) -> FaultProxy:
-    host, _, port = nsq.tcp_address.rpartition(":")
-    return fault_proxy(host, int(port))
-
-
 @pytest.mark.parametrize("kind", ["binary", "string"])
 def test_rows_arrive_each_once(nsq: NsqUnderTest, kind: str):
     topic = nsq.topic("c")
@@ -92,15 +85,6 @@ def test_a_batch_of_messages_keeps_to_its_limits(nsq_private: Start):
     options = write_options(nsq.tcp_address, topic=topic, nsqdHttpAddresses=nsq.http_address)
     assert write(options, batch(values)) == len(values)
     assert sorted(read_all(nsq.tcp_address, topic, len(values))) == sorted(values)
-
-
-def test_a_message_that_fits_no_batch_goes_alone(nsq_private: Start):
-    nsq = nsq_private(max_msg_size=1000, max_body_size=1004)
-    topic = nsq.topic("c")
-    values = [b"x" * 1000, b"y" * 996, b"z"]
-    options = write_options(nsq.tcp_address, topic=topic, nsqdHttpAddresses=nsq.http_address)
-    assert write(options, batch(values)) == 3
-    assert sorted(read_all(nsq.tcp_address, topic, 3)) == sorted(values)
 
 
 def test_rows_say_their_topic(nsq: NsqUnderTest):
@@ -175,16 +159,6 @@ def test_rows_that_can_be_no_message_are_refused_before_anything_is_sent(
         write(options, batch(numbered(50)), batch([*numbered(at), value, b"x"]))
     assert f"row {50 + at} of the task" in str(caught.value)
     assert stored(nsq, topic) in {0, 50}
-
-
-def test_columns_that_cannot_be_written_are_named(nsq: NsqUnderTest):
-    options = write_options(nsq.tcp_address, topic="t")
-    with pytest.raises(OptionError, match="column key is unknown"):
-        write(options, batch([b"x"], key=pa.array(["k"])))
-    with pytest.raises(OptionError, match="no column value"):
-        write(options, pa.record_batch({"topic": pa.array(["t"])}))
-    with pytest.raises(OptionError, match="column defer is string"):
-        write(options, batch([b"x"], defer=pa.array(["1"])))
 
 
 def test_batches_go_to_the_brokers_in_turn(nsq_private: Start):
