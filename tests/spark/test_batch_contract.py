@@ -94,13 +94,6 @@ def test_empty_topic_is_an_empty_dataframe(spark: SparkSession, mq: Format, part
     assert {field.name: field.dataType.simpleString() for field in df.schema} == mq.schema
 
 
-def test_counts_twice_the_same(spark: SparkSession, mq: Format) -> None:
-    topic = mq.feed(2)
-    topic.publish(numbers(1000))
-    df = load(spark, mq.name, topic.options)
-    assert (df.count(), df.count()) == (1000, 1000)
-
-
 def test_queries_answer_what_was_published(spark: SparkSession, mq: Format) -> None:
     topic = mq.feed(3)
     topic.publish(numbers(900))
@@ -112,24 +105,6 @@ def test_queries_answer_what_was_published(spark: SparkSession, mq: Format) -> N
     assert {tuple(row) for row in grouped} == expected
     joined = df.alias("a").join(df.alias("b"), "n").count()
     assert joined == 900
-
-
-def test_cached_rows_stay_when_more_arrive(spark: SparkSession, mq: Format) -> None:
-    topic = mq.feed(1)
-    topic.publish(numbers(10))
-    df = load(spark, mq.name, topic.options, "value binary").cache()
-    assert df.count() == 10
-    topic.publish([b"later"])
-    assert df.count() == 10
-    df.unpersist()
-    assert load(spark, mq.name, topic.options, "value binary").count() == (11 if mq.rows_stay else 1)
-
-
-def test_many_small_batches_are_the_same_rows(spark: SparkSession, mq: Format) -> None:
-    topic = mq.feed(2)
-    topic.publish(numbers(500))
-    df = load(spark, mq.name, topic.options | {BATCH_ROWS: "7"})
-    assert values_of(df) == sorted(numbers(500))
 
 
 def test_partitions_of_a_topic_are_tasks(spark: SparkSession, mq: Format) -> None:
@@ -169,13 +144,6 @@ def test_limit_stops_reading_and_leaves_nothing_behind(spark: SparkSession, mq: 
     assert topic.sent() - before < count
 
 
-def test_a_finished_read_leaves_nothing_behind(spark: SparkSession, mq: Format) -> None:
-    topic = mq.feed(2)
-    topic.publish(numbers(100))
-    assert load(spark, mq.name, topic.options).count() == 100
-    wait_until(lambda: topic.readers() == 0, "the broker has no reader any more")
-
-
 # -- errors as the user sees them
 
 
@@ -189,11 +157,6 @@ def test_all_problems_are_told_at_once(spark: SparkSession, mq: Format) -> None:
     text = failure(load(spark, mq.name, mq.feed(1).options | {mq.flag: "ture", "nonsense": "x"}))
     assert f"{mq.flag}='ture': expected true or false" in text
     assert "nonsense: unknown option" in text
-
-
-def test_path_is_refused(spark: SparkSession, mq: Format) -> None:
-    df = spark.read.format(mq.name).options(**mq.feed(1).options).load("somewhere")
-    assert "path: load() and save() take no path here" in failure(df)
 
 
 def test_unknown_column_and_wrong_type(spark: SparkSession, mq: Format) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.spark.frames import failure, load
 from tests.spark.streams import QUERY_TIMEOUT_S, ROOT, Sink, run_driver, spark_environment
 
 if TYPE_CHECKING:
@@ -44,25 +43,6 @@ def is_empty(nsq: NsqUnderTest, topic: str) -> bool:
 
 
 # -- batches
-
-
-def test_a_drain_has_every_message_and_a_second_one_none(spark: SparkSession, nsq: NsqUnderTest) -> None:
-    topic = nsq.topic("c")
-    nsq.publish(topic, *numbered(0, 5000))
-    df = load(spark, "nsq", options(nsq, topic, idleTimeout="1s", connectionsPerNsqd=2), "value string")
-    assert sorted(row.value for row in df.collect()) == texts(0, 5000)
-    assert df.count() == 0
-    assert is_empty(nsq, topic)
-
-
-def test_what_cannot_be_read_is_said(spark: SparkSession, nsq: NsqUnderTest) -> None:
-    topic = nsq.topic("c")
-    assert "a topic has no end: set maxRows, maxSeconds or idleTimeout" in failure(
-        load(spark, "nsq", options(nsq, topic))
-    )
-    text = failure(load(spark, "nsq", options(nsq, topic, maxRows=1, authSecret="do-not-show-me", chan="c")))
-    assert "chan: unknown option (did you mean channel?)" in text
-    assert "do-not-show-me" not in text
 
 
 KILLED_IN_THE_MIDDLE = """

@@ -76,16 +76,6 @@ def test_rare_columns_have_their_types_and_values(spark: SparkSession, pulsar_fe
     assert second.message_id > first.message_id
 
 
-def test_columns_of_broker_metadata_are_null_where_the_broker_keeps_none(
-    spark: SparkSession, pulsar: PulsarUnderTest
-) -> None:
-    feed = PulsarFeed(pulsar, 0)
-    feed.publish([b"x"])
-    schema = "broker_publish_time timestamp, broker_index bigint, partition int, topic string, schema_version binary"
-    row = load(spark, NAME, feed.options, schema).first()
-    assert tuple(row) == (None, None, -1, feed.topic, None)
-
-
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
 def test_times_are_utc_whatever_the_sessions_zone(spark: SparkSession, pulsar: PulsarUnderTest, zone: str) -> None:
     feed = PulsarFeed(pulsar, 1)
@@ -118,20 +108,6 @@ def test_min_partitions_gives_more_tasks_and_the_same_rows(spark: SparkSession, 
     by_task = more.groupBy(F.spark_partition_id()).count().collect()
     assert len(by_task) >= 10
     assert max(row["count"] for row in by_task) <= 50
-
-
-def test_min_partitions_crosses_ledgers_with_the_admin_address(
-    spark: SparkSession, pulsar_featured: PulsarUnderTest
-) -> None:
-    topic = pulsar_featured.topic()
-    producer = pulsar_featured.client().create_producer(topic, batching_enabled=False)
-    for value in numbers(45):
-        producer.send(value)
-    assert len(pulsar_featured.admin.ledgers(topic)) >= 4
-    options = secured(pulsar_featured, topic) | {"adminUrl": pulsar_featured.admin_url, "minPartitions": "6"}
-    df = load(spark, NAME, options, "value binary")
-    assert df.rdd.getNumPartitions() >= 6
-    assert [bytes(row.value) for row in df.collect()] == numbers(45)
 
 
 # -- pushdown
@@ -169,19 +145,6 @@ def test_conditions_drop_partitions(pushing: SparkSession, pulsar: PulsarUnderTe
     assert plain.rdd.getNumPartitions() == 4
     assert pushed.rdd.getNumPartitions() == tasks
     assert sorted(pushed.select("value").collect()) == sorted(plain.select("value").collect())
-
-
-@needs_filters
-def test_condition_on_topic_drops_the_others(pushing: SparkSession, pulsar: PulsarUnderTest) -> None:
-    feeds = [PulsarFeed(pulsar, 2), PulsarFeed(pulsar, 0)]
-    for feed in feeds:
-        feed.publish(numbers(4))
-    options = {"serviceUrl": pulsar.service_url, "topics": ",".join(f.topic for f in feeds), "pushdown": "true"}
-    assert load(pushing, NAME, options).rdd.getNumPartitions() == 3
-    one = load(pushing, NAME, options).where(F.col("topic") == feeds[0].topic)
-    assert (one.rdd.getNumPartitions(), one.count()) == (2, 4)
-    both = load(pushing, NAME, options).where(F.col("topic").isin([feed.topic for feed in feeds]))
-    assert (both.rdd.getNumPartitions(), both.count()) == (3, 8)
 
 
 @needs_filters
@@ -281,6 +244,3 @@ def test_conditions_on_publish_time_drop_partitions(pushing: SparkSession, pulsa
     assert (last.rdd.getNumPartitions(), last.count()) == (1, 2)
     others = pushed().where(f"publish_time < timestamp'{newest:%Y-%m-%d %H:%M:%S.%f}Z'")
     assert (others.rdd.getNumPartitions(), others.count()) == (2, 4)
-
-
-# -- refusals

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.fix_brokers import PulsarUnderTest
 from tests.spark.frames import load
-from tests.spark.test_pulsar_write import NAME, refusal, save
+from tests.spark.test_pulsar_write import NAME, save
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,19 +42,3 @@ def test_a_struct_comes_back_from_its_json(spark: SparkSession, pulsar: PulsarUn
     schema = pulsar.admin.request("GET", f"schemas/{topic.partition('://')[2]}/schema")
     names = [field["name"] for field in json.loads(schema["data"])["fields"]]
     assert names == ["id", "text", "numbers", "halves", "about", "at", "price"]
-
-
-def test_values_are_checked_before_anything_is_written(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
-    topic = pulsar.topic()
-    struct = spark.range(1).selectExpr("struct(id, id as `no name`) as value")
-    assert "expected binary or string; set valueFormat to write a struct" in refusal(struct, pulsar, topic=topic)
-    assert "value.no name is not an Avro name" in refusal(struct, pulsar, topic=topic, valueFormat="json")
-    number = spark.range(1).selectExpr("id as value")
-    assert "column value is bigint, expected binary or string" in refusal(number, pulsar, topic=topic)
-    text = spark.range(1).selectExpr("cast(id as string) as value")
-    assert "expected a struct with valueFormat=json" in refusal(text, pulsar, topic=topic, valueFormat="json")
-    record = '{"type": "record", "name": "F", "fields": [{"name": "id", "type": "string"}]}'
-    fitting = struct.selectExpr("struct(value.id) as value")
-    sentence = refusal(fitting, pulsar, topic=topic, valueFormat="json", schema=record)
-    assert "value.id is long, and string in the schema" in sentence
-    assert pulsar.admin.stats(topic)["msgInCounter"] == 0

@@ -14,7 +14,7 @@ import pytest
 from spark_mq_source.cli.checkpoints import migrated_checkpoint
 from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
-from tests.fix_brokers import PulsarUnderTest, wait_until
+from tests.fix_brokers import PulsarUnderTest
 from tests.formats import numbers
 from tests.formats.pulsar import PulsarFeed
 from tests.spark.streams import Message, Sink, stored
@@ -58,39 +58,6 @@ def test_available_now_is_one_batch_before_4_2(spark: SparkSession, pulsar: Puls
         sink.run(spark, feed.options | {"startingOffsets": "earliest", "maxEntriesPerTrigger": "8"})
     assert sink.batches == [8, 5]
     assert sorted(int(message.value) for message in sink.messages) == list(range(13))
-
-
-def run_until_read(spark: SparkSession, sink: Sink, options: dict[str, str], messages: int) -> None:
-    """AvailableNow: one run where Spark splits it into batches, one run a batch where it does not."""
-    runs = 1 if HAS_ADMISSION_CONTROL else messages
-    for _ in range(runs):
-        sink.run(spark, options)
-        if sum(sink.batches) >= messages:
-            return
-
-
-def test_bytes(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink) -> None:
-    feed = PulsarFeed(pulsar, 2)
-    feed.publish([b"%02d" % n * 5_000 for n in range(8)], batching_enabled=False)
-    options = (
-        feed.options | {"startingOffsets": "earliest"} | {"maxBytesPerTrigger": "45k", "adminUrl": pulsar.admin_url}
-    )
-    run_until_read(spark, sink, options, 8)
-    sink.check(feed)
-    # A message of 10,000 bytes takes a few more with its metadata: four fit.
-    assert sink.batches == [4] * 2
-
-
-def test_triggers_of_a_query_that_goes_on(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink) -> None:
-    feed = PulsarFeed(pulsar, 2)
-    feed.publish(numbers(30), batching_enabled=False)
-    with sink.running(spark, feed.options | {"startingOffsets": "earliest"} | {"maxRowsPerTrigger": "10"}) as query:
-        wait_until(lambda: sum(sink.batches) >= 30 or query.exception() is not None, "all are read")
-        feed.publish(numbers(30), batching_enabled=False)
-        wait_until(lambda: sum(sink.batches) >= 60 or query.exception() is not None, "what came later is read")
-        assert query.exception() is None
-    sink.check(feed)
-    assert max(sink.batches) <= 10
 
 
 def test_a_first_batch_that_failed_is_repeated_from_where_it_began(

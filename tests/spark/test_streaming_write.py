@@ -140,20 +140,3 @@ def test_a_write_in_foreach_batch_that_nobody_would_know_again_is_refused(
     # Outside of a query there is nothing to be done over but tasks.
     spark.range(3).selectExpr("cast(id as string) as value").write.format(NAME).options(**given).mode("append").save()
     assert values(target) == Counter(["0", "1", "2"])
-
-
-def test_options_and_columns_are_checked_before_the_first_batch_is_written(
-    spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path
-) -> None:
-    from pyspark.errors import StreamingQueryException
-
-    source, target = PulsarFeed(pulsar, 1), PulsarFeed(pulsar, 1)
-    source.publish([b"x"])
-    df = read(spark, source)
-    for wrong, options, sentence in [
-        (df.selectExpr("value", "1 as valeu"), {}, "column valeu is unknown"),
-        (df, {"compresionType": "LZ4"}, "did you mean compressionType"),
-    ]:
-        with pytest.raises(StreamingQueryException, match=sentence):
-            finish(copy(wrong, target, tmp_path, **options))
-    assert values(target) == Counter()

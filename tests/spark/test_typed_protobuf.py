@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pytest
-from pyspark.errors import PySparkException
 
 from tests.formats import Format
 from tests.oracles.protobuf import schema
@@ -70,42 +66,3 @@ def test_every_type_reaches_spark(spark: SparkSession, nsq_embedded_format: Form
         "seen": False,
     }
     assert sorted(found, key=[expected, empty, None].index) == [expected, empty, None]
-
-
-def test_columns_of_a_message_are_wanted_with_wider_types(spark: SparkSession, nsq_embedded_format: Format) -> None:
-    topic = nsq_embedded_format.feed(1)
-    topic.publish([flight()])
-    given = dict(topic.options) | {
-        "valueFormat": "protobuf",
-        "valueSchema": base64.b64encode(FLIGHT.descriptors).decode(),
-        "valueMessage": "Flight",
-    }
-    df = load(
-        spark,
-        nsq_embedded_format.name,
-        given,
-        "value struct<status: int, number: bigint, legs: array<struct<city: string>>>",
-    )
-    [row] = df.select("value.status", "value.number", "value.legs.city").collect()
-    assert tuple(row) == (4, 2**32 - 1, ["JFK", None])
-
-
-@pytest.mark.parametrize(
-    ("definition", "message", "problem"),
-    [
-        (
-            'syntax = "proto3"; message Flight {}',
-            "Flight",
-            "valueSchema: it is the text of a .proto file, which protoc has",
-        ),
-        ("Zm9v", "Flight", "valueSchema: it is not a FileDescriptorSet of protobuf"),
-        (base64.b64encode(FLIGHT.descriptors).decode(), "Fligth", "no single protobuf message 'Fligth'; it has "),
-    ],
-)
-def test_a_definition_that_is_none_is_a_sentence(
-    spark: SparkSession, nsq_embedded_format: Format, definition: str, message: str, problem: str
-) -> None:
-    given = dict(nsq_embedded_format.feed(1).options) | {"valueFormat": "protobuf"}
-    with pytest.raises(PySparkException) as caught:
-        load(spark, nsq_embedded_format.name, given | {"valueSchema": definition, "valueMessage": message})
-    assert problem in str(caught.value)
