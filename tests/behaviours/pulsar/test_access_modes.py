@@ -133,15 +133,16 @@ def test_who_comes_by_force_cuts_the_others_off(
     assert values(pulsar_format, topic) == [b"1", b"2", b"4"]
 
 
+@pytest.mark.parametrize("fault", ["unload", "cut"])
 @pytest.mark.parametrize("mode", ["Exclusive", "WaitForExclusive", "ExclusiveWithFencing"])
-def test_who_is_alone_stays_so_when_the_topic_is_unloaded(
-    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open, mode: str
+def test_who_is_alone_stays_so_when_the_topic_is_unloaded_or_the_connection_lost(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open, link: FaultProxy, mode: str, fault: str
 ):
     topic = pulsar.topic()
-    writer = open_writer(topic, mode)
+    writer = open_writer(topic, mode, service=("127.0.0.1", link.port))
     for n in range(3):
         say(writer, b"%d" % n)
-        pulsar.admin.unload(topic)
+        link.cut_now() if fault == "cut" else pulsar.admin.unload(topic)
     say(writer, b"3")
     assert values(pulsar_format, topic) == [b"0", b"1", b"2", b"3"]
     with pytest.raises(BrokerError, match="ProducerFenced"):
@@ -176,19 +177,6 @@ def test_who_waits_goes_on_waiting_when_the_topic_is_unloaded(
     waiting.result(60)
     with pytest.raises(BrokerError, match="ProducerFenced"):
         say(first, b"3")
-
-
-@pytest.mark.parametrize("mode", ["Exclusive", "ExclusiveWithFencing"])
-def test_who_is_alone_comes_back_after_a_lost_connection(
-    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open, link: FaultProxy, mode: str
-):
-    topic = pulsar.topic()
-    writer = open_writer(topic, mode, service=("127.0.0.1", link.port))
-    for n in range(5):
-        say(writer, b"%d" % n)
-        link.cut_now()
-    say(writer, b"5")
-    assert values(pulsar_format, topic) == [b"%d" % n for n in range(6)]
 
 
 def test_who_is_in_its_own_way_tries_until_the_broker_lets_go(

@@ -110,32 +110,6 @@ def test_all_columns_of_a_message(pulsar_format: PulsarFormat, java: JavaClient)
         }
 
 
-def test_the_columns_that_are_read_by_default(pulsar_format: PulsarFormat):
-    topic = pulsar_format.new_topic(2)
-    pulsar_format.publish(topic, [b"v"], partition=1)
-    ddl = ddl_of(COLUMNS, without=set(COLUMNS.readable) - set(COLUMNS.default))
-    (row,) = pulsar_format.read(topic, ddl).to_pylist()
-    assert (row["key"], row["value"], row["topic"], row["partition"]) == (None, b"v", topic, 1)
-    assert (row["event_time"], row["properties"]) == (None, [])
-
-
-def test_properties_and_times_of_the_cpp_client(pulsar_format: PulsarFormat):
-    topic = pulsar_format.broker.topic()
-    messages = [
-        {"content": b"1", "properties": {"a": "1", "b": ""}, "event_timestamp": 1000, "partition_key": "k"},
-        {"content": b"2", "ordering_key": "o", "sequence_id": 41},
-        {"content": b"3"},
-    ]
-    produce_cpp(pulsar_format.broker, topic, messages, batching_enabled=True, batching_max_publish_delay_ms=1000)
-    columns = "key string, event_time timestamp, properties map<string,string>, ordering_key binary, sequence_id bigint"
-    rows = pulsar_format.read(topic, columns).to_pylist()
-    assert [row["key"] for row in rows] == ["k", None, None]
-    assert [row["event_time"] for row in rows] == [EPOCH + datetime.timedelta(seconds=1), None, None]
-    assert [dict(row["properties"]) for row in rows] == [{"a": "1", "b": ""}, {}, {}]
-    assert [row["ordering_key"] for row in rows] == [None, b"o", None]
-    assert rows[1]["sequence_id"] == 41
-
-
 @pytest.mark.parametrize("size", [1, 5 << 20, (5 << 20) + 1, 20 << 20])
 @pytest.mark.parametrize("codec", ["NONE", "ZSTD"])
 def test_large_messages_of_the_java_client_in_chunks(pulsar_format: PulsarFormat, java: JavaClient, size, codec):
@@ -146,27 +120,6 @@ def test_large_messages_of_the_java_client_in_chunks(pulsar_format: PulsarFormat
     table = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}")
     assert table.column("value").to_pylist() == values
     assert positions(table) == [i[:3] for i in ids]
-
-
-@pytest.mark.parametrize("size", [1, 5 << 20, 20 << 20])
-def test_large_messages_of_the_cpp_client_in_chunks(pulsar_format: PulsarFormat, size):
-    topic = pulsar_format.broker.topic()
-    values = [b"before", random.Random(size).randbytes(size), b"after"]
-    ids = produce_cpp(pulsar_format.broker, topic, values, batching_enabled=False, chunking_enabled=True)
-    table = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}")
-    assert table.column("value").to_pylist() == values
-    assert positions(table) == ids
-
-
-def test_messages_of_many_schemas_keep_their_versions(pulsar_format: PulsarFormat):
-    topic = pulsar_format.broker.topic()
-    client = pulsar_format.broker.client()
-    producer = client.create_producer(topic, schema=official.schema.StringSchema())
-    producer.send("text")
-    producer.close()
-    (row,) = pulsar_format.read(topic, "value string, schema_version binary").to_pylist()
-    assert row["value"] == "text"
-    assert row["schema_version"] is not None
 
 
 def test_one_partition_by_its_name(pulsar_format: PulsarFormat):
@@ -195,11 +148,6 @@ def test_topics_by_a_pattern(pulsar_format: PulsarFormat):
     rows = pulsar_format.read(None, "value binary, topic string", topicsPattern=f"{namespace}/red-.*").to_pylist()
     assert sorted(row["value"] for row in rows) == [b"red-1"] * 2 + [b"red-2"] * 2
     assert {row["topic"].rpartition("/")[2] for row in rows} == {"red-1", "red-2"}
-
-
-def test_a_pattern_that_nothing_matches_has_no_rows(pulsar_format: PulsarFormat):
-    namespace = pulsar_format.broker.new_namespace()
-    assert pulsar_format.read(None, topicsPattern=f"{namespace}/none-.*").num_rows == 0
 
 
 def test_a_topic_whose_name_needs_quoting(pulsar_format: PulsarFormat):

@@ -5,24 +5,13 @@ from __future__ import annotations
 import logging
 
 import lz4.block
-import pulsar as official
 import pytest
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from spark_mq_source.core.compression import decompress
 from spark_mq_source.core.errors import (
     CorruptMessageError,
-    EncryptedMessageError,
-    UnsupportedFeatureError,
 )
-from spark_mq_source.core.sql_types import arrow_schema_of
-from spark_mq_source.pulsar.payload.columns import COLUMNS
-from spark_mq_source.pulsar.read.planner import plan_batch
-from spark_mq_source.pulsar.read.reader import read_range
 from tests.behaviours.pulsar.java_client import JavaClient
-from tests.behaviours.pulsar.raw_producer import RawProducer, chunk, metadata, number
+from tests.behaviours.pulsar.raw_producer import RawProducer, metadata, number
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat
 
 LZ4, ZSTD = 1, 3
@@ -52,32 +41,20 @@ def publish(mq: PulsarFormat, head: bytes, payload: bytes) -> tuple[str, tuple[i
 
 
 @pytest.mark.parametrize("what", CORRUPT)
-def test_a_corrupt_entry_fails_by_name(pulsar_format: PulsarFormat, what):
+def test_a_corrupt_entry_fails_by_name_and_is_skipped_or_null_only_where_asked_for(
+    pulsar_format: PulsarFormat, caplog, what
+):
     topic, (ledger, entry) = publish(pulsar_format, *CORRUPT[what])
     with pytest.raises(CorruptMessageError, match=rf"pulsar-native.*{topic}.*{ledger}:{entry}"):
         pulsar_format.read(topic)
-
-
-@pytest.mark.parametrize("what", CORRUPT)
-def test_a_corrupt_entry_is_skipped_only_where_asked_for(pulsar_format: PulsarFormat, caplog, what):
-    topic, (ledger, entry) = publish(pulsar_format, *CORRUPT[what])
     with caplog.at_level(logging.WARNING):
         assert pulsar_format.read(topic, onCorrupt="skip").column("value").to_pylist() == [b"before", b"after"]
-    assert f"{ledger}:{entry}" in caplog.text
-
-
-@pytest.mark.parametrize("what", CORRUPT)
-def test_a_corrupt_entry_becomes_a_row_without_value_where_asked_for(pulsar_format: PulsarFormat, caplog, what):
-    topic, (ledger, entry) = publish(pulsar_format, *CORRUPT[what])
-    with caplog.at_level(logging.WARNING):
+        assert f"{ledger}:{entry}" in caplog.text
+        caplog.clear()
         rows = pulsar_format.read(topic, f"value binary, topic string, {MESSAGE_ID}", onCorrupt="null").to_pylist()
+        assert f"{ledger}:{entry}" in caplog.text
     assert [row["value"] for row in rows] == [b"before", None, b"after"]
-    assert (rows[1]["topic"], rows[1]["message_id"]["ledger_id"], rows[1]["message_id"]["entry_id"]) == (
-        topic,
-        ledger,
-        entry,
-    )
-    assert f"{ledger}:{entry}" in caplog.text
+    assert (rows[1]["topic"], *list(rows[1]["message_id"].values())[:2]) == (topic, ledger, entry)
 
 
 @pytest.mark.parametrize("given", [{}, {"valueFormat": "string"}])
@@ -115,64 +92,6 @@ def test_a_dead_letter_keeps_its_key_and_may_be_larger_than_an_entry(pulsar_form
         maps_as_pydicts="strict"
     )
     assert (letter["value"], letter["key"], letter["properties"]["empty"]) == (value, b"k", "")
-
-
-def test_a_chunked_message_larger_than_the_bound_is_refused(pulsar_format: PulsarFormat):
-    topic = pulsar_format.broker.topic()
-    with RawProducer(pulsar_format.service, topic) as producer:
-        for n in range(3):
-            producer.send(metadata(chunk("u", n, 3, 3_000_000)), b"x" * 1_000_000)
-    with pytest.raises(UnsupportedFeatureError, match=r"maxPendingChunkBytes"):
-        pulsar_format.read(topic, maxPendingChunkBytes="2m", operationTimeout="5s")
-    assert pulsar_format.read(topic, maxPendingChunkBytes="4m").column("value").to_pylist() == [b"x" * 3_000_000]
-
-
-@pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
-def test_an_encrypted_message_fails_or_passes_as_it_is(pulsar_format: PulsarFormat, tmp_path, batching):
-    key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
-    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
-    private.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-        )
-    )
-    public.write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
-    topic = pulsar_format.broker.topic()
-    producer = pulsar_format.broker.client().create_producer(
-        topic,
-        encryption_key="key",
-        crypto_key_reader=official.CryptoKeyReader(str(public), str(private)),
-        batching_enabled=batching,
-        compression_type=official.CompressionType.ZLib if batching else official.CompressionType.NONE,
-    )
-    producer.send(b"secret words")
-    producer.close()
-    with pytest.raises(EncryptedMessageError, match=r"pulsar-native.*cryptoFailureAction=CONSUME"):
-        pulsar_format.read(topic)
-    (value,) = pulsar_format.read(topic, cryptoFailureAction="CONSUME").column("value").to_pylist()
-    assert b"secret words" not in value
-    # Decrypted with what the column has, and what compression and batching had made of it undone.
-    schema = arrow_schema_of({"encryption_context": COLUMNS.readable["encryption_context"][0]})
-    options = pulsar_format.options(topic, cryptoFailureAction="CONSUME")
-    (task,) = plan_batch(options)
-    (context,) = [b.column(0)[0].as_py() for b in read_range(options, task, schema)]
-    (wrapped,) = context["keys"]
-    assert wrapped["key"] == "key"
-    # The C++ client's MessageCrypto: OAEP with SHA-1.
-    oaep = padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), None)  # noqa: S303
-    data_key = key.decrypt(wrapped["value"], oaep)
-    plain = AESGCM(data_key).decrypt(context["param"], value, None)
-    assert context["compression"] == ("ZLIB" if batching else "NONE")
-    if not batching:
-        assert plain == b"secret words"
-        assert context["batch_size"] is None
-        return
-    assert context["batch_size"] == 1
-    plain = decompress(context["compression"], plain, context["uncompressed_size"])
-    size = int.from_bytes(plain[:4], "big")
-    assert bytes(plain[4 + size :]) == b"secret words"
 
 
 @pytest.mark.parametrize("partitions", [0, 2])

@@ -47,13 +47,6 @@ def test_an_open_transaction_hides_what_follows_until_it_ends(featured: PulsarFo
     assert values_of(featured, topic) == some("plain") + some("open") + some("later")
 
 
-def test_a_terminated_topic_is_read_to_its_end(featured: PulsarFormat, java: JavaClient):
-    topic, broker = featured.broker.topic(), featured.broker
-    java.produce(broker, topic, some("v", 25))
-    broker.admin.terminate(topic)
-    assert values_of(featured, topic) == some("v", 25)
-
-
 def test_a_terminated_topic_without_messages_is_empty(featured: PulsarFormat):
     topic = featured.broker.topic()
     featured.broker.admin.terminate(topic)

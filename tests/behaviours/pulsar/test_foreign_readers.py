@@ -69,17 +69,6 @@ def test_keys_of_text_are_text(pulsar: PulsarUnderTest, java: JavaClient):
     assert [(m.get("key"), m.get("isBase64")) for m in found] == [("schlüssel".encode(), False), (None, None)]
 
 
-def test_both_clients_read_many_rows_of_all_sizes(pulsar: PulsarUnderTest, java: JavaClient, rng: random.Random):
-    values = [rng.randbytes(rng.choice((0, 3, 100, 5000, 200_000))) for _ in range(150)]
-    times_ms = [rng.randrange(1, 4_000_000_000_000) for _ in values]
-    topic = pulsar.topic()
-    columns = {"value": values, "event_time": pa.array([ms * 1000 for ms in times_ms], TIME)}
-    write(pulsar, topic, columns, compressionType="ZSTD", batchingMaxBytes=10_000)
-    wanted = list(zip(values, times_ms, strict=True))
-    assert [(m.data(), m.event_timestamp()) for m in read_official(pulsar, topic, len(values))] == wanted
-    assert [(m["value"], m["eventTime"]) for m in java.consume(pulsar, topic, len(values))] == wanted
-
-
 @pytest.mark.parametrize("compression", ["NONE", "LZ4"])
 def test_large_messages_come_in_chunks(pulsar: PulsarUnderTest, java: JavaClient, compression: str):
     topic = pulsar.topic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,12 +10,11 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import CorruptMessageError, TooManyAttemptsError
+from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.options import READ
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.protocol.commands import SubType
 from spark_mq_source.pulsar.read.letters import QueueLetters, dead_letter_topic_of, retry_topic_of
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.pulsar import raw_producer as raw
@@ -119,18 +117,6 @@ def test_a_java_consumer_goes_on_with_what_was_put_off(
     assert our_dead["properties"]["RECONSUMETIMES"] == "2"
 
 
-def test_what_was_put_off_too_often_ends_the_read(pulsar: PulsarUnderTest, open_consumer: Open, letters: MakeLetters):
-    topic = pulsar.topic()
-    PulsarFormat(pulsar).publish(topic, [b"v"])
-    making = letters(topic, most_times=1)
-    making.put_off(logged(received(open_consumer, topic, 1)))
-    again = received(open_consumer, retry_topic_of(topic, NAME), 1)
-    with pytest.raises(
-        TooManyAttemptsError, match=r"message \d+:0 was put off 1 times, and maxRedeliverCount is 1; set"
-    ):
-        making.put_off(logged(again))
-
-
 def test_we_go_on_with_what_a_java_consumer_has_put_off(
     pulsar: PulsarUnderTest, java: JavaClient, open_consumer: Open, letters: MakeLetters
 ):
@@ -150,24 +136,6 @@ def test_we_go_on_with_what_a_java_consumer_has_put_off(
     assert before == after
     assert before["REAL_TOPIC"] == topic
     del first
-
-
-@pytest.mark.parametrize("kind", [SubType.Shared, SubType.Key_Shared])
-def test_the_broker_holds_a_retry_letter_back(
-    pulsar: PulsarUnderTest, open_consumer: Open, letters: MakeLetters, kind: SubType
-):
-    """Seen on broker 4.0.8: for up to `delayedDeliveryTickTimeMillis`, 1 s, less than it was asked to."""
-    topic = pulsar.topic()
-    retry = pulsar.admin.create_topic(retry_topic_of(topic, NAME))
-    waiting = open_consumer(retry, kind)
-    waiting.grant(10)
-    with RawProducer(PulsarFormat(pulsar).service, topic) as producer:
-        producer.send(raw.metadata(), b"v")
-    messages = received(open_consumer, topic, 1)
-    begin = time.monotonic()
-    letters(topic, first_delay_ms=3000).put_off(logged(messages))
-    assert len(take(waiting, 1)) == 1
-    assert time.monotonic() - begin >= 1.9
 
 
 def test_batches_and_chunks_become_letters_of_their_messages(

@@ -116,15 +116,6 @@ def test_a_namespace_that_does_not_exist_is_said_at_once(pulsar: PulsarUnderTest
         use(pulsar, name)
 
 
-@pytest.mark.parametrize("partitions", [0, 2])
-def test_what_exists_is_read_and_written(pulsar: PulsarUnderTest, namespace: str, partitions: int):
-    topic = pulsar.topic(partitions, namespace=namespace)
-    before = everything(pulsar, namespace)
-    write(pulsar, topic)
-    assert PulsarFormat(pulsar).read(topic).column("value").to_pylist() == [b"v"]
-    assert everything(pulsar, namespace) == before
-
-
 def test_a_partitioned_topic_that_nobody_has_used_yet(pulsar: PulsarUnderTest, namespace: str):
     topic = f"persistent://{namespace}/unused"
     # What stays behind where a partitioned topic was created by asking for it: no partition of it is there.

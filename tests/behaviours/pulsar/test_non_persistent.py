@@ -105,15 +105,6 @@ def test_rows_reach_who_is_connected(pulsar: PulsarUnderTest, caplog: pytest.Log
     assert received(late, 1) == ["last"]
 
 
-def test_rows_can_name_their_topic(pulsar: PulsarUnderTest):
-    topic, stored = unused(pulsar), pulsar.topic()
-    consumers = [pulsar.client().subscribe(name, "s") for name in (topic, stored)]
-    wait_until_listening(pulsar, topic, "s")
-    for name in (topic, stored):
-        assert write(pulsar, None, "a", columns={"topic": name}) == 1
-    assert [received(consumer, 1) for consumer in consumers] == [["a"], ["a"]]
-
-
 def test_a_topic_that_nobody_uses_is_not_there(pulsar: PulsarUnderTest):
     topic = unused(pulsar)
     with pytest.raises(TopicNotFoundError, match="or set createTopic=true to create the topic"):

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.pulsar.test_writer import options
@@ -74,15 +73,3 @@ def test_rows_of_a_source_that_never_pauses(pulsar: PulsarUnderTest):
         finally:
             enough.set()
         writing.result(60)
-
-
-def test_a_source_that_fails_fails_the_task(pulsar: PulsarUnderTest):
-    def source() -> Iterator[pa.RecordBatch]:
-        yield rows(b"a")
-        raise OSError("broken")
-
-    topic = pulsar.topic(2)
-    with pytest.raises(OSError, match="broken"):
-        PulsarWriter(options(pulsar, topic, batchingMaxPublishDelay="1m"), TaskAttempt("job")).write_all(source())
-    with pytest.raises(MQSourceError, match="contradict each other"):
-        options(pulsar, topic, batchingMaxPublishDelay="1m", deliveryGuarantee="exactly-once")

@@ -71,23 +71,6 @@ def test_flat_columns_are_written_and_read_as_pulsar_spark_has_them(pulsar: Puls
     ]
 
 
-def test_some_columns_in_another_order(pulsar: PulsarUnderTest) -> None:
-    topic = pulsar.topic()
-    write(pulsar, topic, {"a": [1, 2], "b": ["x", "y"]})
-    assert read(pulsar, topic, "b string, __topic string")[1] == [
-        {"b": "x", "__topic": topic},
-        {"b": "y", "__topic": topic},
-    ]
-
-
-@pytest.mark.parametrize(("values", "type_"), [([1, 2], "bigint"), (["a", "b"], "string"), ([b"a", b"b"], "binary")])
-def test_a_value_without_fields_is_the_column_value(pulsar: PulsarUnderTest, values: list[Any], type_: str) -> None:
-    topic = pulsar.topic()
-    write(pulsar, topic, {"n": values})
-    ddl, rows = read(pulsar, topic)
-    assert (ddl, [row["value"] for row in rows]) == (f"value {type_}, {BESIDE}", values)
-
-
 def test_topics_with_different_schemas_are_read_as_bytes_if_the_job_says_so(pulsar: PulsarUnderTest) -> None:
     topic = pulsar.topic()
     write(pulsar, topic, {"n": ["a", "b"]})

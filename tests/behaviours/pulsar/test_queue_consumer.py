@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq_source.core.errors import ResourceBusyError, ServiceNotReadyError
+from spark_mq_source.core.errors import ServiceNotReadyError
 from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Subscription
@@ -20,7 +20,7 @@ from spark_mq_source.pulsar.protocol.commands import InitialPosition, SubType
 from spark_mq_source.pulsar.read.queue_stream import plan_queue
 from tests.behaviours.pulsar import raw_producer as raw
 from tests.behaviours.pulsar.raw_producer import RawProducer
-from tests.fix_brokers import PulsarUnderTest, wait_until
+from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import HOST, FaultProxy
 from tests.formats.pulsar import PulsarFormat
 
@@ -138,26 +138,6 @@ def test_an_acknowledgement_that_crosses_the_end_of_its_consumer_fails_when_that
         assert again.request_stats().result(PATIENCE).msg_backlog == 6
 
 
-def active(*consumers: QueueConsumer) -> list[bool]:
-    return [consumer.is_active for consumer in consumers]
-
-
-def test_who_only_asks_does_not_take_a_failover_subscription_over(pulsar: PulsarUnderTest, open_consumer: Open):
-    """The consumers of the lowest priority level are candidates; others' names do not count (seen on 4.0.8)."""
-    topic = pulsar.topic()
-    publish(pulsar, topic, [b"%d" % n for n in range(6)])
-    first = open_consumer(topic, SubType.Failover, consumer_name="m")
-    first.grant(100)
-    take(first, 6)
-    for name in ("a", "b", "x", "y", "z"):
-        asking = open_consumer(topic, SubType.Failover, consumer_name=name, priority_level=2**31 - 1)
-        assert asking.request_stats().result(PATIENCE).msg_backlog == 6
-        asking.close(timeout_seconds=PATIENCE)
-        assert active(first, asking) == [True, False]
-    # Had another one been active meanwhile, everything would come again.
-    assert nothing_comes(first, 2.0)
-
-
 def test_a_driver_that_plans_does_not_take_a_failover_subscription_over(pulsar: PulsarUnderTest, open_consumer: Open):
     topic = pulsar.topic()
     publish(pulsar, topic, [b"%d" % n for n in range(6)])
@@ -170,79 +150,3 @@ def test_a_driver_that_plans_does_not_take_a_failover_subscription_over(pulsar: 
         assert task.max_rows == 6
     assert nothing_comes(first, 2.0)
     assert first.is_active
-
-
-def test_an_exclusive_subscription_has_one_consumer(pulsar: PulsarUnderTest, open_consumer: Open):
-    topic = pulsar.topic()
-    first = open_consumer(topic, SubType.Exclusive)
-    with pytest.raises(ResourceBusyError, match="Exclusive consumer is already connected"):
-        open_consumer(topic, SubType.Exclusive, timeout="1s")
-    with pytest.raises(ResourceBusyError, match="Subscription is of different type"):
-        open_consumer(topic, SubType.Shared, timeout="1s")
-    first.close(timeout_seconds=PATIENCE)
-    # Without consumers a subscription takes any type.
-    assert open_consumer(topic, SubType.Shared).request_stats().result(PATIENCE).type == "Shared"
-
-
-def test_what_the_broker_shows_of_a_subscription_and_its_consumers(pulsar: PulsarUnderTest, open_consumer: Open):
-    topic = pulsar.topic()
-    how: dict[str, Any] = {"properties": {"team": "a", "ü": ""}, "priority_level": 3, "consumer_name": "spark-0"}
-    open_consumer(topic, **how)
-    stats = subscription_stats(pulsar, topic)
-    assert stats["subscriptionProperties"] == {"team": "a", "ü": ""}
-    (consumer,) = stats["consumers"]
-    assert consumer["consumerName"] == "spark-0"
-    # Properties are of who makes a subscription.
-    open_consumer(topic, **how | {"properties": {"team": "b"}, "consumer_name": "spark-1"})
-    stats = subscription_stats(pulsar, topic)
-    assert stats["subscriptionProperties"] == {"team": "a", "ü": ""}
-    assert sorted(one["consumerName"] for one in stats["consumers"]) == ["spark-0", "spark-1"]
-
-
-@pytest.mark.parametrize("initial", list(InitialPosition))
-def test_where_a_new_subscription_begins(pulsar: PulsarUnderTest, open_consumer: Open, initial: InitialPosition):
-    topic = pulsar.topic()
-    before = publish(pulsar, topic, [b"0"])
-    consumer = open_consumer(topic, initial=initial)
-    after = publish(pulsar, topic, [b"1"])
-    consumer.grant(10)
-    expected = after if initial is InitialPosition.Latest else before + after
-    assert ids(take(consumer, len(expected))) == expected
-
-
-@pytest.mark.parametrize("kind", list(SubType))
-def test_the_end_of_a_terminated_topic(pulsar: PulsarUnderTest, open_consumer: Open, kind: SubType):
-    topic = pulsar.topic()
-    sent = publish(pulsar, topic, [b"%d" % n for n in range(3)])
-    consumer = open_consumer(topic, kind)
-    consumer.grant(10)
-    take(consumer, 3)
-    pulsar.admin.terminate(topic)
-    consumer.acknowledge(sent[1:]).result(PATIENCE)
-    assert nothing_comes(consumer)
-    assert not consumer.has_ended
-    consumer.acknowledge(sent[:1]).result(PATIENCE)
-    wait_until(lambda: consumer.has_ended, "the end of the topic")
-
-
-@pytest.mark.parametrize("kind", list(SubType))
-def test_a_topic_that_is_not_persistent(pulsar: PulsarUnderTest, open_consumer: Open, kind: SubType):
-    """Seen on broker 4.0.8: who is not there, or has no permits, loses what is published, and nothing comes again.
-
-    All messages have the same id, so none can be told from another by it.
-    """
-    topic = pulsar.unused_topic().replace("persistent://", "non-persistent://")
-    pulsar.admin.create_topic(topic)
-    publish(pulsar, topic, [b"lost"])
-    consumer = open_consumer(topic, kind)
-    publish(pulsar, topic, [b"lost too"])
-    grant(consumer, 10)
-    publish(pulsar, topic, [b"%d" % n for n in range(3)])
-    messages = take(consumer, 3)
-    assert [bytes(message.body)[-1:] for message in messages] == [b"0", b"1", b"2"]
-    assert ids(messages) == [(0, 0)] * 3
-    stats = consumer.request_stats().result(PATIENCE)
-    assert (stats.msg_backlog, stats.unacked_messages, stats.available_permits) == (0, 0, 7)
-    consumer.put_back(ids(messages))
-    assert nothing_comes(consumer)
-    consumer.acknowledge(ids(messages)).result(PATIENCE)

@@ -46,15 +46,6 @@ def read_between(mq: PulsarFormat, topic: str, start: Position, end: Position, *
     return [row["value"] for row in rows]
 
 
-def test_a_range_begins_after_its_start_and_ends_with_its_end(pulsar_format: PulsarFormat, java: JavaClient):
-    topic, values, ids = mixed(pulsar_format, java)
-    for first, last in ((0, 3), (8, 10), (5, 20), (15, 16), (20, 34)):
-        table = pulsar_format.read(
-            topic, startingOffsets=json_of(topic, ids[first]), endingOffsets=json_of(topic, ids[last])
-        )
-        assert table.column("value").to_pylist() == values[first + 1 : last + 1]
-
-
 def test_message_ids_of_pulsar_spark_give_their_whole_entries(pulsar_format: PulsarFormat, java: JavaClient):
     topic = pulsar_format.broker.topic()
     values = [b"%d" % n for n in range(12)]

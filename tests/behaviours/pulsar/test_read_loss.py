@@ -116,15 +116,6 @@ def test_a_tolerant_reader_goes_on_with_what_is_left(topic: Topic, trimmed: int,
     assert "gone from the broker" in caplog.text
 
 
-def test_a_truncated_topic_is_a_loss(topic: Topic):
-    reading = topic.read_slowly()
-    rows = take(reading, 2)
-    topic.truncate(0)
-    with pytest.raises(DataLossError, match="gone from the broker"):
-        rows += reading
-    assert rows == VALUES[: len(rows)]
-
-
 # -- removed after it was read, or not removed at all
 
 

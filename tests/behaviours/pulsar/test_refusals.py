@@ -2,70 +2,22 @@
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from urllib.parse import urlsplit
-
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
-    AuthenticationError,
     MQSourceError,
     OptionError,
     TopicNotFoundError,
-    TransportError,
 )
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.pulsar.read.planner import plan_batch
-from spark_mq_source.pulsar.read.reader import read_range
 from spark_mq_source.spark.base import MQStreamReader
 from spark_mq_source.spark.pulsar import PulsarNativeDataSource
-from tests.formats import schema_of
-from tests.formats.pulsar import PulsarFormat, pulsar_options
-
-
-@contextmanager
-def refused(kind: type[MQSourceError], *words: str) -> Iterator[None]:
-    """The block ends with such an error, whose one sentence has all these words (regular expressions)."""
-    with pytest.raises(kind) as caught:
-        yield
-    sentence = str(caught.value)
-    assert "\n" not in sentence
-    for word in ("pulsar-native", *words):
-        assert re.search(word, sentence), sentence
-
-
-def read(url: str, topic: str, **options) -> list[bytes]:
-    """The values of a topic, by options alone."""
-    made = pulsar_options(url, topic, **({"operationTimeout": "5s"} | options))
-    batches = (batch for task in plan_batch(made) for batch in read_range(made, task, schema_of("value binary")))
-    return [value for batch in batches for value in batch.column("value").to_pylist()]
-
-
-@pytest.fixture
-def secured(featured: PulsarFormat) -> tuple[PulsarFormat, str]:
-    """A topic with one message on the broker that asks who one is."""
-    topic = featured.broker.topic()
-    featured.publish(topic, [b"v"])
-    return featured, topic
-
+from tests.formats.pulsar import PulsarFormat
 
 # -- names
-
-
-@pytest.mark.parametrize("name", ["public/tests/absent", "public/absent/t", "absent/tests/t"])
-def test_a_topic_namespace_or_tenant_that_is_absent(pulsar_format: PulsarFormat, name):
-    admin = pulsar_format.broker.admin
-    before = admin.topics("public/tests"), admin.namespaces(), admin.request("GET", "tenants")
-    url = pulsar_format.broker.service_url
-    with refused(TopicNotFoundError, name, url.removeprefix("pulsar://"), "TopicNotFound", "check the names"):
-        read(url, name)
-    assert (admin.topics("public/tests"), admin.namespaces(), admin.request("GET", "tenants")) == before
 
 
 def without_link(error: MQSourceError) -> str:
@@ -167,56 +119,7 @@ def test_a_pattern_in_a_namespace_that_is_absent(pulsar_format: PulsarFormat):
 # -- addresses
 
 
-def test_the_admin_port(pulsar_format: PulsarFormat):
-    address = urlsplit(pulsar_format.broker.admin_url).netloc
-    with refused(MQSourceError, address, "binary port|HTTP|not a Pulsar|speaks"):
-        read(f"pulsar://{address}", "t")
-
-
-def test_a_host_that_has_no_address():
-    with refused(TransportError, r"no-such-host\.invalid"):
-        read("pulsar://no-such-host.invalid", "t")
-
-
 # -- TLS
 
 
-@pytest.mark.parametrize("trusted", [None, "other"])
-def test_tls_with_a_certificate_that_is_not_trusted(secured, trusted):
-    mq, topic = secured
-    broker = mq.broker.require_own()
-    options = {"trustCerts": broker.credentials.other_ca_certificate} if trusted else {}
-    with refused(TransportError, broker.service_url_tls.removeprefix("pulsar+ssl://"), "trustCerts"):
-        read(broker.service_url_tls, topic, authToken=broker.admin_token, **options)
-
-
-def test_tls_with_a_certificate_for_another_host(secured):
-    mq, topic = secured
-    broker = mq.broker.require_own()
-    url = broker.service_url_tls.replace("127.0.0.1", "localhost")
-    options = {"trustCerts": broker.credentials.ca_certificate, "authToken": broker.admin_token}
-    with refused(TransportError, "localhost", "host ?name|certificate"):
-        read(url, topic, **options)
-    assert read(url, topic, tlsVerifyHostname=False, **options) == [b"v"]
-
-
 # -- who we are
-
-
-def test_no_token(secured):
-    mq, topic = secured
-    with refused(AuthenticationError, mq.broker.service_url.removeprefix("pulsar://"), "authToken|token"):
-        read(mq.broker.service_url, topic)
-
-
-@pytest.mark.parametrize("kind", ["garbage", "other key", "expired"])
-def test_a_token_that_is_refused_is_not_shown(secured, kind):
-    mq, topic = secured
-    credentials = mq.broker.require_own().credentials
-    token = {
-        "garbage": "not-a-token-at-all",
-        "other key": credentials.token("admin")[:-6] + "AAAAAA",
-        "expired": credentials.token("admin", expires_at_s=time.time() - 60),
-    }[kind]
-    with refused(AuthenticationError, mq.broker.service_url.removeprefix("pulsar://"), rf"^(?!.*{re.escape(token)})"):
-        read(mq.broker.service_url, topic, authToken=token)

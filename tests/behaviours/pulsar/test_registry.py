@@ -7,7 +7,6 @@ import json
 import pytest
 from pulsar import schema as official_schema
 
-from spark_mq_source.pulsar.client import topics
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.protocol.commands import SchemaType
 from tests.fix_brokers import PulsarUnderTest
@@ -47,16 +46,3 @@ def test_a_topic_without_a_schema_and_none_at_all(pulsar: PulsarUnderTest) -> No
             assert client.schema_of(name) is None
             assert client.schema_of(name, VERSIONS[0]) is None
             assert client.schema_of(name, b"no version") is None
-
-
-def test_a_version_is_asked_for_once_in_a_process(pulsar: PulsarUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "_schemas", {})
-    topic = pulsar.topic()
-    pulsar.client().create_producer(topic, schema=official_schema.AvroSchema(One)).close()
-    options = pulsar_options(pulsar.service_url, "t")
-    with PulsarClient(options) as client:
-        found = client.schema_of(topic, VERSIONS[0])
-    # There is nothing at this port, but the answer does not depend on it.
-    with PulsarClient(options) as client:
-        client._addresses = [("127.0.0.1", 1)]
-        assert client.schema_of(topic, VERSIONS[0]) == found

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pulsar import schema as official_schema
 
-from spark_mq_source.core.errors import BrokerError, OptionError, UnwritableRowError
+from spark_mq_source.core.errors import BrokerError
 from tests.behaviours.pulsar.test_writer import write
 from tests.fix_brokers import PulsarUnderTest
 from tests.formats.pulsar import PulsarFormat
@@ -116,14 +116,6 @@ def test_avro_that_is_encoded_already(pulsar: PulsarUnderTest):
     assert (message.value().carrier, message.value().to.city) == ("AA", "JFK")
 
 
-def test_strings(pulsar: PulsarUnderTest):
-    topic = pulsar.topic()
-    write(pulsar, topic, {"value": ["schön", "", "x"]}, schema="STRING")
-    assert schema_of(pulsar, topic)["type"] == "STRING"
-    found = receive(pulsar, topic, 3, official_schema.StringSchema())
-    assert [message.value() for message in found] == ["schön", "", "x"]
-
-
 def test_json_without_a_schema(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
     topic = pulsar.topic()
     write(pulsar, topic, {"value": pa.array([{"a b": 1}])}, valueFormat="json", schema="BYTES")
@@ -148,17 +140,3 @@ def test_a_namespace_that_wants_a_schema(pulsar: PulsarUnderTest):
     write(pulsar, topic, {"value": ["x"]}, schema="STRING")
     with pytest.raises(BrokerError, match=r"IncompatibleSchema.*without a schema"):
         write(pulsar, topic, {"value": ["x"]})
-
-
-def test_what_does_not_fit_is_refused_before_the_broker_is_asked(pulsar: PulsarUnderTest):
-    topic = pulsar.topic()
-    with pytest.raises(OptionError, match="cast it"):
-        write(pulsar, topic, {"value": [b"x"]}, schema="STRING")
-    with pytest.raises(OptionError, match="does not fit the given schema"):
-        write(pulsar, topic, {"value": pa.array([{"a": 1}])}, valueFormat="json", schema=AVRO)
-    with pytest.raises(UnwritableRowError, match=r"value\.tags\[\] is NULL in a row"):
-        write(pulsar, topic, {"value": pa.array([{"tags": ["a", None]}])}, valueFormat="json")
-    broken = pa.StructArray.from_arrays([pa.array([b"\xff"], pa.binary()).view(pa.string())], names=["a"])
-    with pytest.raises(UnwritableRowError, match="writing column value as json: a text is not UTF-8"):
-        write(pulsar, topic, {"value": broken}, valueFormat="json")
-    assert pulsar.admin.stats(topic)["msgInCounter"] == 0

@@ -8,10 +8,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_mq_source.core.options import STREAM
-from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.offsets import Position, TopicPartition
-from spark_mq_source.pulsar.options import PulsarOptions
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.streams import PIN, ROW, Query, numbered, publish, started
 from tests.fix_brokers import PulsarUnderTest
@@ -99,19 +95,6 @@ def test_no_limit_where_spark_asks_for_everything(pulsar: PulsarUnderTest, query
 # -- several partitions
 
 
-def test_nobody_starves_though_one_has_large_entries(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic(3)
-    for n, (rows, batch) in enumerate(((600, 200), (40, 1), (20, 10))):
-        publish(pulsar, f"{topic}-partition-{n}", numbered(rows, f"{n}."), batch=batch)
-    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=30)
-    for _ in range(3):
-        q.trigger()
-    assert {row["partition"] for row in q.rows} == {0, 1, 2}
-    q.drain()
-    assert most_beyond(q, 30) <= 0
-    assert len(q.rows) == len({(row["partition"], row["value"]) for row in q.rows}) == 660
-
-
 def test_tasks_have_their_limit_of_records_across_ledgers_and_the_same_again(
     pulsar: PulsarUnderTest, query: Callable[..., Query]
 ):
@@ -184,19 +167,6 @@ def test_entries_that_differ_are_followed(pulsar: PulsarUnderTest, query: Callab
     assert len(q.sizes) > sum(map(len, expected.values())) // 250
 
 
-def test_ledgers_of_different_sizes_with_the_admin_interface(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic()
-    small, large = [f"{n:0100}" for n in range(30)], [f"{n:010000}" for n in range(30)]
-    publish(pulsar, topic, small)
-    pulsar.admin.unload(topic)
-    publish(pulsar, topic, large)
-    q = query(topic, startingOffsets="earliest", maxBytesPerTrigger="22k", adminUrl=pulsar.admin_url)
-    assert q.drain() == small + large
-    rows = iter(q.rows)
-    assert max(sum(len(next(rows)["value"]) for _ in range(size)) for size in q.sizes) <= 22 << 10
-    assert len(q.sizes) <= 1 + 15 + 1
-
-
 def test_an_admin_interface_that_is_not_there_ends_no_query(
     pulsar: PulsarUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
 ):
@@ -213,17 +183,3 @@ def test_looking_leaves_nothing_behind(pulsar: PulsarUnderTest, query: Callable[
     q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=7)
     q.drain()
     assert len(pulsar.admin.stats(topic)["subscriptions"]) == 1
-
-
-def test_the_first_entries_after_positions(pulsar: PulsarUnderTest):
-    topic, empty = pulsar.topic(), pulsar.topic()
-    first = publish(pulsar, topic, numbered(3))
-    pulsar.admin.unload(topic)
-    second = publish(pulsar, topic, numbered(3))
-    given = {"serviceurl": pulsar.service_url, "topic": topic, "operationtimeout": "2s"}
-    tp, nothing = TopicPartition(topic, -1), TopicPartition(empty, -1)
-    with PulsarClient(PulsarOptions.from_spark(given, STREAM)) as client:
-        for at, expected in ((first[1], first[1]), (Position(first[2].ledger, first[2].entry + 1), second[0])):
-            found = client.fetch_first_entries({tp: at, nothing: Position(0, 0)})
-            assert found.keys() == {tp}
-            assert found[tp] == expected

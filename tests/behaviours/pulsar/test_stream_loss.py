@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +24,6 @@ from tests.behaviours.pulsar.streams import (
     publish,
     rolled,
     started,
-    trim_all,
 )
 from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats import through_json
@@ -105,22 +100,6 @@ def test_a_loss_that_may_be_is_told_once(
     assert caplog.text.count("are gone") == 1
 
 
-def test_deleted_before_the_first_task_of_a_new_partition_is_loss(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic(1, namespace=pulsar.new_namespace(keep_data=False))
-    q = query(topic)
-    q.trigger()
-    pulsar.admin.add_partitions(topic, 2)
-    new = f"{topic}-partition-1"
-    publish(pulsar, new, numbered(3))
-    end = q.stream.latest(q.at)
-    ranges = q.stream.ranges(q.at or {}, end)
-    assert read_tasks(q.options, ranges).num_rows == 3
-    trim_all(pulsar, new)
-    publish(pulsar, new, ["left"])
-    with pytest.raises(DataLossError, match="is gone from the broker"):
-        read_tasks(q.options, ranges)
-
-
 # -- a checkpoint of another topic
 
 
@@ -161,17 +140,6 @@ def test_a_checkpoint_past_the_end_is_loss(
     assert tolerant.drain() == values[len(first) :]
     publish(pulsar, topic, ["more"])
     assert tolerant.trigger() == ["more"]
-
-
-def test_a_batch_of_a_checkpoint_past_the_end_is_loss_when_it_is_done_again(
-    pulsar: PulsarUnderTest, query: Callable[..., Query]
-):
-    topic = pulsar.topic()
-    rolled(pulsar, topic, 2, 4)
-    start, end = checkpoint_at(topic, Position(2**40, 7)), checkpoint_at(topic, Position(2**40, 9))
-    q = query(topic, checkpoint=start)
-    with pytest.raises(DataLossError, match=r"does not exist: .*checkpoint"):
-        read_tasks(q.options, q.stream.ranges(start, end), ROW)
 
 
 def test_a_query_that_has_everything_goes_on_however_its_topic_ends(
@@ -244,33 +212,3 @@ def test_aborted_messages_at_the_end_are_no_loss_and_no_trigger(featured: Pulsar
 
 
 # -- pins
-
-
-HOLDER = """
-import sys
-from spark_mq_source.core.options import STREAM
-from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.read.stream import PulsarStream
-
-given = {"serviceurl": sys.argv[1], "topic": sys.argv[2], "subscription": sys.argv[3], "startingoffsets": "earliest"}
-stream = PulsarStream(PulsarOptions.from_spark(given, STREAM))
-stream.latest(stream.initial())
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_hung_driver_that_holds_the_pin_is_waited_for(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic()
-    publish(pulsar, topic, numbered(3))
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, pulsar.service_url, topic, PIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == b"held\n"
-            os.kill(holder.pid, signal.SIGSTOP)
-            # The broker asks it for a sign of life when somebody else comes, and lets go of it after five seconds.
-            assert query(topic, startingOffsets="earliest", subscription=PIN).trigger() == numbered(3)
-        finally:
-            os.kill(holder.pid, signal.SIGKILL)

@@ -76,25 +76,3 @@ def test_memory_is_flat_over_many_triggers(pulsar: PulsarUnderTest, query: Calla
     alive = Counter(type(thing).__name__ for thing in gc.get_objects())
     assert alive["PulsarConnection"] < 16
     assert alive["Consumer"] < 50
-
-
-def test_ledgers_that_were_read_are_forgotten(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
-    q = query(topic, startingOffsets="earliest", subscription=PIN, maxEntriesPerTrigger=1)
-    q.trigger()
-    expected = []
-    for n in range(20):
-        part = numbered(2, f"{n}.")
-        publish(pulsar, topic, part)
-        pulsar.admin.unload(topic)
-        expected += part
-    known = []
-    before = None
-    while before != q.at:
-        before = q.at
-        q.trigger()
-        pulsar.admin.trim(topic)
-        known.append((len(q.stream._limiter._ledger_ends), len(q.stream._successors)))
-    assert [row["value"] for row in q.rows] == expected
-    assert max(ends for ends, _ in known) in (1, 2)
-    assert max(successors for _, successors in known) <= 1

@@ -13,7 +13,7 @@ import pulsar as official
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import BrokerError, MQSourceError, RequestTimeoutError, UnsupportedFeatureError
+from spark_mq_source.core.errors import BrokerError, MQSourceError, UnsupportedFeatureError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -134,20 +134,6 @@ def test_an_attempt_that_is_killed_hides_what_comes_behind_it_until_its_time_is_
     deadline = time.monotonic() + 60
     while not visible(broker, topic) and time.monotonic() < deadline:
         time.sleep(0.2)  # the broker offers no event for it
-    assert visible(broker, topic) == [7]
-
-
-def test_nothing_is_sent_any_more_when_the_time_is_nearly_up(broker: PulsarUnderTest) -> None:
-    topic = broker.topic()
-    with PulsarWriter(options(broker, topic), TASK) as writer:
-        writer.write(rows(*range(20)))
-        assert writer._transaction is not None
-        writer._transaction.idle_from = time.monotonic()
-        with pytest.raises(RequestTimeoutError, match=r"ends soon.*raise transactionTimeout \(120000 ms\)") as caught:
-            writer.write(rows(*range(20, 40)))
-        writer.__exit__(caught.type, caught.value, None)
-    # It was aborted, so nothing is hidden.
-    commit_transactions(options(broker, topic), [write(broker, topic, 7)])
     assert visible(broker, topic) == [7]
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition
-from spark_mq_source.pulsar.protocol import commands
 from tests.formats.pulsar import PulsarFormat
 
 VALUES = [str(n).encode() for n in range(20)]
@@ -34,19 +32,6 @@ def client(pulsar_format: PulsarFormat, topic: str) -> Iterator[PulsarClient]:
 def consumer(client: PulsarClient, topic: str) -> Consumer:
     """A consumer at the start of the topic, not yet granted anything."""
     return client.open_consumer(TopicPartition(topic, -1), EARLIEST)
-
-
-def test_the_cluster_counts_the_entries_of_a_consumer_that_was_not_granted_any(client, consumer):
-    asked = consumer.session.request(
-        partial(_stats, consumer),
-        lambda answer: answer.msg_backlog,  # type: ignore[attr-defined]
-    )
-    last = consumer.opened.last
-    assert asked.result(10) == last.entry + 1
-
-
-def _stats(consumer: Consumer, request_id: int) -> commands.ConsumerStats:
-    return commands.ConsumerStats(request_id=request_id, consumer_id=consumer._consumer_id)
 
 
 def test_a_terminated_topic_whose_end_is_announced_only_after_acks_ends_all_the_same(pulsar_format, topic):

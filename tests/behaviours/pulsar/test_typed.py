@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pulsar import schema as official_schema
 
-from spark_mq_source.core.errors import CorruptMessageError, OptionError
+from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.sql_types import ddl_of_schema
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.fix_brokers import PulsarUnderTest
@@ -178,16 +178,6 @@ def test_the_default_columns_are_those_of_the_latest_schema(pulsar: PulsarUnderT
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
-def test_fields_as_columns(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, kind: Schema) -> None:
-    topic = pulsar.topic()
-    expected = publish_all_versions(pulsar, topic, kind)
-    rows = pulsar_format.read(topic, "number int, topic string, carrier string", valueFormat="auto", flatten=True)
-    assert rows.to_pylist() == [
-        {"number": row["number"], "topic": topic, "carrier": row["carrier"]} for row in expected
-    ]
-
-
-@pytest.mark.parametrize("kind", SCHEMAS)
 def test_a_stream_goes_on_with_its_schema(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, kind: Schema) -> None:
     topic = pulsar.topic(1)
     publish(pulsar, topic, kind, 0, [{"carrier": "AA", "number": 1}])
@@ -203,38 +193,6 @@ def test_a_stream_goes_on_with_its_schema(pulsar: PulsarUnderTest, pulsar_format
     query.until(2)
     query.close()
     assert [row["distance"] for row in query.values] == [None, 1.5]  # type: ignore[call-overload, index]
-
-
-def test_what_cannot_be_decoded(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat) -> None:
-    topic = pulsar.topic()
-    publish(pulsar, topic, official_schema.AvroSchema, 0, [{"carrier": "AA", "number": 1}])
-    publish_bytes(pulsar, topic, b"\x09not avro")
-    publish(pulsar, topic, official_schema.AvroSchema, 1, [{"carrier": "UA", "number": 2, "distance": 1.5}])
-    ddl = "value struct<carrier:string,number:int>, _error string, _corrupt binary"
-    with pytest.raises(CorruptMessageError) as caught:
-        pulsar_format.read(topic, ddl, valueFormat="auto")
-    for words in (f"pulsar-native: reading {topic} ", "message ", "without a schema version: value: field carrier: "):
-        assert words in str(caught.value)
-    rows = pulsar_format.read(topic, ddl, valueFormat="auto", onCorrupt="skip").to_pylist()
-    assert [row["value"]["carrier"] for row in rows] == ["AA", "UA"]
-    rows = pulsar_format.read(topic, ddl, valueFormat="auto", onCorrupt="null").to_pylist()
-    assert [row["_corrupt"] for row in rows] == [None, b"\x09not avro", None]
-    assert [row["value"] is None for row in rows] == [False, True, False]
-    assert rows[1]["_error"].startswith("value: field carrier: ")
-
-
-def test_strings_and_single_values(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat) -> None:
-    topic = pulsar.topic()
-    producer = pulsar.client().create_producer(topic, schema=official_schema.StringSchema())
-    producer.send("schön", partition_key="k")
-    producer.close()
-    assert columns(pulsar, topic).startswith("key binary, value string, topic string")
-    rows = pulsar_format.read(topic, "key string, value string", valueFormat="auto", keyFormat="string").to_pylist()
-    assert rows == [{"key": "k", "value": "schön"}]
-    numbers = pulsar.topic()
-    publish_bytes(pulsar, numbers, (7).to_bytes(4, "big"), (-7).to_bytes(4, "big", signed=True))
-    rows = pulsar_format.read(numbers, "value int", valueFormat="int32").to_pylist()
-    assert [row["value"] for row in rows] == [7, -7]
 
 
 def test_topics_that_differ_are_read_apart(pulsar: PulsarUnderTest) -> None:

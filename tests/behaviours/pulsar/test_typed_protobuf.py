@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import any_pb2, source_context_pb2, timestamp_pb2, type_pb2
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet, UninterpretedOption
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.pulsar.client.client import PulsarClient
@@ -69,23 +69,6 @@ def test_the_descriptors_of_a_native_schema(
         {"syntax": 1, "enumvalue": [{"number": None}, {"number": 5}]},
         {"syntax": None, "enumvalue": []},
     ]
-
-
-def test_required_fields_of_a_message_within_another_class(
-    java: JavaClient, pulsar: PulsarUnderTest, pulsar_format: PulsarFormat
-) -> None:
-    topic = pulsar.topic()
-    part = UninterpretedOption.NamePart(name_part="a", is_extension=False)
-    publish(
-        java,
-        pulsar,
-        topic,
-        "PROTOBUF_NATIVE",
-        "DescriptorProtos$UninterpretedOption$NamePart",
-        part.SerializeToString(),
-    )
-    rows = pulsar_format.read(topic, "value struct<name_part:string,is_extension:boolean>", valueFormat="auto")
-    assert rows.to_pylist() == [{"value": {"name_part": "a", "is_extension": False}}]
 
 
 @pytest.mark.parametrize(

@@ -95,17 +95,6 @@ def test_every_type_comes_back_by_the_registry(pulsar: PulsarUnderTest, pulsar_f
     assert read.to_pylist() == values.to_pylist()
 
 
-def test_fields_of_avro_are_read_by_python_classes_with_logical_types(
-    pulsar: PulsarUnderTest, java: JavaClient
-) -> None:
-    topic = pulsar.topic()
-    write(pulsar, topic, {"value": pa.array([FULL_ROW], FULL)}, valueFormat="avro")
-    # What the broker keeps is what a consumer without a class reads by.
-    (shown,) = java.values(pulsar, topic, 1)
-    assert '"carrier": "AA"' in shown
-    assert '"legs": [{"city": "JFK", "tags": {"gate": 5}}, {"city": null, "tags": {}}]' in shown
-
-
 def test_a_decimal_of_json_is_a_text_to_the_official_clients(pulsar: PulsarUnderTest, java: JavaClient) -> None:
     topic = pulsar.topic()
     write(pulsar, topic, {"value": pa.array([FULL_ROW], FULL)}, valueFormat="json")
@@ -220,14 +209,6 @@ def test_keys_as_protobuf_are_read_by_the_registry_and_by_an_option(
         assert pulsar_format.read(topic, ddl, valueFormat="string", **by_option).to_pylist() == expected
 
 
-def test_pairs_with_nothing_on_one_side(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat) -> None:
-    topic = pulsar.topic()
-    keys, values = pa.array(["a", "b"]), pa.array([None, FLIGHTS[0]], FLIGHT)
-    write(pulsar, topic, {"key": keys, "value": values}, keyFormat="string", valueFormat="avro")
-    rows = pulsar_format.read(topic, f"key string, value {ddl_of(FLIGHT)}", valueFormat="auto").to_pylist()
-    assert rows == [{"key": "a", "value": None}, {"key": "b", "value": FLIGHTS[0]}]
-
-
 SINGLE: dict[str, tuple[Any, str]] = {
     "bool": (True, "true"),
     "int8": (-128, "-128"),
@@ -259,24 +240,6 @@ def test_single_values(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, jav
     assert found == [shown or found[0]]
     rows = pulsar_format.read(topic, f"value {ddl_of(type_)}", valueFormat="auto").column("value").to_pylist()
     assert rows == [value, None, value]
-
-
-def test_a_topics_own_schema_is_written_with(pulsar: PulsarUnderTest) -> None:
-    topic = pulsar.topic()
-    pulsar.client().create_producer(topic, schema=official_schema.AvroSchema(Flight)).close()
-    values = pa.array([{"number": 5, "stops": ["a"]}], pa.struct([FLIGHT.field("number"), FLIGHT.field("stops")]))
-    write(pulsar, topic, {"value": values}, valueFormat="avro", schema=json.dumps(Flight.schema()))
-    assert schema_of(pulsar, topic)["version"] == 0
-    (message,) = receive(pulsar, topic, 1, official_schema.AvroSchema(Flight))
-    assert (message.value().carrier, message.value().number, message.value().stops) == (None, 5, ["a"])
-    with pytest.raises(OptionError, match=r"value\.number is string, which cannot be written as int"):
-        write(
-            pulsar,
-            topic,
-            {"value": pa.array([{"number": "5"}])},
-            valueFormat="avro",
-            valueSchema=json.dumps(Flight.schema()),
-        )
 
 
 def test_a_task_that_is_repeated_stores_typed_rows_once(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat) -> None:

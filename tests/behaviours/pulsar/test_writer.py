@@ -29,7 +29,7 @@ from spark_mq_source.values.encoders import encoded_rows
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import HOST, Fault, FaultProxy, free_port
-from tests.formats.pulsar import MESSAGE_ID, PulsarFormat
+from tests.formats.pulsar import PulsarFormat
 
 ATTEMPT = TaskAttempt("job")
 
@@ -173,20 +173,6 @@ def test_rows_without_a_key_are_spread_batch_by_batch(pulsar: PulsarUnderTest, p
         assert values == [n for n in range(7000) if n // 100 % 4 == number]
 
 
-def test_a_batch_has_one_key(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
-    topic = pulsar.topic()
-    columns = {"value": [b"%d" % n for n in range(100)], "key": [f"k{n % 5}" for n in range(100)]}
-    write(pulsar, topic, columns, batchingByKey=True)
-    rows = pulsar_format.read(topic, f"key string, value binary, {MESSAGE_ID}")
-    entries: dict[int, list[Any]] = {}
-    for row in rows.to_pylist():
-        entries.setdefault(row["message_id"]["entry_id"], []).append(row)
-    assert len(entries) == 5
-    for found in entries.values():
-        assert len({row["key"] for row in found}) == 1
-        assert [int(row["value"]) for row in found] == sorted(int(row["value"]) for row in found)
-
-
 # What goes wrong on the way.
 
 
@@ -297,14 +283,3 @@ def test_a_row_without_a_topic(pulsar: PulsarUnderTest):
         write(pulsar, None, {"value": [b"x"]})
     with pytest.raises(UnwritableRowError, match="topic 'a//b'"):
         write(pulsar, None, {"value": [b"x"], "topic": ["a//b"]})
-
-
-def test_a_role_that_may_not_write(pulsar_featured: PulsarUnderTest):
-    topic = pulsar_featured.topic()
-    credentials = pulsar_featured.require_own().credentials
-    assert credentials is not None
-    token = credentials.token("nobody")
-    with pytest.raises(MQSourceError, match=r"AuthorizationError \(4\)") as caught:
-        write(pulsar_featured, topic, {"value": [b"x"]}, authToken=token)
-    assert topic in str(caught.value)
-    assert token not in str(caught.value)
