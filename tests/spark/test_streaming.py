@@ -14,7 +14,7 @@ import pytest
 from spark_mq_source.cli.checkpoints import migrated_checkpoint
 from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats import numbers
 from tests.formats.pulsar import PulsarFeed
 from tests.spark.streams import Message, Sink, stored
