@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 import pytest
 
@@ -49,17 +48,6 @@ def test_nothing_new_is_the_same_offset_and_no_row(mq: Format, query: MakeQuery)
     topic.publish(numbers(10))
     asked.until(10)
     assert (asked.plan(), asked.trigger()) == (asked.at, 0)
-
-
-def test_a_restart_goes_on_from_the_checkpoint(mq: Format, query: MakeQuery):
-    topic = mq.feed(2)
-    asked = query(topic)
-    topic.publish(numbers(50))
-    asked.until(50)
-    asked.restart()
-    topic.publish(numbers(80)[50:])
-    asked.until(80)
-    assert sorted(asked.values) == sorted(numbers(80))
 
 
 def test_a_trigger_that_is_done_over_has_the_same_rows_whatever_came_since(mq: Format, query: MakeQuery):
@@ -146,17 +134,6 @@ def test_a_query_aimed_at_now_leaves_what_comes_later(mq: Format, query: MakeQue
         assert sorted(asked.values) == sorted(numbers(30))
     else:
         assert len(asked.rows) == 30
-
-
-def test_offsets_differ_from_trigger_to_trigger(mq: Format, query: MakeQuery):
-    topic = mq.feed(1)
-    asked = query(topic)
-    reached = [asked.at]
-    for end in (5, 10, 15):
-        topic.publish(numbers(end)[end - 5 :])
-        asked.until(end)
-        reached.append(asked.at)
-    assert all(before != after for before, after in pairwise(reached))
 
 
 def test_a_query_reads_exactly_to_its_end_and_ends_also_after_a_restart(mq: Format, query: MakeQuery):

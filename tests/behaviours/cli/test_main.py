@@ -8,8 +8,6 @@ import os
 import pty
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,19 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pulsar as official
 import pyarrow as pa
 import pytest
-from pulsar import schema as official_schema
 from typer.testing import CliRunner
 
 from spark_mq_source.cli.main import app
 from spark_mq_source.core.errors import SITE
 from spark_mq_source.core.options import READ
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.pulsar.offsets import Position, TopicPartition
-from spark_mq_source.pulsar.read.stream import offsets_to_json
 from spark_mq_source.tubemq.format import TubeMQFormat
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from tests.behaviours.pulsar.streams import publish as publish_entries
-from tests.behaviours.pulsar.test_typed import publish as publish_typed
 from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_tubemq import TubeUnderTest
 from tests.formats.pulsar import PulsarFormat
@@ -63,17 +57,6 @@ def filled(broker: PulsarUnderTest) -> str:
     return topic
 
 
-def test_topics_and_partitions_are_listed(pulsar: PulsarUnderTest):
-    topic = filled(pulsar)
-    pattern = topic.removeprefix("persistent://")
-    assert asked("topics", pulsar, topicsPattern=pattern) == [{"topic": topic, "partitions": 2}]
-    broker = pulsar.service_url.removeprefix("pulsar://")
-    assert [(row["partition"], row["broker"]) for row in asked("partitions", pulsar, topic=topic)] == [
-        (0, broker),
-        (1, broker),
-    ]
-
-
 def test_offsets_can_be_given_back_as_starting_offsets(pulsar: PulsarUnderTest):
     topic = filled(pulsar)
     rows = asked("offsets", pulsar, topic=topic)
@@ -81,43 +64,6 @@ def test_offsets_can_be_given_back_as_starting_offsets(pulsar: PulsarUnderTest):
     assert asked("peek", pulsar, topic=topic, startingOffsets=json.dumps(latest)) == []
     earliest = {f"{row['topic']}-partition-{row['partition']}": row["earliest"] for row in rows}
     assert len(asked("peek", pulsar, topic=topic, startingOffsets=json.dumps(earliest))) == 3
-
-
-def test_peek_shows_as_many_messages_as_asked_for(pulsar: PulsarUnderTest):
-    topic = filled(pulsar)
-    assert [row["value"] for row in asked("peek", pulsar, topic=topic)] == ["zero", "ff", "one"]
-    assert [row["value"] for row in asked("peek", pulsar, "--rows", "1", topic=topic)] == ["zero"]
-
-
-def test_values_are_shown_decoded(pulsar: PulsarUnderTest):
-    topic = pulsar.topic()
-    publish_typed(pulsar, topic, official_schema.AvroSchema, 0, [{"carrier": "AA", "number": 1}])
-    arguments = ["pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}"]
-    typed = [*arguments, "-o", "valueFormat=auto"]
-    shown = CliRunner().invoke(app, ["schema", *typed])
-    assert shown.stdout.startswith("key binary, value struct<carrier:string,number:int>, topic string, ")
-    flat = CliRunner().invoke(app, ["schema", *typed, "-o", "flatten=true"])
-    assert flat.stdout.startswith("carrier string, number int, key binary, topic string, ")
-    assert CliRunner().invoke(app, ["schema", *arguments]).stdout.startswith("key binary, value binary, topic string, ")
-    (row,) = asked("peek", pulsar, topic=topic, valueFormat="auto", flatten="true")
-    assert row["value"] == {"carrier": "AA", "number": 1}
-    line = CliRunner().invoke(app, ["peek", *typed, "--format", "%s"])
-    assert line.stdout == '{"carrier":"AA","number":1}'
-
-
-def test_the_lag_of_a_query_is_read_off_its_checkpoint(pulsar: PulsarUnderTest, tmp_path: Path):
-    topic = filled(pulsar)
-    rows = asked("offsets", pulsar, topic=topic)
-    read = Position(**rows[1]["latest"])  # type: ignore[arg-type]
-    for folder, name, lines in [
-        ("offsets", "3", ["v1", "{}", json.dumps(offsets_to_json({TopicPartition(topic, 1): read}))]),
-        ("offsets", "4", ["v1", "{}", "not committed"]),
-        ("commits", "3", ["v1", "{}"]),
-    ]:
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / name).write_text("\n".join(lines))
-    lag = asked("lag", pulsar, "--checkpoint", str(tmp_path), topic=topic)
-    assert [(row["partition"], row["entries_behind"]) for row in lag] == [(0, 1), (1, 0)]
 
 
 def test_the_lag_of_a_subscription_is_what_the_broker_says(pulsar: PulsarUnderTest):
@@ -347,14 +293,6 @@ def test_peek_prints_a_line_for_each_message_of_nsq(nsq: NsqUnderTest):
     assert spark_mq("peek", "nsq", *given, "-n", "1", "-f", "%{attempts} %k %K [%h]").stdout == "2 NULL -1 []"
 
 
-def test_the_end_is_told_where_there_is_no_message(nsq: NsqUnderTest):
-    given = ["-o", f"nsqlookupdHttpAddresses={nsq.lookupd_address}", "-o", f"topic={nsq.topic('c')}", "-o", "channel=c"]
-    answer = spark_mq("peek", "nsq", *given)
-    assert (answer.exit_code, answer.stdout, answer.stderr) == (0, "", "no message to read\n")
-    answer = spark_mq("peek", "nsq", *given, "-o", "idleTimeout=100ms", "--json")
-    assert (answer.exit_code, answer.stdout, answer.stderr) == (0, "", "")
-
-
 def test_colors_are_for_terminals_only(nsq: NsqUnderTest, monkeypatch: pytest.MonkeyPatch):
     topic = nsq.topic("c")
     nsq.publish(topic, b"one")
@@ -383,14 +321,6 @@ def printed(*arguments: str, terminal: bool = False) -> str:
     os.close(ours)
     assert found
     return found.decode()
-
-
-def test_the_doctor_walks_every_step_of_a_read(pulsar: PulsarUnderTest):
-    topic = filled(pulsar)
-    answer = spark_mq("doctor", "pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}")
-    assert answer.exit_code == 0, answer.stderr
-    assert [line.split()[0] for line in answer.stdout.splitlines()] == ["ok"] * 5
-    assert "the first message can be decoded" in answer.stdout
 
 
 def test_the_doctor_says_which_step_fails_and_why(pulsar: PulsarUnderTest):
@@ -458,14 +388,3 @@ def test_tubemq_is_looked_at(tubemq: TubeUnderTest):
     answer = spark_mq("doctor", "tubemq", *flags)
     assert answer.exit_code == 0, answer.stderr
     assert [line.split()[0] for line in answer.stdout.splitlines()] == ["ok"] * 3
-
-
-def test_it_is_a_program_of_its_own():
-    program = subprocess.run(
-        [sys.executable, "-m", "spark_mq_source.cli.main", "--help"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert all(command in program.stdout for command in ("topics", "partitions", "offsets", "peek", "lag", "doctor"))

@@ -12,9 +12,7 @@ from brokers.tubemq import STORE_PASSWORD
 from brokers.tubemq_admin import AdminError
 from spark_mq_source.core.errors import (
     AuthenticationError,
-    AuthorizationError,
     BrokerError,
-    MQSourceError,
     TopicNotFoundError,
     TransportError,
 )
@@ -85,19 +83,6 @@ def test_masters_that_do_not_answer_are_passed_over(tubemq: TubeUnderTest, clien
         partitions_of(none, topic)
 
 
-def test_the_web_interface_and_a_tls_port_are_told_apart_from_masters(
-    tubemq: TubeUnderTest, tubemq_secure: TubeUnderTest, client_of: Clients
-) -> None:
-    web = tubemq.admin.masters[0].removeprefix("http://")
-    for masters, words in (
-        (web, "HTTP server, not TubeMQ"),
-        (tubemq_secure.cluster.master_addresses_tls, "speaks TLS|closed"),
-    ):
-        client = client_of(tubemq, masters=masters, operationTimeout="1s", requestTimeout="2s")
-        with pytest.raises(MQSourceError, match=words):
-            client.fetch_topics(["t"], group="g")
-
-
 # -- partitions
 
 
@@ -116,29 +101,6 @@ def test_a_heartbeat_finds_that_a_partition_is_lost(
     assert str(lost) in str(consumers[1].lost)
     assert consumers[0].lost is None
     assert client.wait(consumers[0].get_message(), "fetch").err_code == 404
-
-
-@pytest.mark.parametrize(
-    ("topic", "partition_id", "code"), [(None, 7, 500), ("nowhere", 0, 403)], ids=["no such partition", "no such topic"]
-)
-def test_what_a_broker_does_not_have(
-    tubemq: TubeUnderTest, client_of: Clients, topic: str | None, partition_id: int, code: int
-) -> None:
-    client = client_of(tubemq)
-    (partition,) = partitions_of(client, tubemq.topic())
-    wrong = partition._replace(topic=topic or partition.topic, partition_id=partition_id)
-    with pytest.raises(BrokerError) as raised:
-        client.wait(reader(client, wrong, tubemq.group()).register(curr_offset=0), f"register of {wrong}")
-    assert code_of(raised) == code
-    assert str(wrong) in str(raised.value)
-    assert f"broker {partition.broker}" in str(raised.value)
-
-
-def test_a_group_that_is_not_authorized(tubemq: TubeUnderTest, client_of: Clients) -> None:
-    client, topic = client_of(tubemq), tubemq.topic()
-    tubemq.admin.authorize_topic(topic)
-    with pytest.raises(AuthorizationError, match=r"CONSUME_GROUP_FORBIDDEN \(450\).*have an administrator authorize"):
-        client.fetch_topics([topic], group=tubemq.group())
 
 
 def test_a_refused_message_says_why_and_the_connection_goes_on(tubemq: TubeUnderTest, client_of: Clients) -> None:
@@ -162,14 +124,6 @@ def test_a_refused_message_says_why_and_the_connection_goes_on(tubemq: TubeUnder
             codes.append(error.code or 0)
     assert codes == [200, 403, 403, 403, 400, 400, 200]
     assert client.broker(partition.broker) is broker
-
-
-def test_one_connection_serves_all_topics_of_a_broker(tubemq: TubeUnderTest, client_of: Clients) -> None:
-    client, group = client_of(tubemq), tubemq.group()
-    consumers = [reader(client, partitions_of(client, tubemq.topic())[0], group) for _ in range(3)]
-    answers = [consumer.register(curr_offset=0) for consumer in consumers]
-    assert [client.wait(answer, "register").err_code for answer in answers] == [200] * 3
-    assert len({id(consumer.session) for consumer in consumers}) == 1
 
 
 # -- members that the master balances
@@ -227,26 +181,6 @@ def members(tubemq: TubeUnderTest, group: str) -> list[str]:
         return []
 
 
-def test_members_of_both_kinds_cannot_be_in_one_group(tubemq: TubeUnderTest, client_of: Clients) -> None:
-    client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
-    with (
-        member(client, group, topic, [], "a"),
-        pytest.raises(BrokerError, match="assignment=server or client") as raised,
-    ):
-        client.join_v2(group, [topic])
-    assert code_of(raised) == 424
-    with client.join_v2(group, [topic]):
-        with pytest.raises(BrokerError) as raised, member(client, group, topic, [], "a"):
-            pass
-        assert code_of(raised) == 424
-        with pytest.raises(BrokerError, match="with other topics") as raised:
-            client.join_v2(group, [topic, tubemq.topic()])
-        assert code_of(raised) == 425
-        with pytest.raises(BrokerError, match="with other filters") as raised:
-            client.join_v2(group, [topic], filters=["a"])
-        assert code_of(raised) == 426
-
-
 def test_a_member_that_chooses_for_itself_is_remembered_and_registers_again(
     tubemq: TubeUnderTest, client_of: Clients
 ) -> None:
@@ -288,23 +222,6 @@ def test_a_secure_cluster_takes_a_certificate_and_a_signature(
     assert opened.max_offset == 28
     assert values(client.wait(consumer.get_message(), "fetch")) == [b"x"]
     client.wait(consumer.unregister(), "unregister")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        pytest.param({"trust_certs": "other"}, "certificate", id="an authority that signed nothing"),
-        pytest.param({"client_cert": None, "client_key": None}, "TLS|closed|broke", id="no certificate of ours"),
-    ],
-)
-def test_tls_that_cannot_work(tubemq_secure: TubeUnderTest, changes: dict[str, str | None], words: str) -> None:
-    credentials = tubemq_secure.cluster.credentials
-    assert credentials is not None
-    other = str(credentials.other_ca_certificate)
-    given = {name: other if value == "other" else value for name, value in changes.items()}
-    options = dataclasses.replace(options_for(tubemq_secure, operationTimeout="2s"), **given)  # type: ignore[arg-type]
-    with TubeMQClient(options) as client, pytest.raises(TransportError, match=words):
-        client.fetch_topics(["t"], group="g")
 
 
 def test_without_a_user_an_authenticating_master_refuses(tubemq_secure: TubeUnderTest) -> None:

@@ -99,15 +99,6 @@ def test_each_topic_has_its_own_filters(tubemq: TubeUnderTest, tube_java: TubeJa
     assert found == [["a"], ["b", "c"], ["a", "b", "c"]]
 
 
-def test_types_hash_alike_and_are_told_apart(tubemq: TubeUnderTest, tube_java: TubeJavaClient):
-    topic = tubemq.topic()
-    messages = [{"value": t.encode(), "type": t, "time": "202611211200"} for t in ("Aa", "BB", "Aa", "C#")]
-    tube_java.produce(tubemq.cluster, topic, messages)
-    options = tubemq_options(tubemq.masters, topic, READ, filters="BB")
-    wait_until_flushed(options)
-    assert [row["value"] for task in plan_batch(options) for row in read(options, task)] == [b"BB"]
-
-
 def test_everything_of_a_message(tubemq: TubeUnderTest, tube_java: TubeJavaClient, tubemq_format: TubeMQFormat):
     topic = tubemq.topic()
     message = {
@@ -267,17 +258,6 @@ def send(mq: TubeMQFormat, topic: str, data: bytes, *, flag: int) -> None:
         (answer,) = client.broker(producer.meta.brokers[1]).call(message)
         client.wait(answer, "send")
         producer.close()
-
-
-def test_a_partition_that_the_topic_does_not_have_is_no_task(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
-    # Broker 2.4.0 takes a register of partition 20000 of a topic with two stores.
-    topic = tubemq.topic(2, stores=2)
-    tubemq_format.publish(topic, [b"%d" % n for n in range(12)])
-    tasks = tubemq_format.plan(topic)
-    assert {task.topic_partition.partition for task in tasks} == {0, 1, 10_000, 10_001}
-    assert tubemq_format.read(topic).num_rows == 12
-    with pytest.raises(OptionError, match=f"startingOffsets names 1:{topic}:20000, which this query does not read"):
-        tubemq_format.plan(topic, startingOffsets=f'{{"{topic}": "earliest", "1:{topic}:20000": 0}}')
 
 
 def test_a_group_of_another_kind_says_what_to_do(

@@ -76,14 +76,6 @@ def test_the_java_client_reads_what_was_written(tubemq: TubeUnderTest, tube_java
     assert len({m.partition for m in read}) == 3
 
 
-def test_a_filter_finds_what_was_written_with_a_type(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> None:
-    topic = tubemq.topic()
-    batch = pa.record_batch({"value": [b"%d" % n for n in range(30)], "message_type": ["a", "b", "c"] * 10})
-    write(tubemq, iter([batch]), topic=topic)
-    read = tube_java.consume(tubemq.cluster, topic, tubemq.group(), 10, filters=["b"])
-    assert sorted(int(m.value) for m in read) == list(range(1, 30, 3))
-
-
 def test_every_row_is_there_once_spread_over_all_partitions_of_all_brokers(tubemq: TubeUnderTest) -> None:
     topic, count = tubemq.topic(2, brokers=(1, 2)), 20_000
     batches = (numbered(start, start + 5_000) for start in range(0, count, 5_000))
@@ -96,18 +88,6 @@ def test_every_row_is_there_once_spread_over_all_partitions_of_all_brokers(tubem
     assert {name: len(values) for name, values in found.items()} == dict.fromkeys(
         ["1:0", "1:1", "2:0", "2:1"], count // 4
     )
-
-
-def test_rows_name_their_topics(tubemq: TubeUnderTest) -> None:
-    first, second = tubemq.topic(), tubemq.topic(2, stores=2)
-    batch = pa.record_batch(
-        {"value": [b"%d" % n for n in range(100)], "topic": pa.array([None, second] * 50, pa.string())}
-    )
-    write(tubemq, iter([batch]), topic=first)
-    assert stored(tubemq, first) == {"1:0": [b"%d" % n for n in range(0, 100, 2)]}
-    found = stored(tubemq, second)
-    assert sorted(int(value) for values in found.values() for value in values) == list(range(1, 100, 2))
-    assert sorted((len(values), name[:2]) for name, values in found.items()) == [(12, "1:")] * 2 + [(13, "1:")] * 2
 
 
 def test_rows_of_a_key_or_partition_are_in_it_in_their_order(tubemq: TubeUnderTest) -> None:
@@ -129,13 +109,6 @@ def test_rows_of_a_key_or_partition_are_in_it_in_their_order(tubemq: TubeUnderTe
     }
 
 
-def test_the_largest_message_is_taken(tubemq: TubeUnderTest) -> None:
-    topic = tubemq.topic()
-    batch = pa.record_batch({"value": [bytes(1 << 20), b"x"]})
-    write(tubemq, iter([batch]), topic=topic)
-    assert [len(value) for value in stored(tubemq, topic)["1:0"]] == [1 << 20, 1]
-
-
 def test_a_topic_may_have_a_limit_of_its_own(tubemq: TubeUnderTest) -> None:
     topic = tubemq.topic()
     tubemq.admin.modify("admin_update_topic_control_info", topicName=topic, maxMsgSizeInMB=2)
@@ -151,10 +124,3 @@ def test_a_topic_may_have_a_limit_of_its_own(tubemq: TubeUnderTest) -> None:
     assert [len(value) for value in stored(tubemq, topic)["1:0"]] == [2 << 20]
     with pytest.raises(UnwritableRowError, match=f"allows at most {2 << 20}"):
         write(tubemq, iter([pa.record_batch({"value": [bytes((2 << 20) + 1)]})]), topic=topic)
-
-
-def test_a_secure_cluster_takes_rows(tubemq_secure: TubeUnderTest) -> None:
-    topic = tubemq_secure.topic(3)
-    assert write(tubemq_secure, iter([numbered(0, 1_000)]), topic=topic) == 1_000
-    found = stored(tubemq_secure, topic)
-    assert sorted(int(value) for values in found.values() for value in values) == list(range(1_000))
