@@ -47,6 +47,15 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def open_descriptors() -> int:
+    """How many sockets and selectors this process has open."""
+    count = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            count += str(descriptor.readlink()).startswith(("socket:", "anon_inode:[eventpoll"))
+    return count
+
+
 def reset(sock: socket.socket) -> None:
     """Closes with RST instead of FIN."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

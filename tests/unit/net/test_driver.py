@@ -2,13 +2,11 @@
 
 import contextlib
 import gc
-import os
 import socket
 import threading
 import time
 import weakref
 from collections import deque
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +20,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.driver import ConnectionDriver, exchange
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, Transport, connect
-from tests.fix_net import HOST, Fault, abort, close, expect, expect_eof, send, stay_silent, tls, wait
+from tests.fix_net import HOST, Fault, abort, close, expect, expect_eof, open_descriptors, send, stay_silent, tls, wait
 
 PATIENCE = 20.0
 
@@ -147,8 +145,11 @@ def echo(peer):
 
 
 def test_requests_and_answers(scripted_server, start):
-    server = scripted_server([expect(b"one\ntwo\n"), send(b"1\n2"), send(b"\n3\n"), expect_eof()])
-    client = start(server.port)
+    server = scripted_server([expect(b"CONNECT\n"), expect(b"one\ntwo\n"), send(b"1\n2"), send(b"\n3\n"), expect_eof()])
+    connection = LineConnection()
+    # What is queued before the start is sent first.
+    connection.send("CONNECT")
+    client = start(server.port, connection=connection)
     assert client.driver.address == server.address
     client.driver.send("one", "two")
     client.wait_for(lambda: len(client.lines) == 3)
@@ -156,15 +157,6 @@ def test_requests_and_answers(scripted_server, start):
     assert not client.driver.closed
     client.driver.close()
     assert client.driver.closed
-
-
-def test_what_is_queued_before_the_start_is_sent_first(scripted_server, start):
-    server = scripted_server([expect(b"CONNECT\n"), expect(b"next\n"), expect_eof()])
-    connection = LineConnection()
-    connection.send("CONNECT")
-    client = start(server.port, connection=connection)
-    client.driver.send("next")
-    client.driver.close()
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
@@ -317,15 +309,6 @@ def test_a_reset(scripted_server, start):
     assert f"{server.address}: the connection broke" in str(error)
 
 
-def test_a_cut_in_the_middle_of_a_line(scripted_server, fault_proxy, start):
-    server = scripted_server([send(b"0123\n4567\n"), stay_silent])
-    proxy = fault_proxy(HOST, server.port)
-    proxy.add(Fault("cut", "b2c", at=7))
-    client = start(proxy.port)
-    assert type(client.wait_for_end()) is ConnectionLostError
-    assert client.lines == ["0123"]
-
-
 @pytest.mark.parametrize(
     ("said", "kind", "sentence"),
     [("bad", RemoteProtocolError, "the peer said bad"), ("bug", LocalProtocolError, "ZeroDivisionError: a bug")],
@@ -445,9 +428,9 @@ def test_a_driver_that_was_never_started_is_closed_all_the_same():
         driver = ConnectionDriver(
             LineConnection(), Transport(ours, "pair"), on_events=lambda _: None, on_closed=lambda _: None
         )
-        before = len(list(Path("/proc/self/fd").iterdir()))
+        before = open_descriptors()
         driver.close()
-        assert len(list(Path("/proc/self/fd").iterdir())) == before - 4  # the socket, the wake-up pair, the selector
+        assert open_descriptors() == before - 4  # the socket, the wake-up pair, the selector
         assert theirs.recv(1) == b""
         with pytest.raises(ConnectionLostError, match="was closed here"):
             driver.send("x")
@@ -495,36 +478,6 @@ def test_a_closed_connection_needs_no_garbage_collector(scripted_server):
         gc.enable()
 
 
-def open_descriptors():
-    """Sockets and selectors of this process."""
-    count = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            target = os.readlink(descriptor)  # noqa: PTH115 - not a path: "socket:[1]"
-            count += target.startswith("socket:") or "eventpoll" in target
-    return count
-
-
-def test_heartbeats_are_answered_while_the_consumer_is_busy(scripted_server, start):
-    done = threading.Event()
-
-    def beat(peer):
-        for _ in range(50):
-            peer.send(b"PING\n")
-            peer.expect(b"PONG\n")
-        done.set()
-
-    server = scripted_server([expect(b"go\n"), beat, expect_eof()])
-    client = start(server.port)
-    client.driver.send("go")
-    busy = 0
-    deadline = Deadline.after_ms(20_000)
-    while not done.is_set() and not deadline.expired:
-        busy += sum(range(1000))  # never waits, never gives the interpreter away by itself
-    assert done.is_set()
-    client.driver.close()
-
-
 def test_an_idle_connection_does_not_spin(scripted_server, start):
     server = scripted_server([send(b"x\n"), stay_silent])
     asked = 0
@@ -547,26 +500,31 @@ def test_an_idle_connection_does_not_spin(scripted_server, start):
 # -- the links themselves: a fault that does not happen would make other tests pass for nothing
 
 
-def test_a_stalled_link_goes_on_where_it_stopped(scripted_server, fault_proxy, start):
-    server = scripted_server([send(b"0123\n4567\n89\n"), stay_silent])
+@pytest.mark.parametrize(
+    ("fault", "lines", "end"),
+    [
+        (Fault("stall", "b2c", at=7), ["0123"], None),
+        (Fault("flip", "b2c", at=6), ["0123", "4467"], None),
+        (Fault("cut", "b2c", at=7), ["0123"], "the peer closed"),
+        (Fault("abort", "b2c", at=2), [], "the connection broke"),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_a_faulty_link(scripted_server, fault_proxy, start, fault, lines, end):
+    server = scripted_server([send(b"0123\n4567\n"), stay_silent], repeat=True)
     proxy = fault_proxy(HOST, server.port)
-    proxy.add(Fault("stall", "b2c", at=7))
+    proxy.add(fault)
     client = start(proxy.port)
-    client.wait_for(lambda: client.lines)
-    proxy.wait_for(lambda p: [fault.kind for fault in p.happened] == ["stall"])
-    assert client.lines == ["0123"]
+    client.wait_for(lambda: len(client.lines) == len(lines))
+    proxy.wait_for(lambda p: p.happened == [fault])
+    if end is not None:
+        assert end in str(client.wait_for_end())
+        client = start(proxy.port)
     proxy.resume()
-    client.wait_for(lambda: len(client.lines) == 3)
-    assert client.lines == ["0123", "4567", "89"]
-
-
-def test_a_flipped_bit(scripted_server, fault_proxy, start):
-    server = scripted_server([send(b"0123\n4567\n"), stay_silent])
-    proxy = fault_proxy(HOST, server.port)
-    proxy.add(Fault("flip", "b2c", at=6))
-    client = start(proxy.port)
     client.wait_for(lambda: len(client.lines) == 2)
-    assert client.lines == ["0123", "4467"]
+    assert client.lines == ["0123", "4467" if fault.kind == "flip" else "4567"]
+    assert proxy.cut_now() == 1
+    assert "the peer closed" in str(client.wait_for_end())
 
 
 def test_a_deaf_link_answers_nothing_and_the_next_one_works(scripted_server, fault_proxy, start):
@@ -582,17 +540,6 @@ def test_a_deaf_link_answers_nothing_and_the_next_one_works(scripted_server, fau
     assert first.lines == []
     assert not first.driver.closed
     assert len(server.peers) == 1
-
-
-def test_an_aborted_and_a_cut_link(scripted_server, fault_proxy, start):
-    server = scripted_server([send(b"0123\n"), stay_silent], repeat=True)
-    proxy = fault_proxy(HOST, server.port)
-    proxy.add(Fault("abort", "b2c", at=2))
-    assert "the connection broke" in str(start(proxy.port).wait_for_end())
-    client = start(proxy.port)
-    client.wait_for(lambda: client.lines == ["0123"])
-    assert proxy.cut_now() == 1
-    assert "the peer closed" in str(client.wait_for_end())
 
 
 # -- the last words of a peer
@@ -614,22 +561,6 @@ def test_what_a_peer_said_before_it_broke_the_connection_counts(start, scripted_
 
 
 # -- before a driver takes over
-
-
-def test_an_exchange_ends_when_it_is_told(scripted_server):
-    server = scripted_server([expect(b"hello\n"), send(b"PING\nwelcome\n"), expect(b"PONG\n"), stay_silent])
-    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(20_000))
-    connection = LineConnection()
-    connection.send("hello")
-    heard = []
-
-    def is_welcome():
-        heard.extend(connection.events_received())
-        return heard == ["welcome"]
-
-    exchange(connection, transport, until=is_welcome, deadline=Deadline.after_ms(20_000))
-    assert heard == ["welcome"]
-    transport.close()
 
 
 def test_an_exchange_sends_more_than_the_socket_takes(scripted_server):
@@ -665,7 +596,8 @@ def test_tls_begins_in_the_middle_of_a_stream(scripted_server, tls_material):
     server = scripted_server(
         [
             expect(b"upgrade\n"),
-            send(b"go on\n"),
+            send(b"PING\ngo on\n"),
+            expect(b"PONG\n"),
             tls(tls_material.server()),
             expect(b"hello\n"),
             send(b"welcome\n"),

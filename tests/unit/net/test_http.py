@@ -10,7 +10,6 @@ import pytest
 from spark_mq_source.core.errors import (
     AuthenticationError,
     BrokerError,
-    OptionError,
     RemoteProtocolError,
     ServiceNotReadyError,
     TopicNotFoundError,
@@ -19,7 +18,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net import http as net_http
 from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.transport import TlsSettings
-from tests.fix_net import HOST, ScriptError, abort, close, failing_tls, free_port, stay_silent
+from tests.fix_net import HOST, ScriptError, abort, close, failing_tls, free_port, send, stay_silent
 
 JSON = b'{"ledgers": [{"ledgerId": 7, "entries": 3}]}'
 
@@ -152,8 +151,9 @@ def test_an_answer_that_is_too_large(monkeypatch):
             fetch(server.url)
 
 
-def test_what_is_not_http(scripted_server):
-    server = scripted_server([lambda peer: peer.send(b"\x00\x00\x00\x15 not http\r\n\r\n"), close], repeat=True)
+@pytest.mark.parametrize("step", [send(b"\x00\x00\x00\x15 not http\r\n\r\n"), stay_silent])
+def test_no_answer_of_http_ends_at_the_deadline(scripted_server, step):
+    server = scripted_server([step], repeat=True)
     with pytest.raises(TransportError, match=f"{server.address}/x: no answer"):
         fetch(f"http://{server.address}/x", timeout_seconds=0.3)
 
@@ -164,12 +164,6 @@ def test_nobody_listens():
         fetch(f"http://{HOST}:{port}/x", timeout_seconds=0.3)
     assert "check the admin address" in str(caught.value)
     assert " at 0x" not in str(caught.value)
-
-
-def test_no_answer_ends_at_the_deadline(scripted_server):
-    server = scripted_server([stay_silent], repeat=True)
-    with pytest.raises(TransportError, match="no answer"):
-        fetch(f"http://{server.address}/x", timeout_seconds=0.3)
 
 
 def test_a_connection_that_breaks_is_tried_again(scripted_server):
@@ -188,16 +182,6 @@ def test_a_connection_that_breaks_is_tried_again(scripted_server):
 
 
 # -- redirects: a broker sends a question about a topic to the broker that serves it
-
-
-def test_a_redirect_to_another_broker_keeps_the_token():
-    with (
-        Server((200, JSON, {})) as second,
-        Server((307, b"", {"Location": f"{second.url}/there"})) as first,
-    ):
-        assert fetch(f"{first.url}/here", headers={"Authorization": "Bearer secret"}) == json.loads(JSON)
-    assert second.asked[0][0] == "/there"
-    assert second.asked[0][1]["Authorization"] == "Bearer secret"
 
 
 TOKEN = {"Authorization": "Bearer secret"}
@@ -226,6 +210,9 @@ def test_a_redirect_back_from_a_trusted_host_is_followed():
     ):
         onwards["Location"] = f"http://localhost:{away.port}/there"
         assert fetch(home.url, headers=TOKEN, is_trusted=["localhost"].__contains__) == json.loads(JSON)
+    assert [(path, headers["Authorization"]) for path, headers in home.asked] == [
+        (path, "Bearer secret") for path in ("/", "/back")
+    ]
 
 
 def test_a_redirect_to_no_address():
@@ -236,16 +223,10 @@ def test_a_redirect_to_no_address():
         fetch(server.url)
 
 
-def test_a_relative_redirect():
-    with Server((307, b"", {"Location": "/there"}), (200, b"1", {})) as server:
-        assert fetch(f"{server.url}/here") == 1
-    assert [path for path, _ in server.asked] == ["/here", "/there"]
-
-
 def test_redirects_in_circles():
     with Server((307, b"", {"Location": "/again"})) as server, pytest.raises(RemoteProtocolError, match="redirected"):
-        fetch(server.url)
-    assert len(server.asked) == net_http.MAX_REDIRECTS + 1
+        fetch(f"{server.url}/here")
+    assert [path for path, _ in server.asked] == ["/here"] + ["/again"] * net_http.MAX_REDIRECTS
 
 
 def test_a_redirect_without_an_address_is_a_refusal():
@@ -264,11 +245,6 @@ def test_a_redirect_off_https_is_not_followed(tls_material):
 
 
 # -- TLS
-
-
-def test_https(tls_material):
-    with Server((200, JSON, {}), context=tls_material.server()) as server:
-        assert fetch(server.url, tls=TlsSettings(tls_material.ca)) == json.loads(JSON)
 
 
 def test_https_with_a_client_certificate(tls_material):
@@ -322,11 +298,6 @@ def test_https_for_another_name(tls_material):
             fetch(server.url, tls=TlsSettings(tls_material.ca), timeout_seconds=1)
         settings = TlsSettings(tls_material.ca, verify_hostname=False)
         assert fetch(server.url, tls=settings) == json.loads(JSON)
-
-
-def test_https_with_files_that_are_not_there():
-    with pytest.raises(OptionError, match="no such file"):
-        fetch("https://127.0.0.1:1/x", tls=TlsSettings("/no/such/ca.pem"))
 
 
 def test_a_redirect_onto_https_is_verified(tls_material):
