@@ -30,17 +30,11 @@ def compress(codec: str, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(100_000)], ids=len)
-def test_what_was_compressed_comes_back(codec: str, data: bytes) -> None:
-    assert bytes(decompress(codec, compress(codec, data), len(data))) == data
-    assert bytes(decompress(codec, memoryview(b"--" + compress(codec, data))[2:], len(data))) == data
-
-
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(100_000)], ids=len)
-def test_what_is_compressed_here_comes_back(codec: str, data: bytes) -> None:
-    compressed = compression.compress(codec, memoryview(data))
-    assert bytes(decompress(codec, compressed, len(data))) == data
-    assert len(compressed) < max(len(data), 20) or codec == "NONE"
+def test_what_was_compressed_elsewhere_or_here_comes_back(codec: str, data: bytes) -> None:
+    ours = compression.compress(codec, memoryview(data))
+    assert len(ours) < max(len(data), 20) or codec == "NONE"
+    for compressed in (compress(codec, data), memoryview(b"--" + compress(codec, data))[2:], ours):
+        assert bytes(decompress(codec, compressed, len(data))) == data
 
 
 @pytest.mark.parametrize("codec", CODECS)

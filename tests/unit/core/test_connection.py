@@ -95,6 +95,7 @@ def test_a_closed_connection_keeps_its_first_reason(lines):
 def test_silence_begins_anew_with_what_arrives_and_where_reading_stops(lines, what):
     lines.handle_timer(0.5)
     what(lines)
+    lines.received(0, 1.3)
     assert lines.next_timer() == 1.5
     lines.handle_timer(1.4)
     with pytest.raises(ConnectionLostError, match="silent for 1 s") as caught:

@@ -95,15 +95,9 @@ def test_names_are_found_without_case_and_values_are_typed():
         patience_ms=120_000,
         ports=("a", "b"),
     )
-
-
-def test_defaults():
-    options = read()
-    assert (options.fail_on_data_loss, options.oars, options.colour) == (True, None, Colour.RED)
-
-
-def test_an_alias_is_the_option():
-    assert BoatOptions.from_spark({"service.url": "mq://h", "PADDLES": "2"}, READ) == read(oars="2")
+    options = BoatOptions.from_spark({"service.url": "mq://h", "PADDLES": "2", "colour": None}, READ)
+    assert options == read(oars="2")
+    assert (options.fail_on_data_loss, options.colour) == (True, Colour.RED)
 
 
 def test_all_problems_are_in_one_sentence():
@@ -114,25 +108,39 @@ def test_all_problems_are_in_one_sentence():
     )
 
 
+UNKNOWN, KAFKA = "unknown option", "that is Spark's Kafka source"
+
+
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("given", "sentence"),
     [
-        ("failondataloos", "failOnDataLoss"),
-        ("fail_on_data_loss", "failOnDataLoss"),
-        ("fail.on.data.loss", "failOnDataLoss"),
-        ("service.uri", "serviceUrl"),
-        ("authtokn", "authToken"),
-        ("padles", "oars"),
+        *(
+            ({written: "true"}, f"{written}: {UNKNOWN} (did you mean {meant}?)")
+            for written, meant in (
+                ("failondataloos", "failOnDataLoss"),
+                ("fail_on_data_loss", "failOnDataLoss"),
+                ("fail.on.data.loss", "failOnDataLoss"),
+                ("service.uri", "serviceUrl"),
+                ("authtokn", "authToken"),
+                ("padles", "oars"),
+            )
+        ),
+        # Nothing is suggested that has no meaning in this scope.
+        ({"topik": "t"}, f"topik: {UNKNOWN}"),
+        ({"kafka.bootstrap.servers": "x"}, f"kafka.bootstrap.servers: {UNKNOWN} ({KAFKA}; here it is serviceUrl)"),
+        ({"kafka.security.protocol": "x"}, f"kafka.security.protocol: {UNKNOWN} ({KAFKA})"),
+        ({"subscribePattern": "x"}, f"subscribepattern: {UNKNOWN} ({KAFKA})"),
+        ({"service.url": "b"}, "serviceUrl and service.url are the same option: set only one"),
+        ({"end": "1", "oars": "2"}, "end before oars when READ"),
     ],
 )
-def test_a_typo_gets_a_suggestion(written, meant):
-    assert refusal({"serviceurl": "h", written: "true"}) == (
-        f"format 'boat': {written}: unknown option (did you mean {meant}?)"
-    )
+def test_what_is_wrong_is_said(given, sentence):
+    assert refusal({"serviceurl": "h", **given}) == f"format 'boat': {sentence}"
 
 
-def test_nothing_is_suggested_that_has_no_meaning_in_this_scope():
-    assert refusal({"serviceurl": "h", "topik": "t"}) == "format 'boat': topik: unknown option"
+@pytest.mark.parametrize("key", ["path", "paths"])
+def test_a_path_is_refused_with_its_own_sentence(key):
+    assert "load() and save() take no path here" in refusal({"serviceurl": "h", key: "/data"})
 
 
 def test_an_option_of_the_other_direction_is_ignored_and_logged_once(caplog):
@@ -144,49 +152,13 @@ def test_an_option_of_the_other_direction_is_ignored_and_logged_once(caplog):
         "format 'boat': option topic has no effect when reading a batch",
         "format 'boat': option oars has no effect when writing",
     ]
-
-
-def test_an_option_of_batches_is_refused_in_a_stream():
     assert "end: has no meaning when reading a stream" in refusal({"serviceurl": "h", "end": "1"}, STREAM)
-
-
-@pytest.mark.parametrize(
-    ("kafkas", "hint"),
-    [
-        ("kafka.bootstrap.servers", "; here it is serviceUrl"),
-        ("kafka.security.protocol", ""),
-        ("subscribePattern", ""),
-    ],
-)
-def test_an_option_of_sparks_kafka_source_gets_its_counterpart(kafkas, hint):
-    assert refusal({"serviceurl": "h", kafkas: "x"}) == (
-        f"format 'boat': {kafkas.lower()}: unknown option (that is Spark's Kafka source{hint})"
-    )
-
-
-def test_an_option_and_its_alias_are_refused():
-    assert refusal({"serviceurl": "a", "service.url": "b"}) == (
-        "format 'boat': serviceUrl and service.url are the same option: set only one"
-    )
-
-
-@pytest.mark.parametrize("key", ["path", "paths"])
-def test_a_path_is_refused_with_its_own_sentence(key):
-    assert "load() and save() take no path here" in refusal({"serviceurl": "h", key: "/data"})
 
 
 def test_what_spark_itself_adds_to_a_sink_is_no_mistake():
     options = {"serviceurl": "h", "checkpointLocation": "/c", "queryname": "q"}
     assert BoatOptions.from_spark(options, WRITE).service_url == "h"
     assert "checkpointlocation: unknown option" in refusal(options, READ)
-
-
-def test_an_option_set_to_none_is_not_set():
-    assert BoatOptions.from_spark({"serviceurl": "h", "oars": None}, READ).oars is None
-
-
-def test_problems_between_options_are_found_when_each_is_right():
-    assert refusal({"serviceurl": "h", "end": "1", "oars": "2"}) == "format 'boat': end before oars when READ"
 
 
 SECRET = "eyJhbGciOiJIUzI1NiJ9"

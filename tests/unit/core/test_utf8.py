@@ -112,10 +112,6 @@ def test_text_that_is_not_utf8_is_refused_by_the_number_of_its_row(
             write(whole.slice(row + 1))
 
 
-def test_there_are_as_many_places_as_columns_of_text() -> None:
-    assert len(PLACES) == 4 * 3 + 2 + 3
-
-
 def test_the_error_names_the_topic_of_the_row() -> None:
     batch = pa.record_batch({"key": texts([b"k", b"\xff"]), "topic": ["a", "b"]})
     with pytest.raises(UnwritableRowError, match="row 1 of the task for topic b cannot be a message: its key is not"):
