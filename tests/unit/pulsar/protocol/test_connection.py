@@ -3,7 +3,9 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,12 +69,6 @@ def producing(**options: object) -> PulsarConnection:
     made.receive_data(encode_command(c.ProducerSuccess(200, "p")))
     made.events_received()
     made.data_to_send()
-    return made
-
-
-def closed() -> PulsarConnection:
-    made = connected()
-    made.close()
     return made
 
 
@@ -293,17 +289,13 @@ def test_a_token_file_is_read_again_at_each_challenge(tmp_path: Path) -> None:
     file.write_text("second\n")
     made.receive_data(encode_command(CONNECTED) + encode_command(CHALLENGE))
     assert sent(made) == [c.AuthResponse("test", c.AuthData("token", b"second"), 20)]
+    file.write_text("\n")
+    with pytest.raises(AuthenticationError, match="is empty"):
+        connection(TokenFileAuthentication(str(file)))
     file.unlink()
     with pytest.raises(AuthenticationError, match="cannot be read"):
         made.receive_data(encode_command(CHALLENGE))
     assert made.state is ConnectionState.CLOSED
-
-
-def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text("\n")
-    with pytest.raises(AuthenticationError, match="is empty"):
-        connection(TokenFileAuthentication(str(file)))
 
 
 def test_the_broker_s_message_size_is_the_limit_of_frames() -> None:
@@ -358,14 +350,8 @@ def test_eof_says_what_was_left_open() -> None:
         "open (9 bytes of an unfinished frame received)"
     )
     assert raised.value.retryable
-    made.receive_eof()
-
-
-def test_what_arrived_before_an_error_can_still_be_taken() -> None:
-    made = subscribed()
-    with pytest.raises(RemoteProtocolError):
-        made.receive_data(encode_command(MESSAGE) + encode_command(c.Success(1)) + b"\xff\xff\xff\xff")
-    assert made.events_received() == [MESSAGE, c.Success(1)]
+    with pytest.raises(ConnectionLostError, match="closed the connection while 1 producers were open"):
+        producing().receive_eof()
 
 
 def test_after_close_nothing_is_sent_or_taken() -> None:
@@ -408,12 +394,6 @@ def test_any_byte_proves_the_peer_alive(data: bytes) -> None:
     made.handle_timer(29.0)
     assert sent(made) == [c.Ping(), c.Ping()]
     assert made.next_timer() == 39.0
-
-
-def test_nothing_received_proves_nothing() -> None:
-    made = connected(keep_alive_ms=10_000)
-    made.received(0, 5.0)
-    assert made.next_timer() == 10.0
 
 
 def test_a_peer_that_never_answers_connect_is_lost_after_two_intervals() -> None:
@@ -489,23 +469,6 @@ def test_permits_of_batches_are_paid_back_without_seeming_to_overflow() -> None:
     assert abs(outstanding - module.COUNT_ABOVE_PERMITS) <= 1000
 
 
-def test_a_consumer_id_in_use_cannot_be_subscribed() -> None:
-    made = subscribed()
-    with pytest.raises(LocalProtocolError, match="id of a consumer that is open"):
-        made.send(c.Subscribe("t", "s", c.SubType.Exclusive, 1, 101))
-    made.send(c.CloseConsumer(1, 102))
-    # The answer need not be waited for (Pulsar binary protocol, Command CloseConsumer).
-    made.send(c.Subscribe("t", "s", c.SubType.Exclusive, 1, 103))
-
-
-def test_a_refused_subscription_frees_its_id() -> None:
-    made = connected()
-    made.send(SUBSCRIBE)
-    made.receive_data(encode_command(c.Error(100, 5, "busy")))
-    assert made.events_received() == [c.Error(100, 5, "busy")]
-    made.send(c.Subscribe("t", "s", c.SubType.Exclusive, 1, 101))
-
-
 def test_a_late_refusal_does_not_close_the_subscription_that_has_the_id_now() -> None:
     made = connected()
     made.send(SUBSCRIBE)
@@ -514,6 +477,24 @@ def test_a_late_refusal_does_not_close_the_subscription_that_has_the_id_now() ->
     made.receive_data(encode_command(c.Error(100, 5, "busy")) + encode_command(c.Success(102)))
     made.receive_data(encode_command(MESSAGE))
     assert made.events_received()[-1] == MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("opened", "close", "what"),
+    [(SUBSCRIBE, c.CloseConsumer(1, 102), "consumer"), (PRODUCER, c.CloseProducer(3, 102), "producer")],
+)
+def test_an_id_is_of_one_that_is_open(opened: Any, close: c.Request, what: str) -> None:
+    made = connected()
+    made.send(opened)
+    made.receive_data(encode_command(c.Error(opened.request_id, 5, "busy")))
+    assert made.events_received() == [c.Error(opened.request_id, 5, "busy")]
+    # A refusal frees it.
+    made.send(replace(opened, request_id=101))
+    with pytest.raises(LocalProtocolError, match=f"id of a {what} that is open"):
+        made.send(replace(opened, request_id=103))
+    made.send(close)
+    # The answer need not be waited for (Pulsar binary protocol, Command CloseConsumer).
+    made.send(replace(opened, request_id=103))
 
 
 def test_requests_may_follow_subscribe_without_waiting() -> None:
@@ -571,13 +552,6 @@ def test_a_send_goes_out_as_it_is() -> None:
     assert made.data_to_send() == encode_command(SEND) + encode_command(batch)
 
 
-def test_what_cannot_be_encoded_of_a_send_leaves_no_trace() -> None:
-    made = producing()
-    with pytest.raises(LocalProtocolError, match="cannot be sent"):
-        made.send(SEND._replace(num_messages=2**31))
-    assert made.data_to_send() == b""
-
-
 @pytest.mark.parametrize("made", [connected, subscribed], ids=["never asked for", "with consumers"])
 def test_a_send_needs_its_producer(made: Callable[[], PulsarConnection]) -> None:
     with pytest.raises(LocalProtocolError, match="producer 3, which is not open"):
@@ -596,24 +570,6 @@ def test_a_send_waits_for_its_producer_to_be_open() -> None:
     made.receive_data(encode_command(c.ProducerSuccess(200, "p")))
     assert made.events_received() == [c.ProducerSuccess(200, "p")]
     made.send(SEND)
-
-
-def test_a_producer_id_in_use_cannot_be_opened() -> None:
-    made = producing()
-    with pytest.raises(LocalProtocolError, match="id of a producer that is open"):
-        made.send(c.Producer("t", 3, 201))
-    made.send(c.CloseProducer(3, 202))
-    with pytest.raises(LocalProtocolError, match="not open"):
-        made.send(SEND)
-    made.send(c.Producer("t", 3, 203))
-
-
-def test_a_refused_producer_frees_its_id() -> None:
-    made = connected()
-    made.send(PRODUCER)
-    made.receive_data(encode_command(c.Error(200, 16, "busy")))
-    assert made.events_received() == [c.Error(200, 16, "busy")]
-    made.send(c.Producer("t", 3, 201))
 
 
 def test_a_late_answer_does_not_open_the_producer_that_has_the_id_now() -> None:
@@ -643,14 +599,11 @@ def test_a_send_is_no_larger_than_the_broker_takes() -> None:
     made = producing()
     most = made.max_message_bytes
     made.send(SEND._replace(body=bytes(most)))
+    with pytest.raises(LocalProtocolError, match="cannot be sent"):
+        made.send(SEND._replace(sequence_id=1, num_messages=2**31))
     with pytest.raises(LocalProtocolError, match=f"SEND 1 has {most + 1} bytes.*its {most}"):
         made.send(SEND._replace(sequence_id=1, body=bytes(most + 1)))
     assert made.state is ConnectionState.CONNECTED
-
-
-def test_eof_says_how_many_producers_were_open() -> None:
-    with pytest.raises(ConnectionLostError, match="closed the connection while 1 producers were open"):
-        producing().receive_eof()
 
 
 def test_a_request_id_is_used_by_one_request_at_a_time() -> None:
@@ -683,17 +636,6 @@ def test_messages_come_out_of_the_receive_buffer_uncopied() -> None:
     assert isinstance(message, c.Message)
     assert message.body.obj is block
     assert message.body.readonly
-
-
-def test_room_is_made_for_a_large_frame_at_once() -> None:
-    made = subscribed()
-    large = encode_command(MESSAGE._replace(body=memoryview(bytes(5 << 20))))
-    made.receive_data(large[:100])
-    assert len(made.writable(10)) >= len(large) - 100
-    made.receive_data(large[100:])
-    (message,) = made.events_received()
-    assert isinstance(message, c.Message)
-    assert len(message.body) == 5 << 20
 
 
 def test_an_ignored_command_leaves_a_debug_line(caplog: pytest.LogCaptureFixture) -> None:
