@@ -4,7 +4,7 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE, Scope
-from spark_mq_source.nsq.options import AckMode, Compression, NsqOptions, OnMaxAttempts, parse_address
+from spark_mq_source.nsq.options import NsqOptions, parse_address
 from spark_mq_source.nsq.protocol.commands import parse_name
 
 READING = {"nsqdTcpAddresses": "h", "topic": "t", "channel": "c", "maxRows": "1"}
@@ -71,21 +71,6 @@ def test_the_host_map_maps_hosts_or_addresses() -> None:
             parse(hostMap=wrong)
 
 
-def test_the_defaults_of_a_read() -> None:
-    options = parse()
-    assert options.nsqd_tcp_addresses == (("h", 4150),)
-    assert (options.compression, options.ack_mode) == (Compression.NONE, AckMode.FIN)
-    assert (options.max_attempts, options.on_max_attempts) == (0, OnMaxAttempts.FAIL)
-    assert (options.create_channel, options.tls, options.connections_per_nsqd) == (False, False, 1)
-
-
-def test_a_secret_is_not_shown() -> None:
-    assert "hush" not in repr(parse(authSecret="hush"))
-    with pytest.raises(OptionError) as caught:
-        parse(authSecret="hush hush ", topic="bad topic")
-    assert "hush hush" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("scope", "changed", "words"),
     [
@@ -138,12 +123,3 @@ def test_everything_that_is_missing_is_said_at_once() -> None:
         assert words in str(caught.value)
     with pytest.raises(OptionError, match="walDir: required but not set"):
         NsqOptions.from_spark({}, STREAM)
-
-
-def test_a_dead_letter_topic_is_named_in_any_case() -> None:
-    options = parse(maxAttempts="3", onMaxAttempts="DeadLetter", deadLetterTopic="dead")
-    assert (options.on_max_attempts, options.dead_letter_topic) == (OnMaxAttempts.DEAD_LETTER, "dead")
-
-
-def test_certificates_are_for_lookups_too() -> None:
-    assert parse(nsqlookupdHttpAddresses="https://a", trustCerts="/ca.pem").trust_certs == "/ca.pem"

@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import json
-import pickle
 import sys
 
 import pytest
@@ -138,66 +137,24 @@ def test_what_a_subscription_is():
     )
     assert (options.subscription_type.value, options.priority_level, options.consumer_name) == ("failover", 2, "n")
     assert options.subscription_properties == (("a", "b"), ("c", ""))
-    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own bytes
 
 
-def test_defaults():
+def test_what_is_not_as_it_is_written():
     options = read()
-    assert options.topic_names == (T,)
-    assert options.starting_at(T) == EARLIEST
-    assert options.ending_at(T) == LATEST
-    assert (options.fail_on_data_loss, options.tls_verify_hostname) == (True, True)
-    assert (options.pushdown, options.read_compacted) == (False, False)
-    assert (options.on_encrypted, options.on_corrupt) == ("fail", OnCorrupt.FAIL)
-    assert (options.operation_timeout_ms, options.connect_timeout_ms, options.keep_alive_interval_ms) == (
-        30_000,
-        10_000,
-        30_000,
+    assert (options.starting_at(T), options.ending_at(T), options.subscription_base) == (
+        EARLIEST,
+        LATEST,
+        "spark-mq-source",
     )
-    assert options.subscription_base == "spark-mq-source"
+    options = read(adminUrl="http://h:8080/", cryptoFailureAction="CONSUME", onCorrupt="null", subscription="s")
+    assert (options.admin_url, options.on_encrypted, options.on_corrupt) == ("http://h:8080", "raw", OnCorrupt.NULL)
+    assert options.subscription_base == "s"
 
 
 @pytest.mark.parametrize("scope", [READ, STREAM, WRITE])
 def test_nothing_at_all_says_what_is_needed(scope):
     topics = "; set exactly one of topic, topics, topicsPattern" if scope != WRITE else ""
     assert refusal({}, scope) == "serviceUrl: required but not set" + topics
-
-
-def test_every_option_of_the_reader_can_be_set():
-    options = read(
-        listenerName="external",
-        adminUrl="http://h:8080/",
-        authBasicUser="u",
-        authBasicPassword="p",
-        minPartitions="8",
-        failOnDataLoss="false",
-        cryptoFailureAction="CONSUME",
-        onCorrupt="null",
-        pushdown="true",
-        readCompacted="true",
-        subscription="s",
-        operationTimeout="5s",
-        connectTimeout="100",
-        keepAliveInterval="1m",
-        receiverQueueSize="1000",
-        receiveQueueBytes="1m",
-        maxBatchRows="10",
-        maxBatchBytes="1k",
-        maxMessageBytes="1g",
-        maxPendingChunkBytes="1g",
-    )
-    assert (options.listener_name, options.admin_url, options.min_partitions) == ("external", "http://h:8080", 8)
-    assert (options.on_encrypted, options.on_corrupt) == ("raw", "null")
-    assert (options.operation_timeout_ms, options.connect_timeout_ms, options.keep_alive_interval_ms) == (
-        5000,
-        100,
-        60_000,
-    )
-    assert (options.receiver_queue_messages, options.receive_queue_bytes) == (1000, 1 << 20)
-    assert (options.max_batch_rows, options.max_batch_bytes) == (10, 1024)
-    assert (options.max_message_bytes, options.max_pending_chunk_bytes) == (1 << 30, 1 << 30)
-    assert options.subscription_base == "s"
-    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own bytes
 
 
 @pytest.mark.parametrize(
@@ -285,7 +242,6 @@ def test_topics():
     options = made({**URL, "topicsPattern": "t.*"})
     assert options.topic_names == ()
     assert options.topics_pattern.matches(T)
-    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own bytes
 
 
 def test_exactly_one_way_to_name_topics():
@@ -304,6 +260,7 @@ def test_exactly_one_way_to_name_topics():
         ("t,public/default/t", f"duplicate topic {T}"),
         ("t,t-partition-0", f"{T}-partition-0 is a partition of {T}"),
         ("t,,u", "without empty names"),
+        ("topic://a/b/c", "a scalable topic of Pulsar 5, which is not supported"),
         ("non-persistent://a/b/c", "stores nothing, so there are no positions to read from"),
     ],
 )
@@ -451,11 +408,6 @@ def test_security_refused(options, sentence):
     assert refusal({**URL, "topic": "t", **options}).startswith(sentence)
 
 
-def test_tls():
-    options = made({**TLS, "topic": "t", "trustCerts": "/ca", "clientCert": "/c", "clientKey": "/k"})
-    assert (options.trust_certs, options.client_cert, options.client_key) == ("/ca", "/c", "/k")
-
-
 @pytest.mark.parametrize("scope", [READ, STREAM, WRITE])
 def test_certificates_may_be_for_the_admin_interface_alone(scope):
     given = {**URL, "topic": "t", "adminUrl": "https://h:8443", "trustCerts": "/ca", "clientCert": "/c"}
@@ -464,12 +416,6 @@ def test_certificates_may_be_for_the_admin_interface_alone(scope):
     assert TlsSettings.of(options).trust_certs == "/ca"
     assert authentication_of(options) is None, "not who we are where there is no TLS"
     assert refusal(given | {"adminUrl": "http://h:8080"}, scope).startswith("trustCerts has no meaning without TLS")
-
-
-def test_secrets_are_not_shown():
-    options = read(authToken=SECRET)
-    assert repr(options) == f"PulsarOptions(service_url='pulsar://h', auth_token='***', topic='{T}')"
-    assert options.auth_token == SECRET
 
 
 # -- pulsar-spark's names
@@ -617,7 +563,6 @@ def test_java_authentication(plugin, params, ours):
             {"keepAliveInterval": "5s", "pulsar.client.keepAliveIntervalSeconds": "5"},
             "keepAliveInterval and pulsar.client.keepAliveIntervalSeconds are the same option",
         ),
-        ({"service.url": "pulsar://h"}, "serviceUrl and service.url are the same option"),
         (
             {"pulsar.client.tlsAllowInsecureConnection": "true"},
             "pulsar.client.tlsallowinsecureconnection: certificates are always verified",
@@ -665,24 +610,10 @@ def test_java_authentication(plugin, params, ours):
             "pulsar.admin.authparams: the admin API gets the authentication and certificates of pulsar.client.*",
         ),
         ({"allowDifferentTopicSchemas": "true"}, "allowdifferenttopicschemas: value has the published bytes unless"),
-        ({"path": "/x"}, "path: load() and save() take no path here"),
-        ({"startingOffset": "earliest"}, "startingoffset: unknown option (did you mean startingOffsets?)"),
-        ({"kafka.bootstrap.servers": "h"}, "kafka.bootstrap.servers: unknown option"),
     ],
 )
 def test_what_cannot_move_says_what_to_do(options, sentence):
     assert refusal({**URL, "topic": "t", **options}).startswith(sentence)
-
-
-def test_all_problems_are_in_one_sentence():
-    assert refusal(
-        {"serviceUrl": "http://h", "topic": "topic://a/b/c", "minPartitions": "many", "failondataloos": "1"}
-    ) == (
-        "serviceUrl='http://h': that is the admin address (adminUrl); the service address begins with pulsar:// "
-        "(port 6650) or pulsar+ssl:// (port 6651); topic='topic://a/b/c': topic:// is a scalable topic of Pulsar 5, "
-        "which is not supported; name a persistent:// topic; minPartitions='many': expected a whole number; "
-        "failondataloos: unknown option (did you mean failOnDataLoss?)"
-    )
 
 
 @pytest.mark.parametrize(

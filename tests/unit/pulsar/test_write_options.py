@@ -17,39 +17,15 @@ def parse(**options: str) -> PulsarOptions:
     return PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, WRITE)
 
 
-def test_what_is_not_said_has_its_default() -> None:
-    options = parse()
-    assert (options.topic, options.compression_type, options.hashing) == (
-        "persistent://public/default/t",
-        "NONE",
-        JAVA_STRING_HASH,
-    )
-    assert (options.batching, options.batching_max_bytes, options.batching_by_key, options.chunking) == (
-        True,
-        1 << 20,
-        False,
-        False,
-    )
-    assert (options.value_format, options.schema, options.access_mode, options.batching_max_publish_delay_ms) == (
-        "raw",
-        None,
-        commands.ProducerAccessMode.Shared,
-        None,
-    )
-    assert (options.max_pending_bytes, options.send_timeout_ms, options.create_topic) == (16 << 20, 60_000, False)
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("JavaStringHash", JAVA_STRING_HASH),
-        ("javastringhash", JAVA_STRING_HASH),
-        ("Murmur3_32", MURMUR3_32_HASH),
-        ("Murmur3_32Hash", MURMUR3_32_HASH),
-    ],
-)
-def test_the_names_of_hashes(text: str, number: int) -> None:
-    assert parse(hashingScheme=text).hashing == number
+def test_names_in_any_spelling() -> None:
+    for mode in commands.ProducerAccessMode:
+        assert parse(accessMode=mode.name).access_mode == parse(accessMode=mode.name.lower()).access_mode == mode
+    assert [parse(hashingScheme=name).hashing for name in ("JavaStringHash", "javastringhash")] == [
+        JAVA_STRING_HASH
+    ] * 2
+    assert [parse(hashingScheme=name).hashing for name in ("Murmur3_32", "Murmur3_32Hash")] == [MURMUR3_32_HASH] * 2
+    assert parse().hashing == JAVA_STRING_HASH
+    assert PulsarOptions.from_spark({"serviceurl": "pulsar://b"}, WRITE).topic is None
 
 
 def test_clusters_and_properties() -> None:
@@ -77,12 +53,6 @@ def test_names_of_the_java_client_are_known() -> None:
         5000,
         True,
     )
-
-
-@pytest.mark.parametrize("mode", commands.ProducerAccessMode)
-def test_the_names_of_access_modes(mode: commands.ProducerAccessMode) -> None:
-    assert parse(accessMode=mode.name).access_mode == mode
-    assert parse(accessMode=mode.name.lower()).access_mode == mode
 
 
 RECORD = '{"type": "record", "name": "F", "fields": []}'
@@ -192,7 +162,3 @@ def test_what_cannot_be_is_refused_all_at_once() -> None:
         "chunking='yes': expected true or false",
     ):
         assert words in str(caught.value)
-
-
-def test_a_topic_is_not_needed_where_rows_say_theirs() -> None:
-    assert PulsarOptions.from_spark({"serviceurl": "pulsar://b"}, WRITE).topic is None

@@ -27,16 +27,6 @@ def refusal(scope: Scope = READ, **options: str) -> str:
     return sentence.removeprefix("format 'tubemq': ")
 
 
-def test_defaults():
-    options = made()
-    assert options.addresses == (("m", 8715),)
-    assert options.topic_names == ("t",)
-    assert (options.starting_offsets, options.ending_offsets) == (None, None)
-    assert (options.fail_on_data_loss, options.low_latency, options.tls) == (True, False, False)
-    assert options.on_corrupt is OnCorrupt.FAIL
-    assert made(STREAM, group="g").assignment is Assignment.SERVER
-
-
 @pytest.mark.parametrize(
     ("text", "masters"),
     [
@@ -66,15 +56,12 @@ def test_masters_that_are_none(text: str, sentence: str):
 
 def test_one_of_topic_and_topics():
     assert made(topics="b,a", topic=None).topic_names == ("a", "b")  # type: ignore[arg-type]
+    assert TubeMQOptions.from_spark({"masters": "m"}, WRITE).topic is None
     with pytest.raises(OptionError, match=r"set exactly one of topic, topics, topicsPattern$"):
         TubeMQOptions.from_spark({"masters": "m"}, READ)
     assert "topic='1t': a topic's name begins with a letter" in refusal(topic="1t")
     with pytest.raises(OptionError, match="topics='a,a': duplicate topic a"):
         TubeMQOptions.from_spark({"masters": "m", "topics": "a,a"}, READ)
-
-
-def test_the_rows_may_name_the_topic_of_a_write():
-    assert TubeMQOptions.from_spark({"masters": "m"}, WRITE).topic is None
 
 
 def test_groups_are_alike_where_topics_and_filters_are():
@@ -108,6 +95,7 @@ def test_filters_of_single_topics():
 def test_a_stream_in_a_group_has_to_name_it():
     assert "assignment=server shares the topics with the other members of a group: set group" in refusal(STREAM)
     assert made(STREAM, assignment="client").group is None
+    assert made(STREAM, group="g").assignment is Assignment.SERVER
     assert "assignment: has no meaning when reading a batch" in refusal(assignment="client")
     assert "assignment='master': expected server or client" in refusal(STREAM, assignment="master", group="g")
 
@@ -149,14 +137,6 @@ def test_security_goes_together():
 def test_zones():
     assert made(messageTimeZone="Asia/Shanghai").message_time_zone == "Asia/Shanghai"
     assert "unknown time zone on this machine" in refusal(messageTimeZone="Asia/Nowhere")
-
-
-def test_problems_are_told_at_once():
-    text = refusal(maxBatchRows="0", failOnDataLoss="ture", starting="x", fetchesInFlight="65")
-    assert "maxBatchRows='0': must be from 1 to 2147483647" in text
-    assert "failOnDataLoss='ture': expected true or false" in text
-    assert "fetchesInFlight='65': must be from 1 to 64" in text
-    assert "starting: unknown option" in text
 
 
 @pytest.mark.parametrize("read", [{"topic": "dead"}, {"topicsPattern": "d.*"}])
