@@ -58,9 +58,6 @@ def test_a_function_is_asked_each_time(supplier):
     number = itertools.count()
     authentication = supplier(lambda: f" token-{next(number)}\n")
     assert [authentication.auth_data(c) for c in (None, b"PulsarAuthRefresh")] == [b"token-0", b"token-1"]
-
-
-def test_a_function_may_return_bytes(supplier):
     assert supplier(lambda: b"abc").auth_data(None) == b"abc"
 
 
@@ -190,10 +187,14 @@ def test_options_choose_and_show_no_secret(given, kind, scope):
 # -- OAuth 2.0
 
 
-@pytest.fixture
-def issuer(monkeypatch):
-    number = itertools.count()
+@pytest.fixture(autouse=True)
+def _no_tokens(monkeypatch):
     monkeypatch.setattr(oauth2, "_tokens", {})
+
+
+@pytest.fixture
+def issuer():
+    number = itertools.count()
     with Issuer(lambda: f"token-{next(number)}") as issuer:
         yield issuer
 
@@ -216,17 +217,9 @@ def test_a_token_is_asked_for_as_rfc_6749_says(issuer):
             "scope": "a b",
         }
     ]
-
-
-def test_what_is_not_set_is_not_sent(issuer):
+    # What is not set is not sent.
     client_of(issuer).auth_data(None)
-    assert set(issuer.asked[0]) == {"grant_type", "client_id", "client_secret"}
-
-
-def test_credentials_may_be_in_a_file(issuer, tmp_path):
-    file = tmp_path / "credentials.json"
-    file.write_text(json.dumps({"type": "client_credentials", "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}))
-    assert client_of(issuer, client_id=None, client_secret=None, credentials_file=str(file)).auth_data(None)
+    assert set(issuer.asked[1]) == {"grant_type", "client_id", "client_secret"}
 
 
 def test_a_token_is_kept_for_the_credentials_that_the_file_holds_now(issuer, tmp_path):
@@ -234,7 +227,7 @@ def test_a_token_is_kept_for_the_credentials_that_the_file_holds_now(issuer, tmp
     authentication = client_of(issuer, client_id=None, client_secret=None, credentials_file=str(file))
     right, wrong = ({"client_id": CLIENT_ID, "client_secret": secret} for secret in (CLIENT_SECRET, "wrong"))
     for _ in range(2):
-        file.write_text(json.dumps(right))
+        file.write_text(json.dumps({"type": "client_credentials"} | right))
         assert authentication.auth_data(None) == b"token-0"
         file.write_text(json.dumps(wrong))
         with pytest.raises(AuthenticationError, match="invalid_client"):
@@ -265,16 +258,14 @@ def test_a_challenge_is_answered_with_a_new_token_once_for_all_connections(issue
     assert client_of(issuer).auth_data(None) == b"token-1"
 
 
-def test_a_token_that_does_not_say_its_life_is_used_once(monkeypatch):
-    monkeypatch.setattr(oauth2, "_tokens", {})
+def test_a_token_that_does_not_say_its_life_is_used_once():
     with Issuer(lambda: "t", expires_in=None) as issuer:
         for _ in range(2):
             client_of(issuer).auth_data(None)
         assert len(issuer.asked) == 2
 
 
-def test_an_issuer_of_a_private_authority(tmp_path, monkeypatch):
-    monkeypatch.setattr(oauth2, "_tokens", {})
+def test_an_issuer_of_a_private_authority(tmp_path):
     credentials = make_credentials(tmp_path)
     server = str(credentials.certificate("server")), str(credentials.key("server"))
     with Issuer(lambda: "t", certificate=server) as issuer:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from spark_mq_source.pulsar.write.transactions import (
     abort_transactions,
     commit_transactions,
 )
+from tests.unit.pulsar.client import test_client
 from tests.unit.pulsar.client.test_client import Broker, Link
 from tests.unit.pulsar.write.test_writer import in_turn, nothing
 
@@ -39,16 +39,12 @@ def refused(code: int) -> Callable[[Link, Any], object]:
     return lambda _, command: c.EndTxnResponse(command.request_id, error=code, message="no")
 
 
+brokers = test_client.broker
+
+
 @pytest.fixture
-def broker() -> Iterator[Callable[..., Broker]]:
-    with contextlib.ExitStack() as stack:
-
-        def start(answer: Callable[[Link, Any], object]) -> Broker:
-            started = Broker({c.TcClientConnectRequest: loaded, c.EndTxn: answer})
-            stack.callback(started.stop)
-            return started
-
-        yield start
+def broker(brokers: Callable[..., Broker]) -> Callable[..., Broker]:
+    return lambda answer: brokers({c.TcClientConnectRequest: loaded, c.EndTxn: answer})
 
 
 def options(broker: Broker, **more: str) -> PulsarOptions:

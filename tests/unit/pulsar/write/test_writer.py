@@ -27,6 +27,7 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.protobuf import pulsar as pb
+from tests.unit.pulsar.client import test_client
 from tests.unit.pulsar.client.test_client import Broker, Link
 
 TOPIC = "persistent://public/default/t"
@@ -49,16 +50,12 @@ def closed(_: Link, command: Any) -> c.Success:
 USUAL = {c.Producer: opened, c.Send: stored, c.CloseProducer: closed}
 
 
+brokers = test_client.broker
+
+
 @pytest.fixture
-def broker() -> Iterator[Callable[..., Broker]]:
-    with contextlib.ExitStack() as stack:
-
-        def start(answers: dict[type, Any] | None = None) -> Broker:
-            started = Broker(USUAL | (answers or {}))
-            stack.callback(started.stop)
-            return started
-
-        yield start
+def broker(brokers: Callable[..., Broker]) -> Callable[..., Broker]:
+    return lambda answers=None: brokers(USUAL | (answers or {}))
 
 
 @pytest.fixture
@@ -95,15 +92,34 @@ def refused(code: int) -> Callable[[Link, Any], object]:
     return lambda _, send: c.SendError(send.producer_id, send.sequence_id, code, "no")
 
 
+def duplicate(_: Link, send: Any) -> object:
+    return c.SendReceipt(send.producer_id, send.sequence_id, c.MessageId(-1, -1))
+
+
+def close_producer(_: Link, send: Any) -> object:
+    return c.CloseProducer(send.producer_id, -1)
+
+
+def cut(link: Link, _: Any) -> None:
+    link.peer.sock.shutdown(socket.SHUT_RDWR)
+
+
+def opened_with(last_sequence_id: int) -> Callable[[Link, Any], object]:
+    return lambda _, command: c.ProducerSuccess(command.request_id, "made-up-1", last_sequence_id)
+
+
 def sent(broker: Broker) -> list[int]:
     return [send.sequence_id for send in broker.of(c.Send)]
 
 
+def write(made: PulsarWriter, *values: bytes) -> None:
+    made.write(rows(*values))
+    made.flush()
+
+
 def test_rows_are_sent_and_acknowledged(broker, writer) -> None:
     at = broker()
-    made = writer(at)
-    made.write(rows(b"a", b"b"))
-    made.flush()
+    write(writer(at), b"a", b"b")
     assert sent(at) == [0, 1]
     (producer,) = at.of(c.Producer)
     assert (producer.topic, producer.producer_name, producer.epoch, producer.user_provided_producer_name) == (
@@ -116,9 +132,7 @@ def test_rows_are_sent_and_acknowledged(broker, writer) -> None:
 
 def test_numbers_go_on_from_what_the_broker_has_and_messages_carry_the_schema_s_version(broker, writer) -> None:
     at = broker({c.Producer: lambda _, command: c.ProducerSuccess(command.request_id, "p", 41, b"\0\1")})
-    made = writer(at)
-    made.write(rows(b"a"))
-    made.flush()
+    write(writer(at), b"a")
     (send,) = at.of(c.Send)
     assert send.sequence_id == 42
     body = bytes(send.body)
@@ -129,13 +143,9 @@ def test_numbers_go_on_from_what_the_broker_has_and_messages_carry_the_schema_s_
 def test_a_producer_that_the_broker_closes_is_opened_again_and_what_has_no_receipt_is_sent_again(
     broker, writer
 ) -> None:
-    def close(_: Link, send: Any) -> object:
-        return c.CloseProducer(send.producer_id, -1)
-
-    at = broker({c.Send: in_turn(stored, nothing, close, stored)})
+    at = broker({c.Send: in_turn(stored, nothing, close_producer, stored)})
     made = writer(at)
-    made.write(rows(b"a", b"b", b"c"))
-    made.flush()
+    write(made, b"a", b"b", b"c")
     assert sent(at) == [0, 1, 2, 1, 2]
     sends = at.of(c.Send)
     assert [bytes(send.body) for send in sends[3:]] == [bytes(send.body) for send in sends[1:3]]
@@ -146,33 +156,48 @@ def test_a_producer_that_the_broker_closes_is_opened_again_and_what_has_no_recei
     assert at.of(c.CloseProducer) == []
 
 
-def test_a_lost_connection_is_made_again(broker, writer) -> None:
-    def cut(link: Link, _: Any) -> None:
-        link.peer.sock.shutdown(socket.SHUT_RDWR)
+@pytest.mark.parametrize(
+    ("answers", "values", "numbers", "producers"),
+    [
+        ((stored, cut, stored), [b"a", b"b", b"c"], [1, 2], 2),
+        ((refused(PERSISTENCE_ERROR), stored), [b"a"], [0, 0], 2),
+        # What was refused when it was sent again may be stored.
+        ((close_producer, refused(PERSISTENCE_ERROR), duplicate), [b"a"], [0, 0, 0], 3),
+        ((close_producer, duplicate), [b"a"], [0, 0], 2),
+    ],
+    ids=["a lost connection", "refused", "closed, and then refused", "closed, and then a duplicate"],
+)
+def test_what_has_no_receipt_is_sent_again_on_a_new_producer(
+    broker, writer, answers, values, numbers, producers
+) -> None:
+    at = broker({c.Send: in_turn(*answers)})
+    write(writer(at), *values)
+    assert sent(at)[-len(numbers) :] == numbers
+    assert len(at.of(c.Producer)) == producers
 
-    at = broker({c.Send: in_turn(stored, cut, stored)})
-    made = writer(at)
-    made.write(rows(b"a", b"b", b"c"))
-    made.flush()
-    assert set(sent(at)) == {0, 1, 2}
-    assert sent(at)[-2:] == [1, 2]
 
-
-def test_an_entry_that_could_not_be_stored_is_sent_again_on_a_new_producer(broker, writer) -> None:
-    at = broker({c.Send: in_turn(refused(PERSISTENCE_ERROR), stored)})
-    made = writer(at)
-    made.write(rows(b"a"))
-    made.flush()
-    assert sent(at) == [0, 0]
-    assert len(at.of(c.CloseProducer)) == 1
-    assert len(at.of(c.Producer)) == 2
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (duplicate,),
+        (refused(PERSISTENCE_ERROR), duplicate),
+        # As a broker that deduplicates refuses it for the time being, which has stored what was sent behind it.
+        (refused(CHECKSUM_ERROR), refused(UNKNOWN_ERROR), duplicate),
+    ],
+    ids=["sent once", "refused", "damaged and refused"],
+)
+def test_an_entry_dropped_as_a_duplicate_that_cannot_be_stored_is_lost(broker, writer, answers) -> None:
+    made = writer(broker({c.Send: in_turn(*answers)}))
+    with pytest.raises(
+        LocalProtocolError, match=r"sequence id 0 as a duplicate although it is not stored.*'made-up-1'"
+    ):
+        write(made, b"a")
 
 
 def test_an_entry_that_was_damaged_is_sent_again_once(broker, writer) -> None:
     at = broker({c.Send: in_turn(refused(CHECKSUM_ERROR), stored)})
     made = writer(at)
-    made.write(rows(b"a"))
-    made.flush()
+    write(made, b"a")
     assert sent(at) == [0, 0]
     made = writer(broker({c.Send: refused(CHECKSUM_ERROR)}))
     made.write(rows(b"a"))
@@ -183,9 +208,8 @@ def test_an_entry_that_was_damaged_is_sent_again_once(broker, writer) -> None:
 def test_a_damaged_chunk_is_not_sent_again_behind_those_that_follow_it(broker, writer) -> None:
     at = broker({c.Send: in_turn(stored, refused(CHECKSUM_ERROR), stored)})
     made = writer(at, chunking="true")
-    with pytest.raises(BrokerError, match=r"sequence id 1: .*ChecksumError"):  # noqa: PT012 - whichever notices first
-        made.write(rows(b"x" * (11 << 20)))
-        made.flush()
+    with pytest.raises(BrokerError, match=r"sequence id 1: .*ChecksumError"):
+        write(made, b"x" * (11 << 20))
     assert sent(at).count(1) == 1
 
 
@@ -194,9 +218,7 @@ def test_a_batch_that_was_damaged_is_named_by_its_last_message(broker, writer) -
         return c.SendError(send.producer_id, send.highest_sequence_id, CHECKSUM_ERROR, "no")
 
     at = broker({c.Send: in_turn(damaged, stored)})
-    made = writer(at, batching="true")
-    made.write(rows(b"a", b"b", b"c"))
-    made.flush()
+    write(writer(at, batching="true"), b"a", b"b", b"c")
     assert sent(at) == [0, 0]
 
 
@@ -221,51 +243,11 @@ def test_receipts_out_of_order_are_no_receipts(broker, writer) -> None:
         made.flush()
 
 
-def duplicate(_: Link, send: Any) -> object:
-    return c.SendReceipt(send.producer_id, send.sequence_id, c.MessageId(-1, -1))
-
-
-def test_an_entry_dropped_as_a_duplicate_that_was_sent_once_is_lost(broker, writer) -> None:
-    made = writer(broker({c.Send: duplicate}))
-    made.write(rows(b"a"))
-    with pytest.raises(
-        LocalProtocolError, match=r"sequence id 0 as a duplicate although it is not stored.*'made-up-1'"
-    ):
-        made.flush()
-
-
 @pytest.mark.parametrize("answers", [(duplicate,), (stored, duplicate)], ids=["at once", "behind the first"])
 def test_a_chunk_dropped_as_a_duplicate_of_its_message_is_what_the_broker_lacks(broker, writer, answers) -> None:
     made = writer(broker({c.Send: in_turn(*answers)}), chunking="true", **EXACTLY_ONCE)
     with pytest.raises(UnsupportedFeatureError, match=r"dropped a chunk of a message .* chunking=false"):
         write_and_finish(made, rows(b"x" * (11 << 20)))
-
-
-def test_an_entry_dropped_as_a_duplicate_after_it_was_refused_is_lost(broker, writer) -> None:
-    made = writer(broker({c.Send: in_turn(refused(PERSISTENCE_ERROR), duplicate)}))
-    made.write(rows(b"a"))
-    with pytest.raises(LocalProtocolError, match="sequence id 0 as a duplicate"):
-        made.flush()
-
-
-def test_an_entry_refused_when_it_was_sent_again_may_be_stored(broker, writer) -> None:
-    def close(_: Link, send: Any) -> object:
-        return c.CloseProducer(send.producer_id, -1)
-
-    at = broker({c.Send: in_turn(close, refused(PERSISTENCE_ERROR), duplicate)})
-    made = writer(at)
-    made.write(rows(b"a"))
-    made.flush()
-    assert sent(at) == [0, 0, 0]
-
-
-def test_an_entry_whose_receipt_was_lost_is_a_duplicate_when_it_is_sent_again(broker, writer) -> None:
-    def close(_: Link, send: Any) -> object:
-        return c.CloseProducer(send.producer_id, -1)
-
-    made = writer(broker({c.Send: in_turn(close, duplicate)}))
-    made.write(rows(b"a"))
-    made.flush()
 
 
 def names_asked_for(broker: Broker) -> list[str | None]:
@@ -276,8 +258,7 @@ def test_what_may_have_been_refused_unheard_is_not_sent_again_as_a_duplicate(bro
     # The broker has the second one; of the first it does not say whether it refused it.
     at = broker({c.Producer: in_turn(opened, opened_with(1), opened_with(-1)), c.Send: in_turn(nothing, cut, stored)})
     made = writer(at)
-    made.write(rows(b"a", b"b"))
-    made.flush()
+    write(made, b"a", b"b")
     assert sent(at) == [0, 1, 0, 1]
     assert names_asked_for(at) == [None, "made-up-1", None]
 
@@ -293,8 +274,7 @@ def test_what_was_refused_is_not_sent_again_as_a_duplicate(broker, writer) -> No
         }
     )
     made = writer(at)
-    made.write(rows(b"a", b"b"))
-    made.flush()
+    write(made, b"a", b"b")
     assert sent(at) == [0, 1, 0]
     assert names_asked_for(at) == [None, "made-up-1", None]
 
@@ -303,8 +283,7 @@ def test_what_was_refused_is_not_sent_again_as_a_duplicate(broker, writer) -> No
 def test_what_nothing_is_stored_behind_is_sent_again_under_the_same_name(broker, writer, last) -> None:
     at = broker({c.Producer: in_turn(opened, opened_with(last)), c.Send: in_turn(nothing, cut, stored)})
     made = writer(at)
-    made.write(rows(b"a", b"b"))
-    made.flush()
+    write(made, b"a", b"b")
     assert sent(at) == [0, 1, 0, 1]
     assert names_asked_for(at) == [None, "made-up-1"]
 
@@ -314,8 +293,7 @@ def test_what_was_said_before_the_broker_closed_the_producer_was_heard(broker, w
         {c.Producer: in_turn(opened, opened_with(1)), c.Send: in_turn(nothing, close_producer, duplicate, duplicate)}
     )
     made = writer(at)
-    made.write(rows(b"a", b"b"))
-    made.flush()
+    write(made, b"a", b"b")
     assert names_asked_for(at) == [None, "made-up-1"]
 
 
@@ -334,9 +312,7 @@ def test_a_refusal_that_is_final_is_not_hidden_by_one_that_is_not(broker, writer
 
 def test_a_producer_that_gets_no_answer_is_asked_for_again_on_another_connection(broker, writer) -> None:
     at = broker({c.Producer: in_turn(nothing, opened)})
-    made = writer(at, operationTimeout="500ms")
-    made.write(rows(b"a"))
-    made.flush()
+    write(writer(at, operationTimeout="500ms"), b"a")
     # The first one is closed, and the producer with it: the broker need not be told.
     assert [sum(isinstance(command, c.Producer) for command in link.requests) for link in at.links] == [1, 1]
 
@@ -347,12 +323,10 @@ def test_a_producer_that_ended_with_nothing_under_way_is_nobody_s_concern(broker
 
     at = broker({c.Send: store_and_close})
     made = writer(at)
-    made.write(rows(b"a"))
-    made.flush()
+    write(made, b"a")
     made.flush()
     assert len(at.of(c.Producer)) == 1
-    made.write(rows(b"b"))
-    made.flush()
+    write(made, b"b")
     assert sent(at)[-1] == 1
     assert len(at.of(c.Producer)) == 2
 
@@ -367,21 +341,10 @@ def test_names_begin_as_they_were_asked_to_and_no_two_are_alike(broker, writer) 
     at = broker()
     for _ in range(2):
         made = writer(at, producerName="flights")
-        made.write(rows(b"a"))
-        made.flush()
+        write(made, b"a")
     names = [producer.producer_name for producer in at.of(c.Producer)]
     assert all(name.startswith("flights-0-") for name in names)
     assert len(set(names)) == 2
-
-
-def test_an_entry_that_was_damaged_is_lost_if_it_is_then_a_duplicate_however_often_it_is_refused(
-    broker, writer
-) -> None:
-    # As a broker that deduplicates refuses it for the time being, which has stored what was sent behind it.
-    made = writer(broker({c.Send: in_turn(refused(CHECKSUM_ERROR), refused(UNKNOWN_ERROR), duplicate)}))
-    made.write(rows(b"a"))
-    with pytest.raises(LocalProtocolError, match="sequence id 0 as a duplicate although it is not stored"):
-        made.flush()
 
 
 class Transactions:
@@ -405,18 +368,6 @@ class Transactions:
 
 
 TRANSACTION = {"deliveryGuarantee": "transaction"}
-
-
-def close_producer(_: Link, send: Any) -> object:
-    return c.CloseProducer(send.producer_id, -1)
-
-
-def cut(link: Link, _: Any) -> None:
-    link.peer.sock.shutdown(socket.SHUT_RDWR)
-
-
-def opened_with(last_sequence_id: int) -> Callable[[Link, Any], object]:
-    return lambda _, command: c.ProducerSuccess(command.request_id, "made-up-1", last_sequence_id)
 
 
 @pytest.mark.parametrize("lose", [close_producer, cut, refused(PERSISTENCE_ERROR)], ids=["closed", "cut", "refused"])
@@ -509,8 +460,7 @@ def test_a_transaction_sends_nothing_after_the_time_from_which_it_is_quiet(broke
     at = broker(transactions.answers)
     made = writer(at, **TRANSACTION, transactionTimeout="100s")
     began = time.monotonic()
-    made.write(rows(b"a"))
-    made.flush()
+    write(made, b"a")
     # A quarter of the timeout, and 30 s at most, before it.
     assert began + 75 <= made._transaction.idle_from <= time.monotonic() + 75
     made._transaction.idle_from = time.monotonic()
