@@ -176,31 +176,6 @@ def test_check_columns_accepts_each_column_in_each_of_its_types() -> None:
             check_columns(PulsarFormat(), schema_of(**{column: kinds[text]}))
 
 
-def test_check_columns_tells_all_problems_in_one_sentence() -> None:
-    wanted = StructType(
-        [*schema_of(valeu=BinaryType(), value=IntegerType()).fields, *schema_of(topic=StringType()).fields * 2]
-    )
-    with pytest.raises(OptionError) as caught:
-        check_columns(PulsarFormat(), wanted)
-    text = str(caught.value)
-    assert text.startswith("format 'pulsar-native': column valeu is unknown (known: key, value, topic, ")
-    assert "; column value is int, expected binary or string; column topic is named twice" in text
-
-
-@pytest.mark.parametrize(
-    ("column", "kind"),
-    [
-        ("message_id", schema_of(ledger_id=LongType(), entry_id=LongType())),
-        ("partition", LongType()),
-        ("properties", MapType(StringType(), BinaryType())),
-        ("Value", BinaryType()),
-    ],
-)
-def test_check_columns_refuses_near_misses(column: str, kind: DataType) -> None:
-    with pytest.raises(OptionError, match=column):
-        check_columns(PulsarFormat(), schema_of(**{column: kind}))
-
-
 # -- schemas
 
 
@@ -492,10 +467,3 @@ def test_every_public_name_is_there_and_no_other() -> None:
         assert getattr(spark_mq_source, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
         spark_mq_source.Nonsense  # noqa: B018 - the look-up is the test
-
-
-def test_spark_finds_the_source_by_its_module() -> None:
-    import pyspark_pulsar_native
-
-    assert pyspark_pulsar_native.DefaultSource is PulsarNativeDataSource
-    assert PulsarNativeDataSource.name() == "pulsar-native"

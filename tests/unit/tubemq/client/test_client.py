@@ -160,6 +160,16 @@ def test_client_ids_are_never_the_same() -> None:
 # -- members
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
+
+
+def join(client: TubeMQClient, **more: Any) -> Any:
+    """A member that takes and leaves whatever it is told to."""
+    return client.join("g", ["t"], **{"on_connect": list, "on_disconnect": list} | more)
+
+
 def events_of(*events: c.Event | None) -> Callable[[Link, Any], object]:
     left = list(events)
 
@@ -174,10 +184,7 @@ def subscribed(*partition_ids: int) -> tuple[str, ...]:
     return tuple(f"client@g#1:127.0.0.1:8123#t:{n}" for n in partition_ids)
 
 
-def test_a_member_answers_each_event_with_what_it_has_then(
-    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
+def test_a_member_answers_each_event_with_what_it_has_then(server: Servers, client: Clients) -> None:
     one = server(
         {c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1)), c.Event(4, 20, None, subscribed(0)))}
     )
@@ -211,11 +218,8 @@ def test_a_member_answers_each_event_with_what_it_has_then(
     one.wait_for(lambda: len(one.of(c.CloseConsumer)) == 1)
 
 
-def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(
-    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(server: Servers, client: Clients) -> None:
     """Otherwise the master would give it to nobody, or to another member while this one reads it."""
-    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
     events = c.Event(3, 10, None, subscribed(0, 1, 2)), c.Event(4, 20, None, subscribed(0, 2))
     one = server({c.ConsumerHeartbeat: events_of(*events)})
     member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held[:1])
@@ -227,10 +231,7 @@ def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(
     member.close()
 
 
-def test_partitions_that_can_be_taken_are_though_others_cannot(
-    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
+def test_partitions_that_can_be_taken_are_though_others_cannot(server: Servers, client: Clients) -> None:
     one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1, 2)))})
     member = client(one).join("g", ["t"], on_connect=lambda held: held[1:], on_disconnect=lambda held: held)
     assert member.assigned.wait(30)
@@ -240,10 +241,7 @@ def test_partitions_that_can_be_taken_are_though_others_cannot(
     member.close()
 
 
-def test_a_member_reports_when_asked_and_refuses_what_it_does_not_know(
-    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
+def test_a_member_reports_when_asked_and_refuses_what_it_does_not_know(server: Servers, client: Clients) -> None:
     first = [c.Event(3, 10, None, subscribed(0))]
 
     def answer(_: Link, request: Any) -> object:
@@ -256,7 +254,7 @@ def test_a_member_reports_when_asked_and_refuses_what_it_does_not_know(
         return c.ConsumerHeartbeatResponse(True, 200, "OK!", event)
 
     one = server({c.ConsumerHeartbeat: answer})
-    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
+    member = join(client(one))
     one.wait_for(lambda: any(beat.event and beat.event.rebalance_id == 6 for beat in one.of(c.ConsumerHeartbeat)))
     told = [beat for beat in one.of(c.ConsumerHeartbeat) if beat.report_subscribe_info][:3]
     assert [beat.event and (beat.event.rebalance_id, beat.event.status) for beat in told] == [
@@ -270,10 +268,9 @@ def test_a_member_reports_when_asked_and_refuses_what_it_does_not_know(
 
 @pytest.mark.parametrize("was_allocated", [False, True])
 def test_only_the_first_partitions_of_a_session_start_at_its_offsets(
-    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch, was_allocated: bool
+    server: Servers, client: Clients, was_allocated: bool
 ) -> None:
     """Another member may have answered its event of the same round already, which the same heartbeat tells."""
-    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
     events = [c.Event(3, 10, None, subscribed(0)), c.Event(4, 10, None, subscribed(1))]
 
     def answer(_: Link, request: Any) -> object:
@@ -298,10 +295,7 @@ def test_only_the_first_partitions_of_a_session_start_at_its_offsets(
     member.close()
 
 
-def test_an_answer_to_an_event_that_was_not_heard_is_given_again(
-    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
+def test_an_answer_to_an_event_that_was_not_heard_is_given_again(server: Servers, client: Clients) -> None:
     heard = threading.Event()
     failures = [cut, cut]
 
@@ -318,17 +312,14 @@ def test_an_answer_to_an_event_that_was_not_heard_is_given_again(
 
     beats: list[Any] = []
     one = server({c.ConsumerHeartbeat: beat})
-    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
+    member = join(client(one))
     assert heard.wait(30)
     assert member.assigned.wait(30)
     assert len(beats) >= 3
     member.close()
 
 
-def test_heartbeats_go_on_while_an_event_is_answered(
-    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
+def test_heartbeats_go_on_while_an_event_is_answered(server: Servers, client: Clients) -> None:
     one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0)))})
     release = threading.Event()
 
@@ -345,25 +336,19 @@ def test_heartbeats_go_on_while_an_event_is_answered(
     member.close()
 
 
-def test_a_member_that_is_refused_for_good_says_so(
-    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
+def test_a_member_that_is_refused_for_good_says_so(server: Servers, client: Clients) -> None:
     one = server({c.ConsumerHeartbeat: lambda _, __: c.ConsumerHeartbeatResponse(False, 450, "no")})
-    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
+    member = join(client(one))
     wait_until(lambda: member.error is not None, "it is no member any more", 30)
     assert "CONSUME_GROUP_FORBIDDEN (450)" in str(member.error)
     member.close()
 
 
-def test_a_heartbeat_that_a_master_fails_at_is_sent_again(
-    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_members, "GROUP_HEARTBEAT_SECONDS", 0.02)
+def test_a_heartbeat_that_a_master_fails_at_is_sent_again(server: Servers, client: Clients) -> None:
     failed = c.RpcException(c.Status.ERROR, "java.lang.NullPointerException", "half a master")
     usual = c.ConsumerHeartbeatResponse(True, 200, "OK!")
     one = server({c.ConsumerHeartbeat: in_turn(failed, failed, usual)})
-    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
+    member = join(client(one))
     one.wait_for(lambda: len(one.of(c.ConsumerHeartbeat)) > 4)
     assert member.error is None
     member.close()

@@ -92,11 +92,6 @@ def test_a_range_without_messages_is_no_task(server: Any, start: int, spans: lis
     assert [str(task) for task in plan_batch(TubeMQOptions.from_spark(given, READ))] == spans
 
 
-def test_as_many_ranges_as_are_asked_for_are_not_split() -> None:
-    ranges = [whole(0, 0, 1), whole(1, 0, 1000)]
-    assert [len(split(wanted, *ranges)) for wanted in (1, 2, 3)] == [2, 2, 4]
-
-
 @given(st.integers(1, 50), st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 10_000)), min_size=1, max_size=5))
 def test_pieces_are_as_many_as_asked_for_and_the_same_messages(wanted: int, sizes: list[tuple[int, int]]) -> None:
     ranges = [whole(number, *size) for number, size in enumerate(sizes)]

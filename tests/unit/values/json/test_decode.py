@@ -321,19 +321,6 @@ def test_the_type_of_a_definition_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("kind", "wanted"),
     [
-        ("int", pa.int8()), ("int", pa.float64()), ("long", pa.decimal128(19, 0)), ("float", pa.float64()),
-        ("double", pa.decimal128(38, 10)), ("string", INSTANT), (logical("long", "timestamp-millis"), pa.int64()),
-        (logical("bytes", "decimal", precision=4, scale=2), pa.decimal128(10, 2)), ("bytes", pa.binary()),
-        ("boolean", pa.string()), ({"type": "array", "items": "int"}, pa.string()),
-    ],
-)  # fmt: skip
-def test_what_can_be_without_loss_is_allowed(kind: Any, wanted: pa.DataType) -> None:
-    assert decode_one("{}", pa.struct([("f", wanted)]), record(("f", kind))) == {"f": None}
-
-
-@pytest.mark.parametrize(
-    ("kind", "wanted"),
-    [
         ("string", pa.int32()), ("double", pa.int64()), ("double", pa.float32()), ("long", pa.float64()),
         ("boolean", pa.int8()), (logical("long", "timestamp-millis"), LOCAL), ("long", INSTANT), ("int", pa.date32()),
         ({"type": "array", "items": "int"}, pa.struct([])), ({"type": "map", "values": "int"}, pa.list_(pa.int32())),
