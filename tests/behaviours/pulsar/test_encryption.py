@@ -111,17 +111,6 @@ def test_both_ways_with_the_cpp_client(pulsar: PulsarUnderTest, pulsar_format: P
     assert [consumer.receive(20_000).data() for _ in values] == values
 
 
-def test_each_owner_of_a_key_can_read(
-    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, java: JavaClient, keys: Path
-):
-    topic = pulsar.topic()
-    write(pulsar, topic, {"value": [b"v"]}, cryptoPublicKeys=files(keys, "public", "rsa", "ec"))
-    for name in ("rsa", "ec"):
-        assert pulsar_format.read(topic, cryptoPrivateKeys=files(keys, "private", name)).num_rows == 1
-        (message,) = java.consume(pulsar, topic, 1, privateKeys=paths(keys, "private", name))
-        assert message["value"] == b"v"
-
-
 def test_what_is_not_batched_can_be_compacted(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, keys: Path):
     topic = pulsar.topic()
     how = {"cryptoPublicKeys": files(keys, "public", "rsa"), "batching": False}

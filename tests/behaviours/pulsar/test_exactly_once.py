@@ -90,17 +90,6 @@ def test_a_row_that_a_policy_refuses_is_there_when_the_policy_has_changed(pulsar
     assert found == batch["value"].to_pylist()
 
 
-def test_micro_batches_and_tasks_are_told_apart(pulsar: PulsarUnderTest, topic: str) -> None:
-    for batch_id in (65_534, 65_535, 65_536, 65_537):
-        for partition in range(2):
-            for _ in range(2):
-                write(pulsar, topic, rows(batch_id, partition), TaskAttempt("query", batch_id, partition))
-    expected = [
-        value for batch_id in range(65_534, 65_538) for partition in range(2) for value in (batch_id, partition)
-    ]
-    assert stored(pulsar, topic, 16) == expected
-
-
 def test_a_batch_that_is_run_again_adds_what_is_not_there(pulsar: PulsarUnderTest, topic: str) -> None:
     for number, job in enumerate(("a", "b")):
         left_behind(pulsar, topic, rows(*range(20 + 10 * number)), TaskAttempt(job), producerName="flights")
@@ -158,8 +147,6 @@ def test_a_message_of_which_one_chunk_is_stored_is_there_once_after_an_unload(
     ("again", "sentence"),
     [
         pytest.param(range(1, 101), "rows 20 to 29 differ from the rows", id="other rows of the same size"),
-        pytest.param([*range(100, 120), *range(20)], "rows 20 to 29 differ from the rows", id="another order"),
-        pytest.param(range(25), "rows 20 to 24 differ|has 25 rows, an earlier one has stored 30", id="fewer rows"),
         pytest.param(range(20), "has 20 rows, an earlier one has stored 30", id="fewer batches"),
         pytest.param([], "has 0 rows, an earlier one has stored 30", id="no rows"),
     ],
@@ -168,13 +155,6 @@ def test_a_replay_with_other_rows_fails(pulsar: PulsarUnderTest, topic: str, aga
     left_behind(pulsar, topic, rows(*range(35)))
     with pytest.raises(ReplayError, match=rf"writing to {re.escape(topic)}.*({sentence}).*producerName"):
         write(pulsar, topic, rows(*again))
-    assert stored(pulsar, topic, 30) == list(range(30))
-
-
-def test_a_replay_that_is_cut_otherwise_fails(pulsar: PulsarUnderTest, topic: str) -> None:
-    left_behind(pulsar, topic, rows(*range(35)))
-    with pytest.raises(ReplayError, match="rows 28 to 34 differ from the rows"):
-        write(pulsar, topic, rows(*range(100)), batchingMaxMessages=7)
     assert stored(pulsar, topic, 30) == list(range(30))
 
 
@@ -239,13 +219,6 @@ def test_a_task_cannot_look_where_another_one_is_alone(pulsar: PulsarUnderTest, 
         writer.flush()
         with pytest.raises(MQSourceError, match=r"write with a single task.*partition-0.*existing exclusive producer"):
             write(pulsar, topic, other, replace(TASK, partition=4), **given)
-
-
-def test_a_checkpoint_that_was_put_back_fails(pulsar: PulsarUnderTest, topic: str) -> None:
-    write(pulsar, topic, rows(1))
-    with pytest.raises(ReplayError, match=r"a later micro-batch \(7 of 65,536; this one is 6\)"):
-        write(pulsar, topic, rows(2), replace(TASK, batch_id=6))
-    assert stored(pulsar, topic, 1) == [1]
 
 
 def test_two_attempts_never_write_at_once(pulsar: PulsarUnderTest, topic: str) -> None:

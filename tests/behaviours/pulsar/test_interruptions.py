@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import socket
 import threading
@@ -77,22 +76,6 @@ def test_a_topic_deleted_while_it_is_read(pulsar_format: PulsarFormat, numbered)
     assert topic in sentence
     assert re.search(r"gone|does not exist|not found|deleted", sentence), sentence
     assert topic not in pulsar_format.broker.admin.topics(pulsar_format.broker.namespace)
-
-
-def test_a_flipped_bit_is_read_again(pulsar_format: PulsarFormat, numbered, link: FaultProxy, rng: random.Random):
-    topic, values = numbered
-    options = pulsar_format.options(topic, service=("127.0.0.1", link.port))
-    (task,) = plan_batch(options)
-    for _ in range(4):
-        link.happened.clear()
-        link.cut_now()  # the connection that waits since the last round
-        # Past the answers to the requests, most bytes are payload; what is not breaks the framing or the protocol.
-        link.add(flip := Fault("flip", "b2c", at=rng.randrange(20_000, 3_000_000), connections=2))
-        rows = [row for one in read_range(options, task, schema_of(ROW)) for row in one.to_pylist()]
-        assert link.happened == [flip]
-        flip.connections = 0
-        assert [row["value"] for row in rows] == values
-        assert_each_once(rows, pulsar_format.position_of)
 
 
 def test_a_bit_that_is_always_flipped_is_reported(pulsar_format: PulsarFormat, link: FaultProxy):

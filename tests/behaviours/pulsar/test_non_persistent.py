@@ -302,20 +302,6 @@ def test_attempts_that_run_at_once_have_the_same_rows(
     assert sorted(values(one)) == sorted(numbered(100))
 
 
-def test_what_has_come_outlives_the_consumer(pulsar: PulsarUnderTest, stream: Callable[..., SubscriptionQuery]):
-    topic = live_topic(pulsar)
-    query = stream(topic, maxRowsPerTrigger=100)
-    _, tasks = query.plan()
-    rows = read_at_once(query.options, tasks)
-    publish_when_there(pulsar, topic, numbered(50))
-    # They are on their way, before the end of the consumer.
-    wait_until(lambda: room(pulsar, topic) == 50, "they are sent")
-    pulsar.admin.unload(topic)
-    publish_when_there(pulsar, topic, numbered(50, "later."))
-    (table,) = rows()
-    assert values(table) == numbered(50) + numbered(50, "later.")
-
-
 def test_nobody_is_held_up_without_acknowledgements(pulsar: PulsarUnderTest, tmp_path: Path):
     namespace = pulsar.admin.create_namespace(f"public/{tmp_path.name.replace('_', '-')}")
     pulsar.admin.request("POST", f"namespaces/{namespace}/maxUnackedMessagesPerConsumer", 10)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from spark_mq_source.core.errors import DataLossError
-from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.read.reader import PulsarRange
 from tests.behaviours.pulsar.java_client import JavaClient
@@ -46,19 +45,6 @@ def read_between(mq: PulsarFormat, topic: str, start: Position, end: Position, *
     return [row["value"] for row in rows]
 
 
-def test_message_ids_of_pulsar_spark_give_their_whole_entries(pulsar_format: PulsarFormat, java: JavaClient):
-    topic = pulsar_format.broker.topic()
-    values = [b"%d" % n for n in range(12)]
-    ids = java.produce(pulsar_format.broker, topic, values, batching=True, batchMessages=4)
-    for first, last in ((0, 0), (1, 2), (4, 11), (6, 6)):
-        start, end = (
-            json.dumps({topic: [*b"\x08", *encode_varint(ledger), *b"\x10", *encode_varint(entry), *b"\x20", batch]})
-            for ledger, entry, batch, _ in (ids[first], ids[last])
-        )
-        table = pulsar_format.read(topic, startingOffsets=start, endingOffsets=end)
-        assert table.column("value").to_pylist() == values[first // 4 * 4 : last // 4 * 4 + 4]
-
-
 def test_cutting_at_every_message_gives_each_once(pulsar_format: PulsarFormat, java: JavaClient):
     topic, values, ids = mixed(pulsar_format, java)
     for n, cut in enumerate(ids):
@@ -81,12 +67,6 @@ def test_a_range_begins_right_past_the_end_of_a_ledger_but_no_farther(featured: 
         assert read_between(featured, topic, Position(first, entry), ids[-1], **tolerant) == rest
 
 
-def test_a_start_right_past_the_end_reads_nothing(pulsar_format: PulsarFormat, java: JavaClient):
-    topic, _, ids = mixed(pulsar_format, java)
-    start = Position(ids[-1].ledger, ids[-1].entry + 1)
-    assert pulsar_format.read(topic, startingOffsets=json_of(topic, start)).num_rows == 0
-
-
 def test_a_start_far_past_the_end_is_a_loss(pulsar_format: PulsarFormat, java: JavaClient):
     topic, _, ids = mixed(pulsar_format, java)
     last = Position(ids[-1].ledger, ids[-1].entry)
@@ -101,18 +81,6 @@ def test_a_start_far_past_the_end_is_a_loss(pulsar_format: PulsarFormat, java: J
         tolerant = {"failOnDataLoss": False}
         assert pulsar_format.read(topic, startingOffsets=json_of(topic, start), **tolerant).num_rows == 0
         assert read_between(pulsar_format, topic, start, end, **tolerant) == []
-
-
-def test_an_end_past_the_end_stops_at_the_last_message(pulsar_format: PulsarFormat, java: JavaClient):
-    topic, values, ids = mixed(pulsar_format, java)
-    last = Position(ids[-1].ledger, ids[-1].entry)
-    for end in Position(last.ledger, last.entry + 50), Position(2**40, 0):
-        table = pulsar_format.read(topic, endingOffsets=json_of(topic, end))
-        assert table.column("value").to_pylist() == values
-        # A plan ends with a message that there was.
-        with pytest.raises(DataLossError, match=rf"{topic}: position {end} does not exist: .* is {last};"):
-            read_between(pulsar_format, topic, EARLIEST, end)
-        assert read_between(pulsar_format, topic, EARLIEST, end, failOnDataLoss=False) == values
 
 
 def test_an_end_inside_an_incomplete_chunked_message(pulsar_format: PulsarFormat):

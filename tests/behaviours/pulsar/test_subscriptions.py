@@ -66,12 +66,6 @@ def test_each_task_has_a_name_of_its_own_in_the_order_of_the_ranges(pulsar: Puls
         assert sum(batch.num_rows for batch in rows) > 0
 
 
-def test_consumers_have_no_name_unless_one_is_given(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    topic = pulsar.topic()
-    query(topic).trigger()
-    assert consumers(pulsar, topic) == [""]
-
-
 # -- properties
 
 

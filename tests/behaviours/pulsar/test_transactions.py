@@ -13,7 +13,7 @@ import pulsar as official
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import BrokerError, MQSourceError, UnsupportedFeatureError
+from spark_mq_source.core.errors import BrokerError, UnsupportedFeatureError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -24,7 +24,7 @@ from spark_mq_source.pulsar.write.transactions import (
 )
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.fix_brokers import PulsarUnderTest, wait_until
-from tests.fix_net import Fault, FaultProxy
+from tests.fix_net import FaultProxy
 
 TASK = TaskAttempt("query", batch_id=0)
 
@@ -169,14 +169,3 @@ def test_a_task_without_rows_begins_no_transaction(broker: PulsarUnderTest) -> N
 def test_a_broker_without_transactions_is_named(pulsar: PulsarUnderTest) -> None:
     with pytest.raises(UnsupportedFeatureError, match="transactionCoordinatorEnabled=true"):
         write(pulsar, pulsar.topic(), 1)
-
-
-def test_a_coordinator_that_does_not_answer(broker: PulsarUnderTest, proxy: FaultProxy) -> None:
-    topic = broker.topic()
-    transaction = write(broker, topic, 1)
-    proxy.add(Fault("deaf", connections=100))
-    given = options(broker, topic, serviceUrl=f"pulsar://{proxy.address}", connectTimeout="1s", sendTimeout="2s")
-    with pytest.raises(MQSourceError, match=r"0 of 1 transactions are committed.*was not committed"):
-        commit_transactions(given, [transaction])
-    commit_transactions(options(broker, topic), [transaction])
-    assert visible(broker, topic) == [1]

@@ -13,8 +13,6 @@ from brokers.tubemq_admin import AdminError
 from spark_mq_source.core.errors import (
     AuthenticationError,
     BrokerError,
-    TopicNotFoundError,
-    TransportError,
 )
 from spark_mq_source.tubemq.client import session
 from spark_mq_source.tubemq.client.client import TubeMQClient
@@ -25,7 +23,6 @@ from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from tests.behaviours.tubemq.conftest import options_for
 from tests.fix_brokers import wait_until
-from tests.fix_net import free_port
 from tests.fix_tubemq import TubeUnderTest
 from tests.protobuf import tubemq as pb
 
@@ -64,23 +61,6 @@ def test_metadata_has_every_partition_of_every_store_on_every_broker(tubemq: Tub
     found = [(p.broker.broker_id, p.broker.address, p.partition_id) for p in meta.partitions(brokers)]
     addresses = [broker.address for broker in tubemq.cluster.brokers]
     assert found == [(1, addresses[0], 0), (1, addresses[0], 1), (2, addresses[1], 0), (2, addresses[1], 1)]
-
-
-def test_a_topic_that_is_on_no_broker(tubemq: TubeUnderTest, client_of: Clients) -> None:
-    client = client_of(tubemq)
-    with pytest.raises(TopicNotFoundError, match=r"TOPIC_NOT_DEPLOYED \(431\).*nowhere"):
-        client.fetch_topics(["nowhere"], group=tubemq.group())
-    with pytest.raises(TopicNotFoundError, match="topic nowhere is on no broker that takes messages"):
-        client.publish(["nowhere"])
-
-
-def test_masters_that_do_not_answer_are_passed_over(tubemq: TubeUnderTest, client_of: Clients) -> None:
-    client = client_of(tubemq, masters=f"127.0.0.1:{free_port()},{tubemq.masters}")
-    topic = tubemq.topic()
-    assert len(partitions_of(client, topic)) == 1
-    none = client_of(tubemq, masters=f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}", operationTimeout="1s")
-    with pytest.raises(TransportError, match=r"no active master: .*; "):
-        partitions_of(none, topic)
 
 
 # -- partitions
