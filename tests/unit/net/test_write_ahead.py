@@ -80,6 +80,7 @@ def test_a_slot_that_was_made_though_the_store_says_otherwise_keeps_its_rows(tmp
 
 def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(write_ahead, "_PATIENCE_SECONDS", ())
+    assert (replay(log()), log().outcome()) == (EVERY_ID, (set(), ""))
     seed = random.randrange(1_000_000)
     print("seed", seed)  # noqa: T201
     rng = random.Random(seed)
