@@ -10,6 +10,7 @@ from spark_mq_source.core.errors import (
     BrokerError,
     ConnectionLostError,
     ConnectTimeoutError,
+    LocalProtocolError,
     MQSourceError,
     RequestTimeoutError,
 )
@@ -140,6 +141,13 @@ def test_a_refused_publish_has_the_brokers_words_and_ends_the_connection(nsq: Ns
         with pytest.raises(MQSourceError):
             session.publish(Pub(topic, b"later")).result(PATIENCE_S)
     assert nsq.topic_stats(topic)["message_count"] == 1
+
+
+def test_a_name_that_is_none_is_refused_before_the_broker_misunderstands_it(nsq: NsqUnderTest):
+    with open_session(nsq.tcp_address) as session:
+        with pytest.raises(LocalProtocolError, match="is not a valid name"):
+            session.publish(Pub("t\nNOP", b"x")).result(PATIENCE_S)
+        assert not session.closed
 
 
 def test_a_cut_connection_loses_nothing_that_came_whole(nsq: NsqUnderTest, fault_proxy: Proxies):
