@@ -12,11 +12,12 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.message import DecodeError
 
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
-from spark_mq_source.values.protobuf import _decode_native
 from spark_mq_source.values.protobuf import schema as protobuf_schema
 from spark_mq_source.values.protobuf.decode import arrow_type_of, protobuf_decoder
 from spark_mq_source.values.protobuf.encode import encode_protobuf
 from tests.oracles.protobuf import Schema, new_file, schema, sized, tag, varint
+
+_decode_native = pytest.importorskip("spark_mq_source.values.protobuf._decode_native", exc_type=ImportError)
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 

@@ -5,10 +5,11 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
-from spark_mq_source.values.protobuf import _encode_native
 from spark_mq_source.values.protobuf.encode import encode_protobuf
 from spark_mq_source.values.protobuf.write_steps import WriteCode, WriteStep, check_step
 from tests.oracles.protobuf import schema
+
+_encode_native = pytest.importorskip("spark_mq_source.values.protobuf._encode_native", exc_type=ImportError)
 
 NUMBER, VALUE = ("field", "element", "packed"), ("field", "element")
 COLUMNS = {
