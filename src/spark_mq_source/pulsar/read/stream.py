@@ -190,7 +190,7 @@ class PulsarStream:
         ends = {
             tp: max(begin.get(tp, EARLIEST), b.last) for tp, b in bounds.items() if tp in begin or b.last > EARLIEST
         }
-        self.newest = offsets_to_json(ends)
+        newest, self.newest = ends, offsets_to_json(ends)
         if self._target is not None:
             # Messages after the query's start are for the next one, also in new partitions.
             target = self._target
@@ -212,12 +212,13 @@ class PulsarStream:
         if given == ends:
             offered = dict(start)
         if self._target is None:
-            self._end_if_all_is_read(offered, {tp: ends.get(tp, EARLIEST) for tp in bounds})
+            stopped = {tp: ends.get(tp, EARLIEST) for tp in bounds}
+            self._end_if_all_is_read(offered, stopped, reads_newest=ends == newest)
         return offered
 
-    def _end_if_all_is_read(self, offered: dict[str, object], ends: Offsets) -> None:
+    def _end_if_all_is_read(self, offered: dict[str, object], ends: Offsets, *, reads_newest: bool) -> None:
         is_stopped, ends_with_topics = self._stops.are_reached(ends), self._options.end_at_termination
-        repeats = self._finish.count(offered, is_all=is_stopped or (ends_with_topics and offered == self.newest))
+        repeats = self._finish.count(offered, is_all=is_stopped or (ends_with_topics and reads_newest))
         if not repeats or not (is_stopped or self._ends.are_ended(ends)) or repeats < Finish.ENOUGH:
             return
         # Spark commits a trigger when the next one begins, and there is none.
