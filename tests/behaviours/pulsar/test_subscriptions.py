@@ -202,7 +202,7 @@ def test_the_backlog_of_a_subscription_that_is_not_there(
     topic = pulsar.topic()
     with pytest.raises(BrokerError, match="there is no durable subscription none"):
         waiting(topic, "none")
-    assert pulsar.admin.subscriptions(topic) == []
+    wait_until(lambda: pulsar.admin.subscriptions(topic) == [], "what was asked by is closed")
     reader = pulsar.client().create_reader(topic, official.MessageId.earliest, subscription_role_prefix="r")
     (name,) = pulsar.admin.subscriptions(topic)
     with pytest.raises(BrokerError, match="there is no durable subscription"):
