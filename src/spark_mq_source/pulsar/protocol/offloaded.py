@@ -35,6 +35,7 @@ OBJECT_DRIVERS: Final = frozenset({"s3", "aws-s3", "google-cloud-storage", "azur
 INDEX_MAGIC: Final = 0xDE47DE47
 BLOCK_MAGIC: Final = 0xFBDBABCB
 PADDING: Final = 0xFEDCDEAD
+_PADDING_BYTES: Final = bytes.fromhex("fedcdead") * 3
 
 _INDEX_HEAD: Final = struct.Struct(">IiqqiI")
 _INDEX_BLOCK: Final = struct.Struct(">qiq")
@@ -172,6 +173,10 @@ class EntryParser:
                 # Whole words of padding, so that the next piece begins with one.
                 at += (here - at) & ~3
                 break
+            left = block_end - at
+            if left < head and view[at:block_end] != _PADDING_BYTES[:left]:
+                # The size of an entry is damaged.
+                raise CorruptMessageError(f"at byte {base + at} are {left} bytes that are no entry and no padding")
             at, wanted = block_end, self._header_bytes
             if size - at < self._header_bytes or base + at >= self._end:
                 break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import CorruptMessageError
@@ -68,6 +68,7 @@ DATA, INDEX = objects([[b"first", b"second"], [b"third"]], padding=13)
 
 
 @given(st.integers(0, len(DATA) - 1), st.integers(1, 255), st.integers(1, 300))
+@example(at=len(DATA) - len(b"third") - 9, flip=1, pieces=1)  # the last size is one less
 def test_a_damaged_object_never_gives_other_entries_in_silence(at: int, flip: int, pieces: int) -> None:
     whole = entries_of(DATA, INDEX, len(DATA))
     damaged = DATA[:at] + bytes([DATA[at] ^ flip]) + DATA[at + 1 :]
