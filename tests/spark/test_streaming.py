@@ -89,8 +89,10 @@ def test_a_first_batch_that_failed_is_repeated_from_where_it_began(
     wait_until(lambda: query.exception() is not None, "the query fails")
     feed.publish([b"%d" % next(published)])
     query = start(keep)
-    publish_until(3)
-    query.stop()
+    try:
+        publish_until(3)
+    finally:
+        query.stop()
     assert [number for number, _ in batches[:3]] == [0, 0, 1]
     assert batches[0] == batches[1]
     read = [value for _, values in batches[1:] for value in values]
