@@ -147,14 +147,28 @@ class TubeAdmin:
                 )
 
     def topics_ready(self, names: Iterable[str]) -> bool:
-        """Whether all brokers of these topics accept publishing and subscribing."""
-        known = {topic["topicName"]: topic for topic in self.query("admin_query_topic_info")}
+        """Whether all brokers of these topics have them, and accept publishing and subscribing."""
+        known = {topic["topicName"]: topic["topicInfo"] for topic in self.query("admin_query_topic_info")}
+        status = self.query("admin_query_broker_run_status", withDetail="true")
+        shared = {one["brokerId"]: one.get("BrokerRunStatusInfo", {}).get("BrokerSyncData") for one in status}
+
+        def has(name: str, place: Mapping[str, Any]) -> bool:
+            # A master that has just taken over sends the topics that it has read by then, and says of all that its
+            # brokers accept them; it corrects that when it looks again (2.4.0).
+            sync = shared.get(place["brokerId"])
+            return (
+                sync is not None
+                and f"{name}={name}:" in sync["syncDownTopicConfInfoMap"]
+                and sync["syncDownDataChkSumId"] == sync["syncUpDataChkSumId"]
+            )
+
         return all(
-            name in known
-            and known[name]["topicInfo"]
+            known.get(name)
             and all(
-                place["runInfo"]["acceptPublish"] is True and place["runInfo"]["acceptSubscribe"] is True
-                for place in known[name]["topicInfo"]
+                place["runInfo"]["acceptPublish"] is True
+                and place["runInfo"]["acceptSubscribe"] is True
+                and has(name, place)
+                for place in known[name]
             )
             for name in names
         )

@@ -30,6 +30,14 @@ ENTRIES_A_FETCH = 12
 
 OK = "OK!"
 
+REFUSALS = {
+    c.RegisterPartition: c.RegisterPartitionResponse,
+    c.GetMessage: c.GetMessageResponse,
+    c.CommitOffset: c.CommitOffsetResponse,
+    c.SendMessage: c.SendMessageResponse,
+}
+"""How requests are refused that name a topic which the broker does not have."""
+
 
 @dataclass
 class Holder:
@@ -75,6 +83,7 @@ class Broker:
         self._fetched: dict[tuple[str, str, int], int] = {}
         self._dice = self.world.dice(f"broker {number}")
         self._last_message_id = 0
+        self._forgets_until = 0.0
         self.was_killed = False
         self.start()
 
@@ -114,6 +123,11 @@ class Broker:
         """Answer nothing for a while."""
         for link in self.links:
             link.stalled_until = max(link.stalled_until, self.world.now + seconds)
+
+    def forget_topics(self, seconds: float) -> None:
+        """Have no topic for a while: a master sent a list that it had not read to its end."""
+        self.world.note(f"broker {self.number} forgets its topics")
+        self._forgets_until = max(self._forgets_until, self.world.now + seconds)
 
     def _end(self) -> None:
         self.is_up = False
@@ -158,7 +172,11 @@ class Broker:
 
     # -- requests
 
-    def _handle(self, link: Link, request: Any) -> Any:
+    def _handle(self, link: Link, request: Any) -> Any:  # noqa: PLR0911 - one line a request
+        if self.world.now < self._forgets_until and request.__class__ in REFUSALS:
+            # All but the heartbeat look the topic up (2.4.0).
+            words = f"topicName {request.topic_name} not existed, please check your configure"
+            return REFUSALS[request.__class__](False, 403, words)
         match request:
             case c.RegisterPartition() if request.op_type == c.RegisterType.REGISTER:
                 return self._register(request)

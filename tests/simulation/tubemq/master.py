@@ -131,6 +131,10 @@ class Master:
         self._read_early = frozenset(one.number for one in self.cluster.brokers if self._dice.random() < 0.5)
         # It knows what brokers have as soon as they have reported that.
         self._informed_at = self._loaded_at + self._dice.choice((0.0, 0.5, 3.0))
+        for broker in self.cluster.brokers:
+            # One that registers while topics are read is sent those that are read, and soon the others.
+            if self.world.now < self._loaded_at and self._dice.random() < 0.3:
+                broker.forget_topics(self._loaded_at - self.world.now + self._dice.choice((0.5, 20.0)))
         self._lives += 1
         life = self._lives
 

@@ -38,6 +38,12 @@ class StandbyError(ServiceNotReadyError):
 
 
 _GROUP = "all members of a group, Java consumers included, need the same settings; read with another group"
+# A master that has just taken over may send brokers only the topics that it has read by then; a broker refuses all
+# others until the master sends the rest: after half a second to 30 s, or hours (seen on 2.4.0).
+_UNKNOWN_TO_BROKER: Final = (
+    "if the master lists the topic there, an administrator lets the master send it to the broker again "
+    "(admin_reload_broker_configure)"
+)
 _CODES: Final = {
     NOT_READY: Code("NOT_READY", ServiceNotReadyError, f"the master has just started; {AGAIN}"),
     301: Code("MOVED", BrokerError, "the position is below what the broker still has"),
@@ -132,9 +138,12 @@ def error_for_code(code: int, words: str, context: str) -> BrokerError:
         demo:0: the server refused with PARTITION_OCCUPIED (410): has been registered by c1; another client of ...
     """
     known = _CODES.get(code, Code("an unknown code", BrokerError, "see TubeMQ's documentation"))
-    if code == FORBIDDEN and "not existed" in words:
-        known = known._replace(kind=TopicNotFoundError)
-    return refusal(known, f"the server refused with {known.name} ({code})", words, context, code)
+    is_unknown = code == FORBIDDEN and "not existed" in words
+    if is_unknown:
+        known = known._replace(kind=TopicNotFoundError, remedy=_UNKNOWN_TO_BROKER)
+    error = refusal(known, f"the server refused with {known.name} ({code})", words, context, code)
+    error.retryable |= is_unknown
+    return error
 
 
 def error_for_exception(exception_name: str, words: str, context: str) -> BrokerError:
