@@ -72,7 +72,7 @@ test test-slow test-all: export SIMULATION_SEEDS ?= 100
 test test-slow test-all: export SIMULATION_MORE_SEEDS ?= 300
 
 .PHONY: test
-test: setup setup-oldest ## Run the tests, and Spark's contracts on the oldest supported pyspark too, three parts at a time
+test: setup setup-oldest ## Run the tests, and Spark's contracts on the oldest supported pyspark too, four parts at a time
 	$(BIN)/python -m tools.run_tests $(PYTEST_FLAGS)
 
 .PHONY: test-slow

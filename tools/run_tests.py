@@ -1,4 +1,4 @@
-"""Runs the test suite in parts, three at a time: a part waits for brokers and for Spark, and uses half a core.
+"""Runs the test suite in parts, four at a time: a part waits for brokers and for Spark, and uses half a core.
 
     python -m tools.run_tests [--slow | --all] [argument of pytest ...]
 
@@ -26,10 +26,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-JOBS = 3
+JOBS = 4
 NEWEST, OLDEST = ".make/env/bin/python", ".make/env-oldest/bin/python"
 SPARK = "tests/spark"
-WITH_SPARK = (SPARK, "tests/docs")
+WITH_SPARK = (SPARK, "tests/docs/test_snippets.py")
 """The tests that share one session."""
 PULSAR = ("tests/behaviours/pulsar", "tests/simulation/pulsar")
 """The tests of Pulsar alone, without Spark: as long as all that is left."""

@@ -86,7 +86,7 @@ def test_the_parts_are_the_whole_suite(chosen: str) -> None:
     commands = {one.name: one.command for one in parts(["-k", "x"], chosen=chosen)}
     begin = ["-m", "pytest", "-m", chosen, "-k", "x"]
     assert all(command[1:7] == begin for name, command in commands.items() if name != "oldest")
-    assert commands["spark"][7:] == ["tests/spark", "tests/docs"]
+    assert commands["spark"][7:] == ["tests/spark", "tests/docs/test_snippets.py"]
     assert commands["quick"][7:] == ["-p", "tests.checked", "tests/unit", "tests/properties", "src"]
     assert commands["pulsar"][7:] == ["tests/behaviours/pulsar", "tests/simulation/pulsar"]
     others = [*commands["spark"][7:], *commands["pulsar"][7:], *commands["quick"][9:]]
@@ -96,7 +96,7 @@ def test_the_parts_are_the_whole_suite(chosen: str) -> None:
 
 def test_slow_parts_are_the_whole_suite_too() -> None:
     spark, pulsar, other = (one.command[5:] for one in parts([], chosen="slow"))
-    assert spark == ["tests/spark", "tests/docs"]
+    assert spark == ["tests/spark", "tests/docs/test_snippets.py"]
     assert other == ["tests", "src", *(f"--ignore={path}" for path in [*spark, *pulsar])]
 
 
