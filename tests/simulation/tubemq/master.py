@@ -126,8 +126,9 @@ class Master:
         self.world.note(f"master {self.address} leads")
         self.leads = True
         self._loaded_at = self.world.now + self._dice.choice((0.0, 0.5, 3.0))
-        # Brokers are known when all is read, and from then on; the topics of a broker while others are not read yet.
-        self._brokers_at = min(self._brokers_at, self._loaded_at)
+        # Brokers are known before the topics are read, and from then on; the topics of a broker before those of others.
+        seconds = (self._loaded_at - self.world.now) * self._dice.random()
+        self._brokers_at = min(self._brokers_at, self.world.now + seconds)
         self._read_early = frozenset(one.number for one in self.cluster.brokers if self._dice.random() < 0.5)
         # It knows what brokers have as soon as they have reported that.
         self._informed_at = self._loaded_at + self._dice.choice((0.0, 0.5, 3.0))
@@ -159,6 +160,12 @@ class Master:
         """All brokers, whether they run or not: it is the configuration that is told (2.4.0)."""
         return self.cluster.broker_infos if self.world.now >= self._brokers_at else ()
 
+    @property
+    def _brokers_id(self) -> int:
+        """The time of the brokers' last change, in ms: when they were read."""
+        known_for = self.world.now - self._brokers_at
+        return int(1000 * (self.world.wall - known_for)) if known_for >= 0 else -1
+
     def _brokers_of(self, name: str) -> tuple[int, ...]:
         """Return the brokers of a topic, as far as the configuration has been read."""
         topic = self.cluster.topics.get(name)
@@ -176,7 +183,7 @@ class Master:
             case c.RegisterProducer():
                 self.producers[request.client_id] = self.world.now
                 config = c.ApprovedClientConfig(1, self.cluster.max_message_bytes)
-                return c.RegisterProducerResponse(True, 200, OK, 1, self._broker_infos, NOBODY, config)
+                return c.RegisterProducerResponse(True, 200, OK, self._brokers_id, self._broker_infos, NOBODY, config)
             case c.ProducerHeartbeat():
                 return self._producer_heartbeat(request)
             case c.CloseProducer():

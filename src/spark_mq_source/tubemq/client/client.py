@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,6 +24,8 @@ from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import AuthorizedInfo
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 IDLE_SECONDS: Final = 60.0
 """Idle time after which a connection is closed when another one is opened."""
@@ -230,6 +233,20 @@ class TubeMQClient(Closing):
             MQSourceError: no answer in time, or a refusal.
         """
         return self._registered_producer().meta.brokers
+
+    def wait_until_settled(self) -> None:
+        """Wait until the active master has had the time to read all topics, for `operationTimeout` at most.
+
+        One that has just started leaves out those that it has not read yet.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        deadline = self._deadline()
+        seconds = min(self._registered_producer().settling_seconds, deadline.remaining_seconds())
+        if seconds > 0:
+            logger.info("tubemq: the active master has just started: planning waits for %.1f s", seconds)
+            time.sleep(seconds)
 
     def join(
         self,

@@ -55,6 +55,7 @@ def check_dead_letter_topic(options: TubeMQOptions) -> None:
 
 
 def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
+    client.wait_until_settled()
     partitions = partitions_of(client.fetch_partitions())
     starts = options.starting_offsets or OffsetOption(everywhere=EARLIEST)
     ends = options.ending_offsets or OffsetOption(everywhere=LATEST)

@@ -366,6 +366,8 @@ class _AllPartitions(_Assigned):
         return _listed(lambda: self._partitions(wanted), wanted, self._options)
 
     def _partitions(self, known: Collection[TopicPartition]) -> Partitions:
+        if self._member is None:
+            self._client.wait_until_settled()
         options = self._client.matched({tp.topic for tp in known})
         if self._member is not None and (self._member.error is not None or self._member.topics != options.topic_names):
             self._member.close()

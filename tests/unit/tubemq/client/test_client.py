@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +36,11 @@ Clients = Callable[..., TubeMQClient]
 
 def consumer_of(client: TubeMQClient, server: Server) -> PartitionConsumer:
     return client.consumer(BrokerPartition(server.broker, "t", 0), client_id="client", group="group")
+
+
+def registered(server: Server, read_at: float) -> c.RegisterProducerResponse:
+    """Return the answer to a producer of a master that has read its broker at that time."""
+    return c.RegisterProducerResponse(True, 200, "OK!", int(1000 * read_at), (str(server.broker),))
 
 
 # -- masters
@@ -112,6 +119,42 @@ def test_a_master_that_still_reads_its_configuration_is_asked_again(
     nothing = c.GetPartMetaResponse(200, "OK!", 1, 1)
     one.answers[c.GetPartMeta] = in_turn(nothing, one.usual)
     assert ask(client(one))
+
+
+@pytest.mark.parametrize(
+    ("read_seconds_ago", "options", "most"),
+    [(1, {}, 9), (1, {"operationTimeout": "2s"}, 2), (-3, {}, 10), (60, {}, None), (-60, {}, None)],
+)
+def test_a_master_that_has_just_started_is_given_time_to_read_its_topics(
+    server: Servers,
+    client: Clients,
+    monkeypatch: pytest.MonkeyPatch,
+    read_seconds_ago: int,
+    options: dict[str, str],
+    most: int | None,
+) -> None:
+    """Its check sum of brokers is the time at which it has read them, by its own clock."""
+    one = server()
+    one.answers[c.RegisterProducer] = lambda _, __: registered(one, time.time() - read_seconds_ago)
+    slept: list[float] = []
+    monkeypatch.setattr(client_module, "time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic))
+    client(one, **options).wait_until_settled()
+    assert [0 < seconds <= (most or 0) for seconds in slept] == [True] * (most is not None)
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda made: made.fetch_topics(["t"], group="g").partitions(), lambda made: made.publish(["t"]).close()]
+)
+def test_a_topic_that_a_master_has_not_read_yet_is_asked_for_again(
+    server: Servers, client: Clients, ask: Callable[[TubeMQClient], object]
+) -> None:
+    one = server()
+    one.answers[c.RegisterProducer] = lambda _, __: registered(one, time.time())
+    one.answers[c.RegisterConsumerV2] = in_turn(*3 * [c.RegisterConsumerV2Response(431, "?")], one.usual)
+    unread = c.ProducerHeartbeatResponse(True, 200, "OK!", int(1000 * time.time()), (), (str(one.broker),))
+    one.answers[c.ProducerHeartbeat] = in_turn(unread, unread, one.usual)
+    ask(client(one))
+    assert len(one.of(c.RegisterConsumerV2)) == 4 or len(one.of(c.ProducerHeartbeat)) == 3
 
 
 def test_topics_of_a_pattern_whose_brokers_are_down(server: Servers, monkeypatch: pytest.MonkeyPatch) -> None:

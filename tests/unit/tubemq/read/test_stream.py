@@ -219,6 +219,9 @@ class Master:
         self.known = known
         return options_of()
 
+    def wait_until_settled(self) -> None:
+        """It started long ago."""
+
     def join_v2(self, *_: object, **__: object) -> Master:
         return self
 
