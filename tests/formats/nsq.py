@@ -96,7 +96,7 @@ class NsqFormat(Format):
 
     def options(self, topic: str | None, scope: Scope = READ, **options: Any) -> NsqOptions:
         host, port = options.pop("service", self.service)
-        given = {"nsqlookupdHttpAddresses": f"{host}:{port}", "channel": "c", "operationTimeout": "30s"} | options
+        given = {"nsqlookupdHttpAddresses": f"{host}:{port}", "channel": "c", "operationTimeout": "60s"} | options
         if topic is not None:
             given["topic"] = topic
         if scope == READ and not given.keys() & {"maxRows", "maxSeconds", "idleTimeout"}:

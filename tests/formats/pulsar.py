@@ -170,7 +170,7 @@ def pulsar_options(service_url: str, topic: str | None = None, **options: Any) -
         options["service"] = (HOST, link.port)
     if service := options.pop("service", None):
         service_url = "pulsar://{}:{}".format(*service)
-    given = {"serviceUrl": service_url, "operationTimeout": "20s"} | options
+    given = {"serviceUrl": service_url, "operationTimeout": "60s"} | options
     if topic is not None:
         given["topic"] = topic
     return PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, READ)

@@ -30,7 +30,7 @@ def drain_options(broker: PulsarUnderTest, topic: str | None, **options: Any) ->
         "subscription": SUBSCRIPTION,
         "subscriptionType": "Shared",
         "initialPosition": "earliest",
-        "operationTimeout": "20s",
+        "operationTimeout": "60s",
     } | options
     if not given.keys() & {"maxSeconds", "idleTimeout"}:
         given["idleTimeout"] = "20s" if "maxRows" in given else "1s"
@@ -69,7 +69,7 @@ class SubscriptionQuery(QueueQuery[PulsarQueueRange, str]):
             "initialPosition": "earliest",
             "walDir": wal,
             "idleTimeout": "10s",
-            "operationTimeout": "20s",
+            "operationTimeout": "60s",
         } | options
         super().__init__(
             PulsarOptions.from_spark(

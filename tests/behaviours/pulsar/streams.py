@@ -97,7 +97,7 @@ def never_back(start: Offset, end: Offset) -> None:
 
 def started(stack: contextlib.ExitStack, broker: PulsarUnderTest, topic: str | None, options: dict[str, Any]) -> Query:
     checkpoint = options.pop("checkpoint", None)
-    given = {"serviceUrl": broker.service_url, "operationTimeout": "20s"} | options
+    given = {"serviceUrl": broker.service_url, "operationTimeout": "60s"} | options
     if topic is not None:
         given["topic"] = topic
     made = Query(PulsarOptions.from_spark({k.lower(): str(v) for k, v in given.items()}, STREAM), checkpoint)
