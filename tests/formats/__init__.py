@@ -219,7 +219,11 @@ class Query:
         options = mq.door.parse_stream_options({name.lower(): value for name, value in given.items()})
         self._options = mq.door.fit_read(options, self._schema)
         self.stream = mq.door.open_stream(self._options)
-        self.at = through_json(self.stream.initial())
+        try:
+            self.at = through_json(self.stream.initial())
+        except BaseException:
+            self.stream.close()
+            raise
         self.rows: list[dict[str, Any]] = []
 
     @property

@@ -231,6 +231,8 @@ class Thread:
 
 def current_thread() -> Any:
     """Return the `Thread` of the fiber that runs, or what only it equals."""
+    if _is_foreign():
+        return threading.current_thread()
     fiber = here().current
     return getattr(fiber, "thread", fiber)
 
@@ -374,7 +376,7 @@ class _Dice:
     """The functions of `random`, from the world's dice."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(here().dice("program"), name)
+        return getattr(random if _is_foreign() else here().dice("program"), name)
 
 
 def _namespace(original: types.ModuleType, **replaced: Any) -> types.ModuleType:
