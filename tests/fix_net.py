@@ -23,7 +23,7 @@ import pytest
 
 from brokers.credentials import Authority, key_pem_of, pem_of
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 """The longest any step of a script waits: only a failing test gets here."""
 
 HOST = "127.0.0.1"

@@ -35,7 +35,7 @@ def open_consumer(pulsar: PulsarUnderTest) -> Iterator[Open]:
     """Opens consumers, each on connections of its own: `open_consumer(topic, SubType.Shared, consumer_name="a")`."""
     with contextlib.ExitStack() as stack:
 
-        def open_(topic: str, kind: SubType = SubType.Shared, *, timeout: str = "10s", **how: Any) -> QueueConsumer:
+        def open_(topic: str, kind: SubType = SubType.Shared, *, timeout: str = "60s", **how: Any) -> QueueConsumer:
             client = stack.enter_context(PulsarClient(options(pulsar, "t", operationTimeout=timeout)))
             subscription = Subscription(NAME, kind, **{"initial": InitialPosition.Earliest} | how)
             return client.open_queue_consumer(TopicPartition.parse(topic), subscription)

@@ -89,7 +89,7 @@ class Client:
         self.errors = []
         self.changed = threading.Condition()
         self.react = on_events
-        transport = connect(HOST, port, tls=settings, deadline=Deadline.after_ms(20_000))
+        transport = connect(HOST, port, tls=settings, deadline=Deadline.after_ms(60_000))
         self.driver = ConnectionDriver(self.connection, transport, on_events=self.on_events, on_closed=self.on_closed)
         self.driver.start()
 
@@ -248,7 +248,7 @@ def test_a_paused_connection_holds_the_peer_back_and_its_timers_fire(scripted_se
     assert blocked.wait(PATIENCE), "the peer was never held back"
     assert client.lines == []
     ticks = client.connection.ticks
-    deadline = Deadline.after_ms(20_000)
+    deadline = Deadline.after_ms(60_000)
     while client.connection.ticks < ticks + 5 and not deadline.expired:
         threading.Event().wait(0.01)
     assert client.connection.ticks >= ticks + 5
@@ -457,7 +457,7 @@ def test_a_hundred_connections_leave_no_thread_and_no_descriptor(scripted_server
         use(number)
     assert len(ours()) == threads == 0
     # The server's own ends close a moment after ours.
-    deadline = Deadline.after_ms(20_000)
+    deadline = Deadline.after_ms(60_000)
     while open_descriptors() > descriptors and not deadline.expired:
         threading.Event().wait(0.01)
     assert open_descriptors() <= descriptors
@@ -489,7 +489,7 @@ def test_an_idle_connection_does_not_spin(scripted_server, start):
             return super().next_timer()
 
     client = start(server.port, connection=Counting(interval=0.02))
-    deadline = Deadline.after_ms(20_000)
+    deadline = Deadline.after_ms(60_000)
     while client.connection.ticks < 10 and not deadline.expired:
         threading.Event().wait(0.01)
     client.driver.close()
@@ -566,10 +566,10 @@ def test_what_a_peer_said_before_it_broke_the_connection_counts(start, scripted_
 def test_an_exchange_sends_more_than_the_socket_takes(scripted_server):
     line = "x" * 5_000_000
     server = scripted_server([expect(line.encode() + b"\n"), send(b"got it\n"), stay_silent])
-    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(20_000))
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(60_000))
     connection = LineConnection()
     connection.send(line)
-    exchange(connection, transport, until=lambda: bool(connection._events), deadline=Deadline.after_ms(20_000))
+    exchange(connection, transport, until=lambda: bool(connection._events), deadline=Deadline.after_ms(60_000))
     assert connection.events_received() == ["got it"]
     transport.close()
 
@@ -585,7 +585,7 @@ def test_an_exchange_sends_more_than_the_socket_takes(scripted_server):
 )
 def test_an_exchange_that_fails_names_the_address(scripted_server, step, error, words):
     server = scripted_server([step])
-    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(20_000))
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(60_000))
     with pytest.raises(error, match=words) as caught:
         exchange(LineConnection(), transport, until=lambda: False, deadline=Deadline.after_ms(300))
     assert str(caught.value).startswith(f"{HOST}:{server.port}: ")
@@ -604,13 +604,13 @@ def test_tls_begins_in_the_middle_of_a_stream(scripted_server, tls_material):
             stay_silent,
         ]
     )
-    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(20_000))
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(60_000))
     connection = LineConnection()
     connection.send("upgrade")
-    exchange(connection, transport, until=lambda: bool(connection._events), deadline=Deadline.after_ms(20_000))
-    transport.start_tls(TlsSettings(trust_certs=tls_material.ca), HOST, deadline=Deadline.after_ms(20_000))
+    exchange(connection, transport, until=lambda: bool(connection._events), deadline=Deadline.after_ms(60_000))
+    transport.start_tls(TlsSettings(trust_certs=tls_material.ca), HOST, deadline=Deadline.after_ms(60_000))
     connection.send("hello")
     assert connection.events_received() == ["go on"]
-    exchange(connection, transport, until=lambda: bool(connection._events), deadline=Deadline.after_ms(20_000))
+    exchange(connection, transport, until=lambda: bool(connection._events), deadline=Deadline.after_ms(60_000))
     assert connection.events_received() == ["welcome"]
     transport.close()

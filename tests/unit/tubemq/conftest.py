@@ -15,7 +15,7 @@ from tests.unit.tubemq.scripted import Server
 
 
 def options_for(*servers: Server, **options: Any) -> TubeMQOptions:
-    given = {"masters": ",".join(server.address for server in servers), "requestTimeout": "20s"} | options
+    given = {"masters": ",".join(server.address for server in servers), "requestTimeout": "60s"} | options
     return TubeMQOptions.from_spark(given, WRITE)
 
 

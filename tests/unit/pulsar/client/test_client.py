@@ -118,7 +118,7 @@ def client():
     with contextlib.ExitStack() as stack:
 
         def make(url, scope=READ, **options):
-            given = {"serviceUrl": url, "topic": "t", "operationTimeout": "10s", "connectTimeout": "10s"} | options
+            given = {"serviceUrl": url, "topic": "t", "operationTimeout": "60s", "connectTimeout": "10s"} | options
             lowered = {name.lower(): value for name, value in given.items()}
             return stack.enter_context(PulsarClient(PulsarOptions.from_spark(lowered, scope)))
 

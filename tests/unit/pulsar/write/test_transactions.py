@@ -48,7 +48,7 @@ def broker(brokers: Callable[..., Broker]) -> Callable[..., Broker]:
 
 
 def options(broker: Broker, **more: str) -> PulsarOptions:
-    given = {"serviceUrl": broker.url, "operationTimeout": "500ms", "sendTimeout": "10s"} | more
+    given = {"serviceUrl": broker.url, "operationTimeout": "500ms", "sendTimeout": "60s"} | more
     return PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, WRITE)
 
 

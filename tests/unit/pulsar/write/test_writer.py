@@ -63,7 +63,7 @@ def writer() -> Iterator[Callable[..., PulsarWriter]]:
     with contextlib.ExitStack() as stack:
 
         def make(broker: Broker, **options: Any) -> PulsarWriter:
-            given = {"serviceUrl": broker.url, "topic": "t", "sendTimeout": "10s", "batching": "false"} | options
+            given = {"serviceUrl": broker.url, "topic": "t", "sendTimeout": "60s", "batching": "false"} | options
             lowered = {name.lower(): value for name, value in given.items()}
             return stack.enter_context(PulsarWriter(PulsarOptions.from_spark(lowered, WRITE), ATTEMPT))
 
