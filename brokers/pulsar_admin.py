@@ -82,6 +82,14 @@ class PulsarAdmin:
         except json.JSONDecodeError:
             return text
 
+    def _create(self, path: str, body: object = None) -> None:
+        """Creates it; a slow broker that has done so may answer that it exists already (seen on 4.0.8)."""
+        try:
+            self.request("PUT", path, body)
+        except AdminError as error:
+            if error.status != CONFLICT:
+                raise
+
     # -- transactions
 
     def open_transactions(self, topics: Collection[str]) -> list[str]:
@@ -126,11 +134,7 @@ class PulsarAdmin:
 
     def create_namespace(self, namespace: str, *, keep_data: bool = True) -> str:
         """Creates a namespace unless it exists, by default with unlimited retention."""
-        try:
-            self.request("PUT", f"namespaces/{namespace}", {})
-        except AdminError as error:
-            if error.status != CONFLICT:
-                raise
+        self._create(f"namespaces/{namespace}", {})
         if keep_data:
             self.set_retention(namespace)
         return namespace
@@ -162,9 +166,9 @@ class PulsarAdmin:
         """Creates a topic with this many partitions (0: not partitioned) and returns its name."""
         path = self._topic(topic)
         if partitions:
-            self.request("PUT", f"{path}/partitions", partitions)
+            self._create(f"{path}/partitions", partitions)
         else:
-            self.request("PUT", path)
+            self._create(path)
         return topic
 
     def add_partitions(self, topic: str, partitions: int) -> None:

@@ -77,22 +77,27 @@ def test_a_first_batch_that_failed_is_repeated_from_where_it_began(
         keep(rows, number)
         raise RuntimeError("the first one fails")
 
-    def publish_until(batches_kept: int) -> None:
+    def run_until(batches_kept: int, take: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        query = start(take)
+
         def has_come() -> bool:
+            nonlocal query
+            if "failed to connect back" in str(query.exception()):
+                query = start(take)  # Spark gives a worker 10 s to start, which is short on a busy machine
             feed.publish([b"%d" % next(published)])
             return len(batches) >= batches_kept
 
-        wait_until(has_come, "what is published comes")
+        try:
+            wait_until(has_come, "what is published comes")
+        except BaseException:
+            query.stop()
+            raise
+        return query
 
-    query = start(fail)
-    publish_until(1)
+    query = run_until(1, fail)
     wait_until(lambda: query.exception() is not None, "the query fails")
     feed.publish([b"%d" % next(published)])
-    query = start(keep)
-    try:
-        publish_until(3)
-    finally:
-        query.stop()
+    run_until(3, keep).stop()
     assert [number for number, _ in batches[:3]] == [0, 0, 1]
     assert batches[0] == batches[1]
     read = [value for _, values in batches[1:] for value in values]
