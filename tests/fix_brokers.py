@@ -54,7 +54,8 @@ class PulsarUnderTest:
         return self.admin.create_namespace(f"public/{prefix}-{os.getpid()}-{next(_serial)}", keep_data=keep_data)
 
     def client(self, **options: Any) -> Any:
-        """The official client, closed with the fixture."""
+        """The official client, closed with the fixture. Its own 30 s for a request pass on a busy machine."""
+        options.setdefault("operation_timeout_seconds", 120)
         if self.broker is not None:
             client = self.broker.client(**options)
         else:
