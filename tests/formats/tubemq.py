@@ -163,7 +163,7 @@ def tubemq_options(masters: str, topic: str | None, scope: Scope, **options: Any
     """Options as `spark.read.format("tubemq").options(...)` makes them; `service=(host, port)` is another master."""
     if service := options.pop("service", None):
         masters = "{}:{}".format(*service)
-    given = {"masters": masters, "operationTimeout": "60s"} | options
+    given = {"masters": masters} | options
     if topic is not None:
         given["topic"] = topic
     return TubeMQOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, scope)

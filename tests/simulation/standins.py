@@ -466,20 +466,18 @@ _STATE = (dict, list, set, deque, itertools.count)
 _fresh: list[tuple[types.ModuleType, str, Any]] = []
 
 
-IDLE_CONNECTIONS = "spark-mq-source idle connections"
-"""The thread that closes idle connections, for seconds after an earlier test has ended (`pulsar/client/warm.py`)."""
-
-
 def install(package: str = "spark_mq_source") -> None:
     """Replace what the modules of the package have imported; safe to call again."""
     from spark_mq_source.net import driver, transport
     from spark_mq_source.net import http as net_http
+    from spark_mq_source.pulsar.client.warm import WATCH_THREAD
 
     if _undo:
         return
     for thread in threading.enumerate():
-        if thread.name == IDLE_CONNECTIONS:
-            thread.join()  # it would find stand-ins in the package while it closes them
+        if thread.name == WATCH_THREAD:
+            # It lives for seconds after a test, and would find stand-ins in the package while it closes connections.
+            thread.join()
     # A world opens many connections and sends little on each: megabytes to receive into would be most of its time.
     ReceiveBuffer.__init__.__defaults__ = (RECEIVE_BLOCK_BYTES,)
     _undo.append((driver, "RECEIVE_BYTES", driver.RECEIVE_BYTES))

@@ -219,7 +219,8 @@ class Master:
             for topic in request.topic_list
             if self.world.now >= self._informed_at and (known := self.cluster.topics.get(topic)) is not None
         )
-        return c.ProducerHeartbeatResponse(True, 200, OK, 1, infos, self._broker_infos, authorized_info=NOBODY)
+        brokers = self._brokers_id, infos, self._broker_infos
+        return c.ProducerHeartbeatResponse(True, 200, OK, *brokers, authorized_info=NOBODY)
 
     def _member(self, request: Any) -> Member | None:
         group = self.groups.get(request.group_name)

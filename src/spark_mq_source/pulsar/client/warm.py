@@ -22,6 +22,9 @@ MAX_IDLE = 8
 IDLE_SECONDS = 5.0
 """Idle time: longer than most trigger intervals, and shorter than the timeouts of firewalls and load balancers."""
 
+WATCH_THREAD = "spark-mq-source idle connections"
+"""Name of the thread that closes idle connections; it ends with the last one."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
@@ -98,7 +101,7 @@ class WarmSessions:
             begin = not self._watched
             self._watched = True
         if begin:
-            threading.Thread(target=self._watch, name="spark-mq-source idle connections", daemon=True).start()
+            threading.Thread(target=self._watch, name=WATCH_THREAD, daemon=True).start()
         if surplus is not None:
             surplus.session.close()
 

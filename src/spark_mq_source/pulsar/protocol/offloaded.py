@@ -35,7 +35,7 @@ OBJECT_DRIVERS: Final = frozenset({"s3", "aws-s3", "google-cloud-storage", "azur
 INDEX_MAGIC: Final = 0xDE47DE47
 BLOCK_MAGIC: Final = 0xFBDBABCB
 PADDING: Final = 0xFEDCDEAD
-_PADDING_BYTES: Final = bytes.fromhex("fedcdead") * 3
+_PADDING_BYTES: Final = PADDING.to_bytes(4, "big") * 3
 
 _INDEX_HEAD: Final = struct.Struct(">IiqqiI")
 _INDEX_BLOCK: Final = struct.Struct(">qiq")

@@ -327,7 +327,7 @@ class ProducerMember(Member):
                 f"topic {', '.join(missing)} is on no broker that takes messages for it (acceptPublish)"
             )
             # A master that has just become active learns from the brokers which topics they have (2.4.0).
-            error.retryable = self.settling_seconds > 0 or self._are_deployed(missing)
+            error.retryable = self._are_deployed(missing)
             raise error
 
     @property
