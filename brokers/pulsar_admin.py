@@ -93,13 +93,13 @@ class PulsarAdmin:
     # -- transactions
 
     def open_transactions(self, topics: Collection[str]) -> list[str]:
-        """The ids of the coordinator's open transactions that have written to any of these topics."""
+        """The ids of the coordinator's transactions that have written to any of these topics and have not ended.
+
+        A transaction that is being committed or aborted is one of them: until it has ended, the coordinator answers
+        another outcome with InvalidTxnStatus, and then with TransactionNotFound.
+        """
         known = self.request("GET", "../v3/transactions/slowTransactions/0")
-        return [
-            name
-            for name, one in known.items()
-            if one["status"] == "OPEN" and not one["producedPartitions"].keys().isdisjoint(topics)
-        ]
+        return [name for name, one in known.items() if not one["producedPartitions"].keys().isdisjoint(topics)]
 
     # -- broker and namespaces
 
