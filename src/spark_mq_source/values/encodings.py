@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -42,7 +42,7 @@ class Encoding:
     """The encoding of keys or values.
 
     Attributes:
-        name: a key of `CODECS`.
+        name: ``avro``, ``json``, ``protobuf``, ``inlong``, or one of `PRIMITIVES`.
         definition: the schema: Avro's JSON; with `json` also Spark's DDL; with `protobuf` a FileDescriptorSet in
             base64; with `inlong` Spark's DDL of the fields of a record; empty for a primitive.
         message: with `protobuf`, the full name of the message.
@@ -133,55 +133,90 @@ class TypedWrite:
         return {KEY: self.key, VALUE: self.value}
 
 
-class Codec(NamedTuple):
-    """The functions of one encoding.
+# Modules are imported at first use, because a task needs at most one of them.
 
-    Attributes:
-        type_of: returns the Arrow type of the values in Spark. ValueError: the definition cannot be used.
-        decoder_for: returns the decoder from the first encoding to this type, which is (part of) the type of the second
-            encoding, by Avro's rules. ValueError: the type does not fit; names the field.
+
+def type_of(encoding: Encoding | None) -> pa.DataType:
+    """Return the Arrow type of keys or values in Spark; binary if they are not decoded.
+
+    Raises:
+        ValueError: the encoding's definition cannot be used.
     """
+    match encoding:
+        case None:
+            return pa.binary()
+        case Encoding("avro", definition):
+            from spark_mq_source.values.avro import decode as avro  # noqa: PLC0415
 
-    type_of: Callable[[Encoding], pa.DataType]
-    decoder_for: Callable[[Encoding, pa.DataType, Encoding | None], ValueDecoder]
+            return avro.arrow_type_of(definition)
+        case Encoding("json", definition):
+            return _json_type(definition)
+        case Encoding("protobuf", definition, message):
+            from spark_mq_source.values.protobuf import decode as protobuf  # noqa: PLC0415
+
+            return protobuf.arrow_type_of(base64.b64decode(definition), message)
+        case Encoding("inlong"):
+            from spark_mq_source.values.inlong import decode as inlong  # noqa: PLC0415
+
+            return inlong.inlong_type(encoding)
+        case Encoding(kind):
+            from spark_mq_source.values import primitives  # noqa: PLC0415
+
+            return primitives.primitive_type_of(kind)
 
 
-# Imported at first use, because a task needs at most one of them.
+def decoder_for(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
+    """Return the decoder from the encoding `writer` to `wanted`, (part of) the type of the encoding `reader`.
+
+    Only Avro resolves the schema of one encoding to that of the other.
+
+    Raises:
+        ValueError: the encodings do not fit; the message names the field.
+    """
+    match writer:
+        case Encoding("avro", definition):
+            from spark_mq_source.values.avro import decode as avro  # noqa: PLC0415
+
+            is_avro = reader is not None and reader.name == "avro"
+            return avro.avro_decoder(definition, wanted, reader.definition if reader is not None and is_avro else None)
+        case Encoding("json", definition):
+            return _json_decoder(definition, wanted)
+        case Encoding("protobuf", definition, message):
+            from spark_mq_source.values.protobuf import decode as protobuf  # noqa: PLC0415
+
+            return protobuf.protobuf_decoder(base64.b64decode(definition), message, wanted)
+        case Encoding("inlong"):
+            from spark_mq_source.values.inlong import decode as inlong  # noqa: PLC0415
+
+            return inlong.InlongDecoder(writer, wanted)
+        case Encoding(kind):
+            from spark_mq_source.values import primitives  # noqa: PLC0415
+
+            return primitives.primitive_decoder(kind, wanted)
 
 
-def _avro_type(encoding: Encoding) -> pa.DataType:
-    from spark_mq_source.values.avro.decode import arrow_type_of  # noqa: PLC0415
-
-    return arrow_type_of(encoding.definition)
-
-
-def _avro_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
-    from spark_mq_source.values.avro.decode import avro_decoder  # noqa: PLC0415
-
-    same_kind = reader is not None and reader.name == writer.name
-    return avro_decoder(writer.definition, wanted, reader.definition if reader is not None and same_kind else None)
+def is_avro_definition(definition: str) -> bool:
+    """Return whether a definition is Avro's JSON rather than Spark's DDL."""
+    return definition.lstrip()[:1] in ("{", "[", '"')
 
 
-def _json_type(encoding: Encoding) -> pa.DataType:
+def _json_type(definition: str) -> pa.DataType:
     from spark_mq_source.values.json.decode import arrow_type_of  # noqa: PLC0415
 
-    if not encoding.definition:
+    if not definition:
         raise ValueError("JSON has no types of its own: set its schema (valueSchema, keySchema), or name the columns")
-    is_avro = is_avro_definition(encoding.definition)
-    return arrow_type_of(encoding.definition) if is_avro else arrow_type_of_ddl(encoding.definition)
+    return arrow_type_of(definition) if is_avro_definition(definition) else arrow_type_of_ddl(definition)
 
 
-def _json_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
+def _json_decoder(definition: str, wanted: pa.DataType) -> ValueDecoder:
     from spark_mq_source.values.json.decode import json_decoder  # noqa: PLC0415
 
-    del reader
-    if is_avro_definition(writer.definition):
-        return json_decoder(wanted, writer.definition)
-    if writer.definition:
-        unknown = list(_unknown_fields(wanted, arrow_type_of_ddl(writer.definition), "value"))
-        if unknown:
-            raise ValueError(f"{', '.join(unknown)} is not in the schema {writer.definition}")
-    return json_decoder(wanted, None)
+    if is_avro_definition(definition):
+        return json_decoder(wanted, definition)
+    unknown = list(_unknown_fields(wanted, arrow_type_of_ddl(definition), "value")) if definition else []
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)} is not in the schema {definition}")
+    return json_decoder(wanted)
 
 
 def _unknown_fields(wanted: pa.DataType, known: pa.DataType, path: str) -> Iterator[str]:
@@ -198,74 +233,3 @@ def _unknown_fields(wanted: pa.DataType, known: pa.DataType, path: str) -> Itera
         yield from _unknown_fields(wanted.value_type, known.value_type, f"{path}[]")
     elif pa.types.is_map(wanted) and pa.types.is_map(known):
         yield from _unknown_fields(wanted.item_type, known.item_type, f"{path}{{}}")
-
-
-def is_avro_definition(definition: str) -> bool:
-    """Return whether a definition is Avro's JSON rather than Spark's DDL."""
-    return definition.lstrip()[:1] in ("{", "[", '"')
-
-
-def _protobuf_type(encoding: Encoding) -> pa.DataType:
-    from spark_mq_source.values.protobuf.decode import arrow_type_of  # noqa: PLC0415
-
-    return arrow_type_of(base64.b64decode(encoding.definition), encoding.message)
-
-
-def _protobuf_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
-    from spark_mq_source.values.protobuf.decode import protobuf_decoder  # noqa: PLC0415
-
-    del reader
-    return protobuf_decoder(base64.b64decode(writer.definition), writer.message, wanted)
-
-
-def _inlong_type(encoding: Encoding) -> pa.DataType:
-    from spark_mq_source.values.inlong.decode import inlong_type  # noqa: PLC0415
-
-    return inlong_type(encoding)
-
-
-def _inlong_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
-    from spark_mq_source.values.inlong.decode import InlongDecoder  # noqa: PLC0415
-
-    del reader
-    return InlongDecoder(writer, wanted)
-
-
-def _primitive_type(encoding: Encoding) -> pa.DataType:
-    from spark_mq_source.values.primitives import primitive_type_of  # noqa: PLC0415
-
-    return primitive_type_of(encoding.name)
-
-
-def _primitive_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
-    from spark_mq_source.values.primitives import primitive_decoder  # noqa: PLC0415
-
-    del reader
-    return primitive_decoder(writer.name, wanted)
-
-
-CODECS: Final[Mapping[str, Codec]] = {
-    "avro": Codec(_avro_type, _avro_decoder),
-    "json": Codec(_json_type, _json_decoder),
-    "protobuf": Codec(_protobuf_type, _protobuf_decoder),
-    "inlong": Codec(_inlong_type, _inlong_decoder),
-} | dict.fromkeys(PRIMITIVES, Codec(_primitive_type, _primitive_decoder))
-"""The codecs by name of the encoding."""
-
-
-def type_of(encoding: Encoding | None) -> pa.DataType:
-    """Return the Arrow type of keys or values; binary if they are not decoded.
-
-    Raises:
-        ValueError: the encoding's definition cannot be used.
-    """
-    return pa.binary() if encoding is None else CODECS[encoding.name].type_of(encoding)
-
-
-def decoder_for(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
-    """Return the decoder from the encoding `writer` to `wanted`, (part of) the type of the encoding `reader`.
-
-    Raises:
-        ValueError: the encodings do not fit; the message names the field.
-    """
-    return CODECS[writer.name].decoder_for(writer, wanted, reader)
