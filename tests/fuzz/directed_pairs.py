@@ -6,7 +6,8 @@ from random import Random
 
 import pyarrow as pa
 
-from spark_mq_source.values.pairs import pair_decoder
+from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.values import _pairs_python
 
 
 def run(seed: int) -> int:
@@ -33,7 +34,8 @@ def run(seed: int) -> int:
             expected += [None, None]
     refused = [at for at, value in enumerate(expected) if value is None and payloads[at] is not None]
     for implementation in ("native", "python"):
-        decoded = pair_decoder(implementation).decode(pa.array([b"before", *payloads], pa.binary()).slice(1))
+        decoder = Implementation(_pairs_python, implementation).load().PairDecoder()
+        decoded = decoder.decode(pa.array([b"before", *payloads], pa.binary()).slice(1))
         decoded.values.validate(full=True)
         assert decoded.values.to_pylist() == expected, f"seed {seed}, {implementation}"
         assert list(decoded.reasons) == refused, f"seed {seed}, {implementation}"

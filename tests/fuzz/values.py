@@ -8,11 +8,12 @@ from random import Random
 
 import pyarrow as pa
 
+from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.values import _pairs_python
 from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
 from spark_mq_source.values.avro.encode import encode_avro
 from spark_mq_source.values.decoder import Decoded, ValueDecoder
 from spark_mq_source.values.json.decode import json_decoder
-from spark_mq_source.values.pairs import pair_decoder
 from spark_mq_source.values.protobuf.decode import arrow_type_of as protobuf_type_of
 from spark_mq_source.values.protobuf.decode import protobuf_decoder
 from spark_mq_source.values.protobuf.encode import encode_protobuf
@@ -141,7 +142,7 @@ def protobuf_decoding(seed: int, _implementation: str) -> ValueDecoding:
 
 
 def pair_decoding(_seed: int, implementation: str) -> ValueDecoding:
-    return ValueDecoding([pair_decoder(implementation)])
+    return ValueDecoding([Implementation(_pairs_python, implementation).load().PairDecoder()])
 
 
 class AvroEncoding(ValueEncoding):

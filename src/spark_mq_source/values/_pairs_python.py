@@ -14,7 +14,15 @@ TOO_SHORT: Final = "a pair of key and value that ends too early"
 
 
 class PairDecoder(RowDecoder):
-    """Splits payloads of a key and a value, each as an int32 with its number of bytes (-1 for NULL) and the bytes."""
+    r"""Splits payloads of a key and a value, as written by Pulsar's KEY_VALUE schema with the encoding INLINE.
+
+    Each part is an int32 with its size, -1 for NULL, and the bytes (`KeyValue.decode` of the Java client).
+
+    Example:
+        >>> decoded = PairDecoder().decode(pa.array([b"\0\0\0\1k\xff\xff\xff\xff", b"\0\0\0\1"], pa.binary()))
+        >>> decoded.values.to_pylist(), decoded.reasons
+        ([{'key': b'k', 'value': None}, None], {1: 'a pair of key and value that ends too early'})
+    """
 
     def __init__(self) -> None:
         super().__init__(PAIR)

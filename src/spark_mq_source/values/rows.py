@@ -8,10 +8,8 @@ corrupt as a whole.
 from __future__ import annotations
 
 import logging
-from array import array
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import pyarrow as pa
@@ -28,10 +26,11 @@ from spark_mq_source.core.columns import (
     version_name,
 )
 from spark_mq_source.core.errors import CorruptMessageError, OptionError
+from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.core.sql_types import arrow_type_of_ddl
+from spark_mq_source.values import _pairs_python
 from spark_mq_source.values.encodings import Encoding, KeyValueEncoding, TypedRead, decoder_for, type_of
-from spark_mq_source.values.pairs import pair_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -46,6 +45,7 @@ SchemaLookup: TypeAlias = Callable[[bytes], Encoding | KeyValueEncoding | None]
 """Returns the encoding of a schema version in the registry; None if unknown. ValueError: it cannot be decoded."""
 
 _NO_VERSION: Final = b""
+_splitting: Final = Implementation(_pairs_python)
 
 
 # -- the columns
@@ -331,10 +331,14 @@ class TypedRows:
         """Return the versions of the messages, each with its rows; without rows if there is only one version."""
         if not self._typed.by_version:
             return [(_NO_VERSION, [])]
+        import pyarrow.compute as pc  # noqa: PLC0415 - for reads with versions
+
         versions = raw.column(SCHEMA_VERSION)
-        only = _only_value(versions)
-        if only is not None:
-            return [(only, [])]
+        if versions.null_count == len(versions):
+            return [(_NO_VERSION, [])]
+        first = versions[0]
+        if not versions.null_count and pc.all(pc.equal(versions, first)).as_py():
+            return [(first.as_py(), [])]
         rows: dict[bytes, list[int]] = {}
         for row, version in enumerate(versions.to_pylist()):
             rows.setdefault(version or _NO_VERSION, []).append(row)
@@ -369,14 +373,9 @@ class TypedRows:
         return _Group(arrays, reasons, parents, messages)
 
     def _split_pairs(self, payloads: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        decoded = self._pairs.decode(payloads)
+        decoded = _splitting.load().PairDecoder().decode(payloads)
         reasons = {row: f"{VALUE}: {reason}" for row, reason in decoded.reasons.items()}
         return dict(zip((KEY, VALUE), decoded.values.flatten(), strict=True)), reasons
-
-    @cached_property
-    def _pairs(self) -> ValueDecoder:
-        # Created at first use, because most topics have no such payloads.
-        return pair_decoder()
 
     def _version(self, version: bytes) -> _Version:
         found = self._versions.get(version)
@@ -443,30 +442,6 @@ def _decoder(writer: Encoding | None, wanted: pa.DataType, reader: Encoding | No
     if wanted != pa.binary():
         raise ValueError(f"it is not encoded, so it is binary, not {wanted}")
     return None
-
-
-def _only_value(versions: pa.Array) -> bytes | None:
-    """Return the only version of the messages; None if there are several."""
-    rows = len(versions)
-    if versions.null_count:
-        return _NO_VERSION if versions.null_count == rows else None
-    if not rows:
-        return _NO_VERSION
-    first: bytes = versions[0].as_py()
-    _, offsets, data = versions.buffers()
-    at = memoryview(offsets).cast("i")
-    begin, end = at[versions.offset], at[versions.offset + rows]
-    alike = end - begin == len(first) * rows and bytes(data[begin:end]) == first * rows
-    # Versions of different lengths could have the same bytes when concatenated.
-    return (
-        first if alike and bytes(at[versions.offset :][: rows + 1]) == _fixed_offsets(begin, len(first), rows) else None
-    )
-
-
-@lru_cache(maxsize=8)
-def _fixed_offsets(begin: int, size: int, rows: int) -> bytes:
-    """Return the offsets of cells of one size; cached: it takes as long as decoding, and batches are similar."""
-    return array("i", [begin + n * size for n in range(rows + 1)]).tobytes()
 
 
 def _corrupt_reasons(raw: pa.RecordBatch) -> dict[int, str]:
