@@ -109,17 +109,15 @@ def _json_encoder(encoding: Encoding, type_: pa.DataType, column: str) -> ValueE
     from spark_mq_source.values.json.encode import json_texts  # noqa: PLC0415 - as above
     from spark_mq_source.values.struct_schema import check_nulls, check_struct  # noqa: PLC0415 - as above
 
-    definition = encoding.definition
     try:
         json_texts(pa.array([], type_))
     except TypeError as error:
         raise OptionError(f"column {column} cannot be written as JSON: {error}") from None
-    if definition:
-        check_struct(type_, definition, column)
+    schema = check_struct(type_, encoding.definition, column) if encoding.definition else None
 
     def encode(values: pa.Array) -> pa.Array:
-        if definition:
-            check_nulls(values, definition, column)
+        if schema is not None:
+            check_nulls(values, schema, column)
         return json_texts(values, text_times=encoding.text_times)
 
     return encode

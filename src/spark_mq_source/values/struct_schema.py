@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from spark_mq_source.core.columns import is_text
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
-from spark_mq_source.values.avro.schema import AVRO_NAME
+from spark_mq_source.values.avro.schema import AVRO_NAME, AvroField, AvroType, parse_avro
+from spark_mq_source.values.avro.types import inner_of, not_null_branches, takes_null
 
 _NAMES: Final = {"json": "JSON", "avro": "Avro"}
 
@@ -107,11 +108,13 @@ _AVRO_TYPES: Final = (
 # -- compared with a definition
 
 
-def check_struct(struct: pa.StructType, definition: str, column: str = "value") -> None:
-    """Refuse a struct whose JSON a reader with this schema could not read; `avro.encode` checks Avro.
+def check_struct(struct: pa.StructType, definition: str, column: str = "value") -> AvroType:
+    """Refuse a struct whose JSON a reader with this schema could not read; return the schema.
+
+    `avro.encode` checks structs for Avro.
 
     Raises:
-        OptionError: the struct does not fit; all problems in one sentence.
+        OptionError: the definition is not a schema, or the struct does not fit; all problems in one sentence.
 
     Example:
         >>> definition = '{"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}'
@@ -121,10 +124,15 @@ def check_struct(struct: pa.StructType, definition: str, column: str = "value") 
         spark_mq_source.OptionError: the struct in column value does not fit the given schema: value.a is \
 string, and int in the schema
     """
-    derived = json.loads(derive_definition(struct, "json", column))
-    problems = list(_mismatches(derived, json.loads(definition), column, {}))
+    derived = derive_definition(struct, "json", column)
+    try:
+        schema = parse_avro(definition)
+        problems = list(_mismatches(parse_avro(derived), schema, column))
+    except ValueError as error:
+        raise OptionError(f"the schema of column {column} is not an Avro schema: {error}") from None
     if problems:
         raise OptionError(f"the struct in column {column} does not fit the given schema: {'; '.join(problems)}")
+    return schema
 
 
 # A type that is written as the key can be read as any type of the value.
@@ -136,121 +144,93 @@ _READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def _mismatches(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401 - JSON
-    """Yield the problems of a reader with the schema `theirs` for a value of the schema `ours`, one sentence each."""
-    ours = ours[1] if isinstance(ours, list) else ours
-    branches = _resolved(theirs, named)
-    kind = _type_of(ours)
-    for branch in branches:
-        if _type_of(branch) not in _READ_AS.get(kind, (kind,)):
-            continue
-        unit = _unit_of(branch)
-        if _unit_of(ours) is not None and unit not in (None, _unit_of(ours)):
-            cast = "to the type of the schema" if _unit_of(ours) == "decimal" else "to a number"
-            yield f"{path} is written as {_unit_of(ours)}, and {unit} in the schema: cast it {cast}"
-        elif unit == "decimal" and not _holds(branch, ours):
-            yield f"{path} is {_decimal_of(ours)}, and {_decimal_of(branch)} in the schema: cast it to that"
-        elif kind == "record":
-            yield from _field_mismatches(ours, branch, path, named)
-        elif kind in ("array", "map"):
-            part = "items" if kind == "array" else "values"
-            yield from _mismatches(ours[part], branch.get(part), path, named)
+def _mismatches(written: AvroType, schema: AvroType, path: str) -> Iterator[str]:
+    """Yield the problems of a reader with a schema for a value that is written with another, one sentence each."""
+    ours = not_null_branches(written)[0]
+    branches = not_null_branches(schema)
+    theirs = next((one for one in branches if one.kind in _READ_AS.get(ours.kind, (ours.kind,))), None)
+    if theirs is None:
+        yield f"{path} is {ours.kind}, and {' or '.join(one.kind for one in branches)} in the schema"
         return
-    wanted = " or ".join(str(_type_of(branch)) for branch in branches if branch != "null")
-    yield f"{path} is {kind}, and {wanted} in the schema"
+    our_unit, their_unit = _unit_of(ours), _unit_of(theirs)
+    if our_unit and their_unit not in ("", our_unit):
+        cast = "to the type of the schema" if our_unit == "decimal" else "to a number"
+        yield f"{path} is written as {our_unit}, and {their_unit} in the schema: cast it {cast}"
+    elif their_unit == "decimal" and not _holds(theirs, ours):
+        yield f"{path} is {_decimal_of(ours)}, and {_decimal_of(theirs)} in the schema: cast it to that"
+    elif ours.kind == "record":
+        yield from _field_mismatches(ours, theirs, path)
+    elif ours.kind in ("array", "map"):
+        yield from _mismatches(inner_of(ours), inner_of(theirs), path)
 
 
-def _field_mismatches(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401
-    known = {field["name"]: field for field in theirs.get("fields", ())}
-    written = {field["name"]: field for field in ours["fields"]}
+def _field_mismatches(ours: AvroType, theirs: AvroType, path: str) -> Iterator[str]:
+    known = {field.name: field for field in theirs.fields}
+    written = {field.name: field for field in ours.fields}
     for name, field in written.items():
         if name in known:
-            yield from _mismatches(field["type"], known[name].get("type"), f"{path}.{name}", named)
+            yield from _mismatches(field.type, known[name].type, f"{path}.{name}")
         else:
             yield f"{path}.{name} is not in the schema (it has {', '.join(known)})"
     for name, field in known.items():
-        if name not in written and "default" not in field and not _takes_null(field):
+        if name not in written and not _is_optional(field):
             yield f"{path}.{name} is missing, which the schema requires"
 
 
-def _resolved(kind: Any, named: dict[str, Any]) -> list[Any]:  # noqa: ANN401
-    """Return the branches of a type with full named types; store the types that are named here."""
-    branches = [named.get(one, one) if isinstance(one, str) else one for one in _branches(kind)]
-    for branch in branches:
-        if isinstance(branch, dict) and "name" in branch:
-            named[branch["name"]] = branch
-    return branches
+def _unit_of(type_: AvroType) -> str:
+    return "decimal" if type_.precision else type_.logical
 
 
-def _branches(kind: Any) -> list[Any]:  # noqa: ANN401
-    return kind if isinstance(kind, list) else [kind]
+def _holds(theirs: AvroType, ours: AvroType) -> bool:
+    """Return whether all decimals of type `ours` fit `theirs`."""
+    return theirs.precision - theirs.scale >= ours.precision - ours.scale and theirs.scale >= ours.scale
 
 
-def _type_of(kind: Any) -> Any:  # noqa: ANN401
-    """Return the name of an Avro type; for a logical type, the underlying type."""
-    if isinstance(kind, dict):
-        inner = kind.get("type")
-        return inner if isinstance(inner, str) else _type_of(inner)
-    return kind
-
-
-def _unit_of(kind: Any) -> str | None:  # noqa: ANN401
-    return kind.get("logicalType") if isinstance(kind, dict) else None
-
-
-def _holds(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
-    """Return whether all decimals of type `ours` fit `theirs`, or `theirs` is invalid, so that readers ignore it."""
-    if not isinstance(theirs.get("precision"), int):
-        return True
-    digits = [one["precision"] - one.get("scale", 0) for one in (theirs, ours)]
-    return bool(digits[0] >= digits[1] and theirs.get("scale", 0) >= ours["scale"])
-
-
-def _decimal_of(kind: Mapping[str, Any]) -> str:
-    return f"decimal({kind['precision']},{kind.get('scale', 0)})"
+def _decimal_of(type_: AvroType) -> str:
+    return f"decimal({type_.precision},{type_.scale})"
 
 
 # -- checked against rows
 
 
-def check_nulls(values: pa.StructArray, definition: str, column: str = "value") -> None:
-    """Refuse rows with a NULL that the schema does not allow; otherwise `values` must fit it, see `check_struct`.
+def check_nulls(values: pa.StructArray, schema: AvroType, column: str = "value") -> None:
+    """Refuse rows with a NULL that the schema does not allow; `schema` comes from `check_struct`.
 
     Raises:
         UnwritableRowError: a NULL is not allowed; names the first such field.
 
     Example:
-        >>> definition = derive_definition(pa.struct([("tags", pa.list_(pa.string()))]), "json")
-        >>> check_nulls(pa.array([{"tags": ["a"]}, {"tags": None}, None]), definition)
-        >>> check_nulls(pa.array([{"tags": ["a", None]}]), definition)
+        >>> schema = parse_avro(derive_definition(pa.struct([("tags", pa.list_(pa.string()))]), "json"))
+        >>> check_nulls(pa.array([{"tags": ["a"]}, {"tags": None}, None]), schema)
+        >>> check_nulls(pa.array([{"tags": ["a", None]}]), schema)
         Traceback (most recent call last):
         ...
         spark_mq_source.UnwritableRowError: value.tags[] is NULL in a row, which the schema does not allow
     """
-    path = next(_forbidden_nulls(values, json.loads(definition), column, {}), None)
+    path = next(_forbidden_nulls(values, schema, column), None)
     if path is not None:
         raise UnwritableRowError(f"{path} is NULL in a row, which the schema does not allow")
 
 
-def _forbidden_nulls(values: pa.Array, kind: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401
-    kind = next((one for one in _resolved(kind, named) if one != "null"), None)
+def _forbidden_nulls(values: pa.Array, schema: AvroType, path: str) -> Iterator[str]:
+    schema = next(iter(not_null_branches(schema)), schema)
     if pa.types.is_struct(values.type):
-        fields = {field["name"]: field for field in kind["fields"]}
+        fields = {field.name: field for field in schema.fields}
         for field, column in zip(values.type, values.flatten(), strict=True):
             declared = fields[field.name]
             inside = f"{path}.{field.name}"
-            if column.null_count > values.null_count and not _takes_null(declared) and "default" not in declared:
+            if column.null_count > values.null_count and not _is_optional(declared):
                 yield inside
-            yield from _forbidden_nulls(column, declared["type"], inside, named)
+            yield from _forbidden_nulls(column, declared.type, inside)
     elif pa.types.is_list(values.type) or pa.types.is_map(values.type):
         of_map = pa.types.is_map(values.type)
-        part, inside = ("values", f"{path}{{}}") if of_map else ("items", f"{path}[]")
+        inside = f"{path}{{}}" if of_map else f"{path}[]"
         first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
         elements = (values.items if of_map else values.values).slice(first, last - first)
-        if elements.null_count and "null" not in _branches(kind[part]):
+        if elements.null_count and not takes_null(inner_of(schema)):
             yield inside
-        yield from _forbidden_nulls(elements, kind[part], inside, named)
+        yield from _forbidden_nulls(elements, inner_of(schema), inside)
 
 
-def _takes_null(field: Mapping[str, Any]) -> bool:
-    return "null" in _branches(field["type"])
+def _is_optional(field: AvroField) -> bool:
+    return field.has_default or takes_null(field.type)

@@ -11,9 +11,9 @@ import pytest
 
 from spark_mq_source.core.columns import CORRUPT_COLUMNS, Column, ColumnTable
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, TransportError
-from spark_mq_source.values import encodings
-from spark_mq_source.values.decoder import Decoded
-from spark_mq_source.values.encodings import Codec, Encoding, TypedRead
+from spark_mq_source.values import rows
+from spark_mq_source.values.decoder import Decoded, ValueDecoder
+from spark_mq_source.values.encodings import Encoding, TypedRead
 from spark_mq_source.values.rows import TypedRows, columns_of, typed_batches
 from tests.oracles.inlong import inlong_msg
 
@@ -54,8 +54,17 @@ class Digits:
 
 @pytest.fixture(autouse=True)
 def digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    codec = Codec(lambda _: NUMBERS, lambda writer, wanted, _: Digits(writer.definition, wanted))
-    monkeypatch.setitem(encodings.CODECS, "digits", codec)  # type: ignore[arg-type] # a dict in fact
+    type_of, decoder_for = rows.type_of, rows.decoder_for
+
+    def digits_type(encoding: Encoding | None) -> pa.DataType:
+        return NUMBERS if encoding is not None and encoding.name == "digits" else type_of(encoding)
+
+    def digits_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
+        is_digits = writer.name == "digits"
+        return Digits(writer.definition, wanted) if is_digits else decoder_for(writer, wanted, reader)
+
+    monkeypatch.setattr(rows, "type_of", digits_type)
+    monkeypatch.setattr(rows, "decoder_for", digits_decoder)
 
 
 DIGITS = Encoding("digits")

@@ -157,7 +157,6 @@ def test_a_record_that_is_named_again_is_known():
     schema = record({"name": "a", "type": point}, {"name": "b", "type": ["null", "P"]})
     one = pa.struct([("x", pa.int32())])
     check_struct(pa.struct([("a", one), ("b", one)]), schema)
-    parse_avro(schema)
 
 
 POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
@@ -183,23 +182,24 @@ def test_what_is_null_where_the_schema_has_no_place_for_it_is_refused(rows, kind
     # What is outside of a part of a column, or in a row that is NULL, does not count.
     column = pa.array([{"a": None}, None, *({"a": row} for row in rows), {"a": None}]).slice(1, len(rows) + 1)
     if path is None:
-        check_nulls(column, schema)
+        check_nulls(column, parse_avro(schema))
         return
     with pytest.raises(UnwritableRowError) as caught:
-        check_nulls(column, schema)
+        check_nulls(column, parse_avro(schema))
     assert str(caught.value) == f"{path} is NULL in a row, which the schema does not allow"
 
 
 def test_a_value_of_a_map_that_is_null_is_refused():
     type_ = pa.struct([("a", pa.map_(pa.string(), pa.int32()))])
-    schema = derive_definition(type_, "json")
+    schema = parse_avro(derive_definition(type_, "json"))
     check_nulls(pa.array([{"a": [("k", 1)]}, {"a": None}, None], type_), schema)
     with pytest.raises(UnwritableRowError, match=r"value\.a\{\} is NULL"):
         check_nulls(pa.array([{"a": [("k", 1), ("l", None)]}], type_), schema)
 
 
 def test_a_field_with_a_default_may_be_left_out():
-    check_nulls(pa.array([{"a": 1}, {"a": None}]), record({"name": "a", "type": "long", "default": 0}))
+    schema = parse_avro(record({"name": "a", "type": "long", "default": 0}))
+    check_nulls(pa.array([{"a": 1}, {"a": None}]), schema)
 
 
 def test_avro_has_a_type_for_decimals():
@@ -248,3 +248,13 @@ def test_a_decimal_of_json_in_a_given_schema(kind, problem):
             check_struct(type_, definition)
     else:
         check_struct(type_, definition)
+
+
+def test_a_text_may_be_written_where_the_schema_has_a_decimal():
+    kind = {"type": "string", "logicalType": "decimal", "precision": 10, "scale": 2}
+    check_struct(pa.struct([("price", pa.string())]), record({"name": "price", "type": kind}))
+
+
+def test_a_definition_that_is_not_a_schema_is_refused():
+    with pytest.raises(OptionError, match=r"the schema of column value is not an Avro schema: .* has no type"):
+        check_struct(pa.struct([("a", pa.int32())]), record({"name": "a"}))

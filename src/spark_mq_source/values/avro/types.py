@@ -81,9 +81,18 @@ def inner_of(type_: AvroType) -> AvroType:
     return type_.inner
 
 
-def not_null_branches(union: AvroType) -> list[AvroType]:
-    """Return the branches of a union except null."""
-    return [branch for branch in union.branches if branch.kind != "null"]
+def _branches(type_: AvroType) -> Sequence[AvroType]:
+    return type_.branches if type_.kind == "union" else (type_,)
+
+
+def not_null_branches(type_: AvroType) -> list[AvroType]:
+    """Return the branches of a union except null; of another type, the type itself unless it is null."""
+    return [branch for branch in _branches(type_) if branch.kind != "null"]
+
+
+def takes_null(type_: AvroType) -> bool:
+    """Return whether a value may be null."""
+    return any(branch.kind == "null" for branch in _branches(type_))
 
 
 def is_number_union(union: AvroType) -> bool:
