@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.implementation import require_compiled
 from spark_mq_source.values.avro.resolution import MismatchError, resolve
-from spark_mq_source.values.avro.schema import AvroType, check_finite, parse_avro
+from spark_mq_source.values.avro.schema import parse_finite
 from spark_mq_source.values.avro.types import arrow_type
 from spark_mq_source.values.decoder import ValueDecoder
 
@@ -35,7 +35,7 @@ def arrow_type_of(definition: str) -> pa.DataType:
         >>> arrow_type_of('{"type": "record", "name": "F", "fields": [{"name": "a", "type": ["null", "int"]}]}')
         StructType(struct<a: int32>)
     """
-    return arrow_type(_parsed(definition))
+    return arrow_type(parse_finite(definition))
 
 
 def avro_decoder(writer: str, wanted: pa.DataType, reader: str | None = None) -> ValueDecoder:
@@ -65,8 +65,8 @@ def avro_decoder(writer: str, wanted: pa.DataType, reader: str | None = None) ->
         >>> decoded.values.to_pylist(), decoded.reasons
         ([{'b': 'abc'}, None, None], {2: 'field b: the payload ends within it'})
     """
-    written = _parsed(writer, "the writer's schema")
-    read = written if reader is None else _parsed(reader, "the reader's schema")
+    written = parse_finite(writer, "the writer's schema")
+    read = written if reader is None else parse_finite(reader, "the reader's schema")
     try:
         step = resolve(written, read, wanted)
     except MismatchError as error:
@@ -80,12 +80,3 @@ def avro_decoder(writer: str, wanted: pa.DataType, reader: str | None = None) ->
     )
     decoder: ValueDecoder = loop.AvroDecoder(step, wanted)
     return decoder
-
-
-def _parsed(definition: str, what: str = "the schema") -> AvroType:
-    try:
-        parsed = parse_avro(definition)
-        check_finite(parsed)
-    except ValueError as error:
-        raise OptionError(f"{what} is not an Avro schema that can be columns: {error}") from None
-    return parsed

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spark_mq_source.core.errors import OptionError
+
 AVRO_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 
@@ -223,20 +225,25 @@ def _set_logical_type(made: AvroType, kind: Mapping[str, Any]) -> None:
         made.logical = logical
 
 
-def check_finite(type_: AvroType) -> None:
-    """Refuse a type that is too large, or whose columns would have no finite type.
+def parse_finite(definition: str, what: str = "the schema") -> AvroType:
+    """Parse a definition whose values can be columns: it is not too large, and the columns have a finite type.
 
     Raises:
-        ValueError: the type is recursive, nested too deeply, or has too many types.
+        OptionError: the text, which the error names as `what`, is not a schema, or the type is recursive, nested too
+            deeply, or has too many types.
 
     Example:
-        >>> node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
-        >>> check_finite(avro_type_of(node))
+        >>> parse_finite('{"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}')
         Traceback (most recent call last):
         ...
-        ValueError: the record Node contains itself
+        spark_mq_source.OptionError: the schema is not an Avro schema that can be columns: the record R contains itself
     """
-    _measure(type_, {}, set())
+    try:
+        type_ = parse_avro(definition)
+        _measure(type_, {}, set())
+    except ValueError as error:
+        raise OptionError(f"{what} is not an Avro schema that can be columns: {error}") from None
+    return type_
 
 
 def _measure(type_: AvroType, known: dict[int, tuple[int, int]], around: set[int]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.values.avro.defaults import encode_default
-from spark_mq_source.values.avro.schema import AvroType, check_finite, parse_avro
+from spark_mq_source.values.avro.schema import AvroType, parse_finite
 from spark_mq_source.values.avro.types import arrow_type, inner_of, is_number_union, not_null_branches, places_of
 
 NO_NULL: Final = "is NULL in a row, which the schema does not allow"
@@ -75,12 +75,7 @@ def plan_writing(type_: pa.DataType, definition: str, column: str = "value") -> 
     Raises:
         OptionError: the definition is not a schema, or the type does not fit it; names the field.
     """
-    try:
-        parsed = parse_avro(definition)
-        check_finite(parsed)
-    except ValueError as error:
-        raise OptionError(f"the schema is not an Avro schema that values can be written with: {error}") from None
-    step = _write(parsed, type_, column)
+    step = _write(parse_finite(definition), type_, column)
     check_write_step(step, type_)
     return step
 

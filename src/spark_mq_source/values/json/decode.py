@@ -10,9 +10,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.implementation import Implementation
-from spark_mq_source.values.avro.schema import AvroType, check_finite, parse_avro
+from spark_mq_source.values.avro.schema import AvroType, parse_finite
 from spark_mq_source.values.avro.types import arrow_type
 from spark_mq_source.values.decoder import ValueDecoder
 from spark_mq_source.values.json import explain
@@ -62,11 +61,4 @@ def json_decoder(wanted: pa.DataType, definition: str | None = None, implementat
 
 
 def _parsed(definition: str) -> AvroType:
-    try:
-        parsed = parse_avro(definition)
-        check_finite(parsed)
-    except ValueError as error:
-        raise OptionError(
-            f"the definition of the JSON schema is not an Avro schema that can be columns: {error}"
-        ) from None
-    return as_json(parsed)
+    return as_json(parse_finite(definition, "the definition of the JSON schema"))

@@ -196,7 +196,7 @@ def as_json(definition: AvroType) -> AvroType:
     """Return the type of the values in JSON, where every value can be null.
 
     Args:
-        definition: a type of finite size (`avro.schema.check_finite`).
+        definition: a type of finite size (`avro.schema.parse_finite`).
     """
     if definition.kind == "union":
         return _union(definition)
