@@ -41,6 +41,7 @@ cdef int put_null(Node *node) except -1
 cdef int check_end(Node *node) except -1
 cdef void truncate(Node *node, Py_ssize_t length) noexcept
 cdef Py_ssize_t keep_values(Node *node, Py_ssize_t start, const unsigned char *marks) except -1
+cdef Py_ssize_t keep_last_entries(Node *entries, Py_ssize_t start) except -1
 
 
 cdef inline int reserve_value(Node *node) except -1:

@@ -7,13 +7,15 @@ if not cython.compiled:
 
 import pyarrow as pa
 from cython.cimports.libc.stdlib import free
-from cython.cimports.libc.string import memmove, memset
+from cython.cimports.libc.string import memcmp, memmove, memset
 from cython.cimports.spark_mq_source.core._checked import IS_CHECKED, check, must
 from cython.cimports.spark_mq_source.core._columns_native import allocate, hand_over, resize
 
 from spark_mq_source.core._columns_python import column_overflow
 from spark_mq_source.core.columns import MAX_COLUMN_BYTES
 
+# More keys than this are compared by hash, not each with all others.
+_FEW_KEYS = cython.declare(cython.Py_ssize_t, 16)
 _MIN_VALUES = cython.declare(cython.Py_ssize_t, 64)
 _MIN_BYTES = cython.declare(cython.Py_ssize_t, 256)
 _MAX_BYTES = cython.declare(cython.Py_ssize_t, MAX_COLUMN_BYTES)
@@ -284,6 +286,63 @@ def keep_values(node, start, marks):
         finally:
             free(beneath)
     return moved
+
+
+def keep_last_entries(entries, start):
+    """Remove the entries of a map from `start` on except the last of each key; return how many values were moved."""
+    at: cython.Py_ssize_t
+    keys: cython.pointer(Node) = entries.children
+    count: cython.Py_ssize_t = entries.length - start
+    if count < 2 or not has_twice(keys, start, entries.length):
+        return 0
+    found: set = set()
+    marks: cython.p_uchar = cython.cast(cython.p_uchar, allocate(count, 1))
+    try:
+        for at in range(count - 1, -1, -1):
+            key = key_at(keys, start + at)
+            if key not in found:
+                found.add(key)
+                marks[at] = 1
+        return keep_values(entries, start, marks)
+    finally:
+        free(marks)
+
+
+@cython.cfunc
+def key_at(node: cython.pointer(Node), at: cython.Py_ssize_t):
+    if node.kind == Kind.BYTES:
+        return node.data[node.offsets[at] : node.offsets[at + 1]]
+    if node.kind == Kind.BIT:
+        return node.data[at >> 3] >> (at & 7) & 1
+    return node.data[at * node.width : (at + 1) * node.width]
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def is_same(node: cython.pointer(Node), one: cython.Py_ssize_t, other: cython.Py_ssize_t) -> cython.bint:
+    size: cython.Py_ssize_t
+    if node.kind == Kind.BYTES:
+        size = node.offsets[one + 1] - node.offsets[one]
+        if size != node.offsets[other + 1] - node.offsets[other]:
+            return False
+        # The data is NULL if all keys so far are empty.
+        return not size or not memcmp(node.data + node.offsets[one], node.data + node.offsets[other], size)
+    if node.kind == Kind.BIT:
+        return (node.data[one >> 3] >> (one & 7) ^ node.data[other >> 3] >> (other & 7)) & 1 == 0
+    return not memcmp(node.data + one * node.width, node.data + other * node.width, node.width)
+
+
+@cython.cfunc
+def has_twice(keys: cython.pointer(Node), start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+    one: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    if end - start > _FEW_KEYS:
+        return len({key_at(keys, one) for one in range(start, end)}) < end - start
+    for one in range(start + 1, end):
+        for other in range(start, one):
+            if is_same(keys, one, other):
+                return True
+    return False
 
 
 @cython.cfunc

@@ -75,8 +75,7 @@ cdef class JsonDecoder(RowDecoder):
     cdef Step *steps
     cdef Py_ssize_t num_steps
     cdef list owned
-    cdef dict kept  # for each map of this payload with equal keys, by its start: the entries that count
-    cdef readonly Py_ssize_t reread  # bytes of such maps
+    cdef readonly Py_ssize_t moved  # values moved because a map had equal keys
     cdef unsigned char *scratch
     cdef Py_ssize_t room
     cdef unsigned char *text  # of `read_text`

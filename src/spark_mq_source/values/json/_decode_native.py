@@ -26,6 +26,7 @@ from cython.cimports.spark_mq_source.values._tree_native import (
     end_bytes,
     end_list,
     end_struct,
+    keep_last_entries,
     put_bool,
     put_bytes,
     put_double,
@@ -48,8 +49,6 @@ from spark_mq_source.values.json.steps import Code as StepCode
 check_codes(StepCode, list(Code))
 
 _MAX_DEPTH = cython.declare(cython.int, MAX_DEPTH)
-# More keys than this are compared by hash, not each with all others.
-_MAX_COMPARED = cython.declare(cython.Py_ssize_t, 16)
 _LAST_US = cython.declare(cython.longlong, (1 << 63) - 1)
 _POWERS = cython.declare(cython.double[23], [float(f"1e{n}") for n in range(23)])
 _LONG_POWERS = cython.declare(cython.longlong[19], [10**n for n in range(19)])
@@ -69,7 +68,6 @@ class JsonDecoder(RowDecoder):
         RowDecoder.__init__(self, step.type)
         self.described = step
         self.owned = []
-        self.kept = {}
         self.num_steps = 1
         self.steps = cython.cast(cython.pointer(Step), allocate(count_steps(step), cython.sizeof(Step)))
         self.lay_out(self.steps, step)
@@ -128,8 +126,6 @@ class JsonDecoder(RowDecoder):
     def read_row(self, payload):
         at: cython.p_uchar
         end: cython.p_uchar = payload.data + payload.size
-        if self.kept:
-            self.kept.clear()
         if find_no_utf8(payload.data, payload.size) >= 0:
             return False
         at = self.read(self.steps, self.tree.nodes, payload.data, end, 0)
@@ -300,15 +296,11 @@ class JsonDecoder(RowDecoder):
         return at
 
     def read_map(self, step, node, at, end, depth):
-        begin: cython.p_uchar = at
         after: cython.p_uchar
         is_escaped: cython.bint
-        number: cython.Py_ssize_t = 0
         entries: cython.pointer(Node) = node.children
         keys: cython.pointer(Node) = entries.children
         before: cython.Py_ssize_t = entries.length
-        # The numbers of the entries that count; None for all, unless keys turn out to be equal.
-        kept = self.kept.get(cython.cast(cython.Py_ssize_t, begin)) if self.kept else None
         at = skip_space(at + 1, end)
         if at < end and at[0] == 0x7D:
             at += 1
@@ -319,19 +311,15 @@ class JsonDecoder(RowDecoder):
                 after = skip_string(at, end, cython.address(is_escaped))
                 if after == cython.NULL:
                     return cython.NULL
-                is_kept: cython.bint = kept is None or number in kept
-                number += 1
-                if is_kept and not _put_text(keys, at + 1, after - at - 2, is_escaped):
+                if not _put_text(keys, at + 1, after - at - 2, is_escaped):
                     return cython.NULL
                 at = skip_space(after, end)
                 if at >= end or at[0] != 0x3A:
                     return cython.NULL
-                at += 1
-                at = self.read(step.steps, keys + 1, at, end, depth) if is_kept else _skip_value(at, end, depth)
+                at = self.read(step.steps, keys + 1, at + 1, end, depth)
                 if at == cython.NULL:
                     return cython.NULL
-                if is_kept:
-                    end_struct(entries)
+                end_struct(entries)
                 at = skip_space(at, end)
                 if at >= end:
                     return cython.NULL
@@ -341,13 +329,7 @@ class JsonDecoder(RowDecoder):
                 if at[0] != 0x2C:
                     return cython.NULL
                 at = skip_space(at + 1, end)
-        if kept is None and _has_equal(keys, before):
-            last: dict = {_key_at(keys, number): number for number in range(before, entries.length)}
-            # Stored for inner maps, too: they are read again, and otherwise each level would double the work.
-            self.kept[cython.cast(cython.Py_ssize_t, begin)] = {number - before for number in last.values()}
-            self.reread += at - begin
-            truncate(entries, before)
-            return self.read_map(step, node, begin, end, depth)
+        self.moved += keep_last_entries(entries, before)
         end_list(node)
         return at
 
@@ -853,37 +835,6 @@ def _read_zone(text: cython.p_uchar, size: cython.Py_ssize_t, offset: cython.p_i
     if text[0] == 0x2D:
         offset[0] = -offset[0]
     return True
-
-
-@cython.cfunc
-@cython.exceptval(-1)
-def _has_equal(keys: cython.pointer(Node), before: cython.Py_ssize_t) -> cython.int:
-    """Return whether two of the keys from `before` on are equal."""
-    at: cython.Py_ssize_t
-    other: cython.Py_ssize_t
-    size: cython.Py_ssize_t
-    count: cython.Py_ssize_t = keys.length - before
-    if count < 2:
-        return False
-    if count > _MAX_COMPARED:
-        return len({_key_at(keys, at) for at in range(before, keys.length)}) < count
-    for at in range(before + 1, keys.length):
-        size = keys.offsets[at + 1] - keys.offsets[at]
-        for other in range(before, at):
-            if (
-                keys.offsets[other + 1] - keys.offsets[other] == size
-                # memcmp needs valid addresses even for 0 bytes, and empty keys may have none.
-                and (not size or memcmp(keys.data + keys.offsets[other], keys.data + keys.offsets[at], size) == 0)
-            ):
-                return True
-    return False
-
-
-@cython.cfunc
-def _key_at(keys: cython.pointer(Node), at: cython.Py_ssize_t):
-    return PyBytes_FromStringAndSize(
-        cython.cast(cython.p_char, keys.data + keys.offsets[at]), keys.offsets[at + 1] - keys.offsets[at]
-    )
 
 
 @cython.cfunc

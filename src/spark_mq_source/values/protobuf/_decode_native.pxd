@@ -112,6 +112,5 @@ cdef class ProtobufDecoder(RowDecoder):
     cdef int emit_elements(self, Field *field, int depth) except -99
     cdef int emit_packed(self, Field *field, Node *node, unsigned char *data, Py_ssize_t size) except -99
     cdef int emit_map(self, Field *field, int depth) except -99
-    cdef int keep_last_entries(self, Node *entry, Py_ssize_t had) except -99
     cdef int put_value(self, Field *field, Node *node, unsigned char *data, unsigned long long value) except -99
     cdef int put_name(self, Field *field, Node *node, int number) except -99

@@ -12,7 +12,7 @@ if not cython.compiled:
     raise ImportError("spark_mq_source.values.protobuf._decode_native is not compiled")
 
 from cython.cimports.libc.stdlib import free
-from cython.cimports.libc.string import memcmp, memcpy
+from cython.cimports.libc.string import memcpy
 from cython.cimports.spark_mq_source.core._columns_native import allocate, resize
 from cython.cimports.spark_mq_source.core._wire import Slice, find_no_utf8, read_varint, slice_of
 from cython.cimports.spark_mq_source.values._loops_native import RowDecoder
@@ -21,7 +21,7 @@ from cython.cimports.spark_mq_source.values._tree_native import (
     Node,
     end_list,
     end_struct,
-    keep_values,
+    keep_last_entries,
     put_bool,
     put_bytes,
     put_double,
@@ -45,7 +45,6 @@ _TABLE = cython.declare(cython.int, 4096)
 _MIN_PIECES = cython.declare(cython.Py_ssize_t, 64)
 _MAX_KEPT = cython.declare(cython.Py_ssize_t, 1 << 16)
 _MAX_SECONDS = cython.declare(cython.longlong, MAX_SECONDS)
-_FEW_KEYS = cython.declare(cython.Py_ssize_t, 16)
 
 
 @cython.final
@@ -494,26 +493,8 @@ class ProtobufDecoder(RowDecoder):
                 self.path.append(f"[{entry.length - had}]")
                 return code
             at = self.pieces[at].next
-        if entry.length - had > 1 and has_twice(entry.children, had, entry.length):
-            self.keep_last_entries(entry, had)
+        self.work += keep_last_entries(entry, had)
         return end_list(field.node)
-
-    def keep_last_entries(self, entry, had):
-        """Remove all entries after the first `had` except the last one of each key."""
-        at: cython.Py_ssize_t
-        count: cython.Py_ssize_t = entry.length - had
-        found: set = set()
-        marks: cython.p_uchar = cython.cast(cython.p_uchar, allocate(count, 1))
-        try:
-            for at in range(count - 1, -1, -1):
-                key = key_at(entry.children, had + at)
-                if key not in found:
-                    found.add(key)
-                    marks[at] = 1
-            self.work += keep_values(entry, had, marks)
-        finally:
-            free(marks)
-        return 0
 
     def put_value(self, field, node, data, value):
         bits: cython.uint
@@ -674,40 +655,3 @@ def skip(
         at = skip(data, at, size, value, depth - 1, end)
         if at < 0:
             return at
-
-
-@cython.cfunc
-def key_at(node: cython.pointer(Node), at: cython.Py_ssize_t):
-    if node.kind == Kind.BYTES:
-        return node.data[node.offsets[at] : node.offsets[at + 1]]
-    if node.kind == Kind.BIT:
-        return node.data[at >> 3] >> (at & 7) & 1
-    return node.data[at * node.width : (at + 1) * node.width]
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def is_same(node: cython.pointer(Node), one: cython.Py_ssize_t, other: cython.Py_ssize_t) -> cython.bint:
-    size: cython.Py_ssize_t
-    if node.kind == Kind.BYTES:
-        size = node.offsets[one + 1] - node.offsets[one]
-        if size != node.offsets[other + 1] - node.offsets[other]:
-            return False
-        # The data is NULL if all keys so far are empty.
-        return not size or not memcmp(node.data + node.offsets[one], node.data + node.offsets[other], size)
-    if node.kind == Kind.BIT:
-        return (node.data[one >> 3] >> (one & 7) ^ node.data[other >> 3] >> (other & 7)) & 1 == 0
-    return not memcmp(node.data + one * node.width, node.data + other * node.width, node.width)
-
-
-@cython.cfunc
-def has_twice(keys: cython.pointer(Node), start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
-    one: cython.Py_ssize_t
-    other: cython.Py_ssize_t
-    if end - start > _FEW_KEYS:
-        return len({key_at(keys, one) for one in range(start, end)}) < end - start
-    for one in range(start + 1, end):
-        for other in range(start, one):
-            if is_same(keys, one, other):
-                return True
-    return False

@@ -209,7 +209,7 @@ def test_work_is_linear_in_the_length_of_a_payload(name: str, monkeypatch: pytes
         # The depth is searched for by marks, each of two characters at most.
         assert bool(marks) == (text.count("[") + text.count("{") > MAX_DEPTH)
         assert max(map(len, marks), default=0) <= 2
-        assert decoder.reread <= MAP_DEPTH * size
+        assert decoder.moved <= MAP_DEPTH * size
         return next(calls)
 
     few = work_of(10_000)
