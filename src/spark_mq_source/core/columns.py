@@ -344,6 +344,18 @@ def int_array(numbers: Iterable[int], type_: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
 
 
+def fixed_cells(data: array[int], rows: int) -> pa.Array:
+    r"""Return a binary array whose rows have the same number of the bytes of `data`.
+
+    Example:
+        >>> fixed_cells(array("b", [1, 2, 3, 4]), 2).to_pylist()
+        [b'\x01\x02', b'\x03\x04']
+    """
+    width = data.itemsize * len(data) // max(rows, 1)
+    offsets = array("i", range(0, rows * width + 1, width or 1))
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
 def map_array_of(rows: Sequence[Mapping[bytes, bytes]], type_: pa.DataType) -> pa.Array:
     """Make a map array without NULLs from one mapping per row, whose keys and values are UTF-8 already.
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_mq_source.core.columns import KEY, VALUE, ConstantColumn
+from spark_mq_source.core.columns import KEY, VALUE, ConstantColumn, fixed_cells
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.core.sql_types import arrow_type_of_ddl
 from spark_mq_source.values.encodings import PRIMITIVES, Encoding, TypedWrite, is_avro_definition
@@ -82,7 +82,7 @@ def encoder_for(encoding: Encoding, type_: pa.DataType, column: str = VALUE) -> 
         OptionError: the column does not fit the encoding; all problems in one sentence.
     """
     if encoding.name in PRIMITIVES:
-        from spark_mq_source.values.primitives_encoding import PrimitiveEncoder  # noqa: PLC0415 - as above
+        from spark_mq_source.values.primitives import PrimitiveEncoder  # noqa: PLC0415 - as above
 
         return PrimitiveEncoder(encoding.name, type_, column).encode
     if encoding.name == "json":
@@ -183,8 +183,7 @@ def _lengths(values: pa.Array) -> pa.Array:
     numbers = array("i", pc.fill_null(pc.binary_length(values), ConstantColumn(-1, pa.int32()).take(1)[0]).to_pylist())
     if sys.byteorder == "little":
         numbers.byteswap()
-    offsets = array("i", range(0, 4 * len(numbers) + 1, 4))
-    return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(offsets), pa.py_buffer(numbers)])
+    return fixed_cells(numbers, len(numbers))
 
 
 def encoded_rows(

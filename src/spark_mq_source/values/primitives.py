@@ -1,4 +1,4 @@
-"""The primitive schemas of Pulsar's registry as Spark columns: each payload is one value of a fixed layout.
+"""The primitive schemas of Pulsar's registry: each payload is one value of a fixed layout, a cell of a Spark column.
 
 The layouts are those of the Java client (``org.apache.pulsar.client.impl.schema``, 4.0); numbers are big-endian:
 
@@ -8,7 +8,6 @@ The layouts are those of the Java client (``org.apache.pulsar.client.impl.schema
 | ``int8`` ``int16`` ``int32`` ``int64`` | ``ByteSchema`` ``ShortSchema`` ``IntSchema`` ``LongSchema`` | 1, 2, 4, 8 bytes | ``tinyint`` ``smallint`` ``int`` ``bigint`` |
 | ``float`` ``double`` | ``FloatSchema`` ``DoubleSchema`` | IEEE 754 bits, 4 or 8 bytes | ``float`` ``double`` |
 | ``string`` | ``StringSchema`` | UTF-8 | ``string`` |
-| ``bytes`` | ``BytesSchema`` | as they are | ``binary`` |
 | ``date`` ``timestamp`` | ``DateSchema`` ``TimestampSchema`` | int64: ms since 1970 | ``timestamp`` |
 | ``time`` | ``TimeSchema`` | int64: ms since 1970 | ``bigint`` |
 | ``instant`` | ``InstantSchema`` | int64: seconds since 1970; int32: ns | ``timestamp`` |
@@ -40,14 +39,15 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_mq_source.core.columns import ConstantColumn
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.columns import ConstantColumn, fixed_cells, text_array
+from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.decoder import Decoded, ValueDecoder
 
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 _TIMESTAMP_NTZ: Final = pa.timestamp("us")
 _DOUBLE: Final = pa.float64()
-_NS_OF_DAY: Final = 86_400_000_000_000
+_DAY_US: Final = 86_400_000_000
+_NS_OF_DAY: Final = 1000 * _DAY_US
 _MAX_INT64: Final = 2**63 - 1
 
 _Columns = tuple[pa.Array, pa.Array | None]
@@ -56,16 +56,25 @@ _Columns = tuple[pa.Array, pa.Array | None]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The layout of values of a fixed width.
+    """The layout of values of a fixed width: numbers, which are big-endian in the payload.
 
     Attributes:
-        size: the bytes of a value.
-        read: converts the concatenated bytes of values.
+        code: the type code (`array`) of the numbers.
+        read: converts numbers to values.
+        write: converts values to numbers, NULL to 0.
+        count: the numbers of a value.
     """
 
     type: pa.DataType
-    size: int
-    read: Callable[[bytes], _Columns]
+    code: str
+    read: Callable[[array[int]], _Columns]
+    write: Callable[[pa.Array], list[int]]
+    count: int = 1
+
+    @property
+    def size(self) -> int:
+        """The bytes of a value."""
+        return array(self.code).itemsize * self.count
 
 
 def primitive_type_of(kind: str) -> pa.DataType:
@@ -74,45 +83,36 @@ def primitive_type_of(kind: str) -> pa.DataType:
     Args:
         kind: a name from the table above.
 
-    Raises:
-        OptionError: the primitive does not exist.
-
     Example:
         >>> primitive_type_of("int16"), primitive_type_of("instant")
         (DataType(int16), TimestampType(timestamp[us, tz=UTC]))
     """
-    if kind in _LAYOUTS:
-        return _LAYOUTS[kind].type
-    if kind in _OF_ANY_LENGTH:
-        return _OF_ANY_LENGTH[kind]
-    raise OptionError(f"there is no primitive {kind!r}; expected one of {', '.join((*_LAYOUTS, *_OF_ANY_LENGTH))}")
+    return pa.string() if kind == "string" else _LAYOUTS[kind].type
 
 
-def primitive_decoder(kind: str, wanted: pa.DataType | None = None) -> ValueDecoder:
+def primitive_decoder(kind: str, wanted: pa.DataType) -> ValueDecoder:
     r"""Return a decoder of payloads that a primitive schema wrote.
 
     Args:
         kind: a name from the table above.
-        wanted: the type of the values; None for `primitive_type_of`. Integers and floats can be wider, integers can be
+        wanted: the type of the values: `primitive_type_of`; integers and floats can also be wider, integers can be
             decimals or doubles that hold them all, strings binary, and ``local_time`` Spark's ``time``.
 
     Raises:
-        OptionError: the primitive does not exist, or cannot become the type without loss.
+        OptionError: the primitive cannot become the type without loss.
 
     Example:
-        >>> decoded = primitive_decoder("int16").decode(pa.array([b"\x01\x00", None, b"1"]))
+        >>> decoded = primitive_decoder("int16", pa.int16()).decode(pa.array([b"\x01\x00", None, b"1"]))
         >>> decoded.values.to_pylist(), decoded.reasons
         ([256, None, None], {2: 'an int16 has 2 bytes, and the payload has 1'})
     """
     given = primitive_type_of(kind)
-    if wanted is None:
-        wanted = given
     if not _converts_to(kind, given, wanted):
         raise OptionError(
             f"values of the primitive {kind} are {given} and do not become {wanted} without loss; "
             f"read them as {given} and convert the column"
         )
-    return _FixedDecoder(kind, wanted) if kind in _LAYOUTS else _PlainDecoder(kind, wanted)
+    return _TextDecoder(wanted) if kind == "string" else _FixedDecoder(kind, wanted)
 
 
 _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
@@ -130,32 +130,26 @@ def _converts_to(kind: str, given: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(wanted.equals(given) or wanted.equals(wider.get(kind, given)))
 
 
-class _PlainDecoder:
-    """Decodes strings and bytes, which are the whole payload."""
+class _TextDecoder:
+    """Decodes strings, which are the whole payload."""
 
-    def __init__(self, kind: str, wanted: pa.DataType) -> None:
+    def __init__(self, wanted: pa.DataType) -> None:
         self.type = wanted
-        self._is_text = kind == "string"
 
     def decode(self, payloads: pa.Array) -> Decoded:
-        reasons: dict[int, str] = {}
-        if self._is_text:
-            payloads, reasons = _texts(payloads)
-        return Decoded(pc.cast(payloads, self.type), reasons)
-
-
-def _texts(payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-    try:
-        return pc.cast(payloads, pa.string()), {}
-    except pa.ArrowInvalid:
-        pass
-    reasons = {}
-    for row, payload in enumerate(payloads):
         try:
-            str(payload.as_buffer() or b"", "utf-8")
-        except UnicodeDecodeError as error:
-            reasons[row] = f"the payload is not UTF-8: {error.reason} at byte {error.start}"
-    return pc.cast(_with_nulls(payloads, _where(range(len(payloads)), reasons)), pa.string()), reasons
+            return Decoded(pc.cast(pc.cast(payloads, pa.string()), self.type), {})
+        except pa.ArrowInvalid:
+            pass
+        reasons = {}
+        cells = dict(enumerate(payloads.to_pylist()))
+        for row, payload in cells.items():
+            try:
+                str(payload or b"", "utf-8")
+            except UnicodeDecodeError as error:
+                cells[row] = None
+                reasons[row] = f"the payload is not UTF-8: {error.reason} at byte {error.start}"
+        return Decoded(text_array(cells, len(cells), self.type), reasons)
 
 
 class _FixedDecoder:
@@ -165,15 +159,15 @@ class _FixedDecoder:
         self.type = wanted
         self._kind = kind
         self._layout = _LAYOUTS[kind]
-        self._size = ConstantColumn(self._layout.size, pa.int32())
-        self._zeros = _bytes_scalar(bytes(self._layout.size))
+        self._size = _scalar(self._layout.size, pa.int32())
+        self._zeros = fixed_cells(array("b", bytes(self._layout.size)), 1)[0]
 
     def decode(self, payloads: pa.Array) -> Decoded:
         size = self._layout.size
         reasons: dict[int, str] = {}
         if not len(payloads):
             return Decoded(pa.nulls(0, self.type), reasons)
-        fits = pc.equal(pc.binary_length(payloads), self._size.take(1)[0])  # NULL if the payload is NULL
+        fits = pc.equal(pc.binary_length(payloads), self._size)  # NULL if the payload is NULL
         if not pc.all(fits, min_count=0).as_py():
             lengths = pc.binary_length(payloads)
             article = "an" if self._kind[0] == "i" else "a"
@@ -183,37 +177,79 @@ class _FixedDecoder:
                 )
         valid = pc.fill_null(fits, _FALSE)
         has_all = not reasons and not payloads.null_count
-        values, in_range = self._layout.read(_joined(payloads if has_all else pc.if_else(valid, payloads, self._zeros)))
+        values, in_range = self._layout.read(
+            self._numbers(payloads if has_all else pc.if_else(valid, payloads, self._zeros))
+        )
         if in_range is not None:
             for row in _false_rows(in_range):
-                reasons[row] = f"the {self._kind} {self._shown(payloads, row)} is out of range"
+                shown = bytes(payloads[row].as_buffer()).hex()
+                reasons[row] = f"the {self._kind} 0x{shown} is out of range"
             valid, has_all = pc.and_(valid, in_range), False
         if not values.type.equals(self.type):
             values = pc.cast(values, self.type)
         return Decoded(values if has_all else _with_nulls(values, valid), reasons)
 
-    def _shown(self, payloads: pa.Array, row: int) -> str:
-        return "0x" + bytes(payloads[row].as_buffer()).hex()
+    def _numbers(self, payloads: pa.Array) -> array[int]:
+        """Return the numbers in payloads without NULLs."""
+        _, offsets, data = payloads.buffers()
+        ends = memoryview(offsets).cast("i")
+        first, last = ends[payloads.offset], ends[payloads.offset + len(payloads)]
+        numbers = array(self._layout.code)
+        numbers.frombytes(memoryview(data)[first:last])
+        return _swapped(numbers)
+
+
+class PrimitiveEncoder:
+    r"""Encodes single values in one layout; equal values always give equal bytes.
+
+    Args:
+        kind: a name from the table above.
+        type_: the column's type: `primitive_type_of`, or a narrower integer or float.
+
+    Raises:
+        OptionError: the column has another type.
+
+    Example:
+        >>> PrimitiveEncoder("int16", pa.int8()).encode(pa.array([1, None], pa.int8())).to_pylist()
+        [b'\x00\x01', None]
+    """
+
+    def __init__(self, kind: str, type_: pa.DataType, column: str = "value") -> None:
+        self._kind = kind
+        self._column = column
+        self._type = primitive_type_of(kind)
+        if not _fits(type_, self._type):
+            raise OptionError(f"column {column} is {type_}, and {column}Format={kind} is {self._type}: cast it")
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        """Encode the values as a binary array; NULL becomes NULL.
+
+        Raises:
+            UnwritableRowError: a value is out of the layout's range.
+        """
+        if self._kind == "string":
+            return values
+        layout = _LAYOUTS[self._kind]
+        try:
+            numbers = array(layout.code, layout.write(pc.cast(values, self._type)))
+        except OverflowError as error:
+            raise UnwritableRowError(f"column {self._column} has a value outside the range of {self._kind}") from error
+        cells = fixed_cells(_swapped(numbers), len(values))
+        return _with_nulls(cells, pc.is_valid(values)) if values.null_count else cells
+
+
+def _fits(type_: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_signed_integer(type_) and pa.types.is_signed_integer(wanted):
+        return bool(type_.bit_width <= wanted.bit_width)
+    return bool(type_.equals(wanted) or (pa.types.is_float32(type_) and pa.types.is_float64(wanted)))
 
 
 # pa.scalar and pa.array import pandas if it is installed, which takes a worker seconds: see `ConstantColumn`.
-def _bytes_scalar(value: bytes) -> pa.Scalar:
-    offsets = pa.py_buffer(array("i", (0, len(value))))
-    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])[0]
-
-
 def _scalar(value: int, type_: pa.DataType | None = None) -> pa.Scalar:
     return ConstantColumn(value, type_ or pa.int64()).take(1)[0]
 
 
 _FALSE: Final = pa.Array.from_buffers(pa.bool_(), 1, [None, pa.py_buffer(b"\x00")])[0]
-
-
-def _where(rows: range, missing: Mapping[int, str]) -> pa.Array:
-    bits = bytearray(b"\xff" * (len(rows) // 8 + 1))
-    for row in missing:
-        bits[row >> 3] &= ~(1 << (row & 7))
-    return pa.Array.from_buffers(pa.bool_(), len(rows), [None, pa.py_buffer(bytes(bits))])
 
 
 def _false_rows(flags: pa.Array) -> list[int]:
@@ -225,18 +261,8 @@ def _with_nulls(values: pa.Array, valid: pa.Array) -> pa.Array:
     return pc.if_else(valid, values, pa.nulls(1, values.type)[0])
 
 
-def _joined(payloads: pa.Array) -> bytes:
-    """Return the concatenated bytes of payloads without NULLs."""
-    _, offsets, data = payloads.buffers()
-    numbers = memoryview(offsets).cast("i")
-    first, last = numbers[payloads.offset], numbers[payloads.offset + len(payloads)]
-    return memoryview(data)[first:last] if data is not None else b""  # type: ignore[return-value] # a buffer
-
-
-def _numbers(data: bytes, code: str) -> array[int]:
-    """Convert big-endian numbers to the machine's byte order."""
-    numbers = array(code)
-    numbers.frombytes(data)
+def _swapped(numbers: array[int]) -> array[int]:
+    """Convert numbers from big-endian to the machine's byte order, or back."""
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers
@@ -246,13 +272,7 @@ def _array(numbers: array[int], type_: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(type_, len(numbers), [None, pa.py_buffer(numbers)])
 
 
-def _plain(code: str, type_: pa.DataType) -> _Layout:
-    size = array(code).itemsize
-    return _Layout(type_, size, lambda data: (_array(_numbers(data, code), type_), None))
-
-
-def _bools(data: bytes) -> _Columns:
-    return pc.not_equal(_array(_numbers(data, "b"), pa.int8()), _scalar(0, pa.int8())), None
+# -- from numbers to values
 
 
 def _within(values: pa.Array, lowest: int, highest: int) -> pa.Array | None:
@@ -275,14 +295,17 @@ def _in_microseconds(values: pa.Array, us: int) -> _Columns:
     return pc.multiply(values, _scalar(us)), within
 
 
-def _milliseconds(data: bytes) -> _Columns:
-    values, within = _in_microseconds(_array(_numbers(data, "q"), pa.int64()), 1000)
+def _read_bools(numbers: array[int]) -> _Columns:
+    return pc.not_equal(_array(numbers, pa.int8()), _scalar(0, pa.int8())), None
+
+
+def _read_milliseconds(numbers: array[int]) -> _Columns:
+    values, within = _in_microseconds(_array(numbers, pa.int64()), 1000)
     return values.view(_TIMESTAMP), within
 
 
-def _instants(data: bytes) -> _Columns:
-    words = _numbers(data, "i")
-    high, low, ns = (_array(words[at::3], pa.int32()) for at in range(3))
+def _read_instants(numbers: array[int]) -> _Columns:
+    high, low, ns = (_array(numbers[at::3], pa.int32()) for at in range(3))
     seconds = pc.bit_wise_or(
         pc.shift_left(pc.cast(high, pa.int64()), _scalar(32)), pc.cast(low.view(pa.uint32()), pa.int64())
     )
@@ -292,42 +315,82 @@ def _instants(data: bytes) -> _Columns:
     return pc.add(us, pc.divide(pc.cast(ns, pa.int64()), _scalar(1000))).view(_TIMESTAMP), within
 
 
-def _days(data: bytes) -> _Columns:
-    values = _array(_numbers(data, "q"), pa.int64())
+def _read_days(numbers: array[int]) -> _Columns:
+    values = _array(numbers, pa.int64())
     within = _within(values, -(2**31), 2**31 - 1)
     if within is not None:
         values = pc.if_else(within, values, _scalar(0))
     return pc.cast(values, pa.int32()).view(pa.date32()), within
 
 
-def _times_of_day(data: bytes) -> _Columns:
-    values = _array(_numbers(data, "q"), pa.int64())
+def _read_times_of_day(numbers: array[int]) -> _Columns:
+    values = _array(numbers, pa.int64())
     return values, _within(values, 0, _NS_OF_DAY - 1)
 
 
-def _local_date_times(data: bytes) -> _Columns:
-    words = _numbers(data, "q")
-    days, ns = (_array(words[at::2], pa.int64()) for at in range(2))
-    us, within = _in_microseconds(days, 86_400_000_000)
+def _read_local_date_times(numbers: array[int]) -> _Columns:
+    days, ns = (_array(numbers[at::2], pa.int64()) for at in range(2))
+    us, within = _in_microseconds(days, _DAY_US)
     within = _both(within, _within(ns, 0, _NS_OF_DAY - 1))
     return pc.add(us, pc.divide(ns, _scalar(1000))).view(_TIMESTAMP_NTZ), within
 
 
+# -- from values to numbers
+
+
+def _write_plain(values: pa.Array) -> list[int]:
+    return [number or 0 for number in values.to_pylist()]
+
+
+def _write_microseconds(values: pa.Array) -> list[int]:
+    return _write_plain(values.view(pa.int64()))
+
+
+def _write_milliseconds(values: pa.Array) -> list[int]:
+    return [us // 1000 for us in _write_microseconds(values)]
+
+
+def _write_instants(values: pa.Array) -> list[int]:
+    words = []
+    for us in _write_microseconds(values):
+        seconds, rest = divmod(us, 1_000_000)
+        words += [_signed_half(seconds >> 32), _signed_half(seconds), rest * 1000]
+    return words
+
+
+def _signed_half(word: int) -> int:
+    return ((word & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+
+
+def _write_days(values: pa.Array) -> list[int]:
+    return _write_plain(values.view(pa.int32()))
+
+
+def _write_local_date_times(values: pa.Array) -> list[int]:
+    words = []
+    for us in _write_microseconds(values):
+        day, rest = divmod(us, _DAY_US)
+        words += [day, rest * 1000]
+    return words
+
+
+def _plain(code: str, type_: pa.DataType) -> _Layout:
+    return _Layout(type_, code, lambda numbers: (_array(numbers, type_), None), _write_plain)
+
+
 _LAYOUTS: Final[Mapping[str, _Layout]] = {
-    "bool": _Layout(pa.bool_(), 1, _bools),
+    "bool": _Layout(pa.bool_(), "b", _read_bools, _write_plain),
     "int8": _plain("b", pa.int8()),
     "int16": _plain("h", pa.int16()),
     "int32": _plain("i", pa.int32()),
     "int64": _plain("q", pa.int64()),
     "float": _plain("f", pa.float32()),
     "double": _plain("d", pa.float64()),
-    "date": _Layout(_TIMESTAMP, 8, _milliseconds),
-    "timestamp": _Layout(_TIMESTAMP, 8, _milliseconds),
+    "date": _Layout(_TIMESTAMP, "q", _read_milliseconds, _write_milliseconds),
+    "timestamp": _Layout(_TIMESTAMP, "q", _read_milliseconds, _write_milliseconds),
     "time": _plain("q", pa.int64()),
-    "instant": _Layout(_TIMESTAMP, 12, _instants),
-    "local_date": _Layout(pa.date32(), 8, _days),
-    "local_time": _Layout(pa.int64(), 8, _times_of_day),
-    "local_date_time": _Layout(_TIMESTAMP_NTZ, 16, _local_date_times),
+    "instant": _Layout(_TIMESTAMP, "i", _read_instants, _write_instants, count=3),
+    "local_date": _Layout(pa.date32(), "q", _read_days, _write_days),
+    "local_time": _Layout(pa.int64(), "q", _read_times_of_day, _write_plain),
+    "local_date_time": _Layout(_TIMESTAMP_NTZ, "q", _read_local_date_times, _write_local_date_times, count=2),
 }
-
-_OF_ANY_LENGTH: Final[Mapping[str, pa.DataType]] = {"string": pa.string(), "bytes": pa.binary()}

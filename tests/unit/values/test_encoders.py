@@ -41,7 +41,7 @@ def test_a_primitive_is_read_as_it_was_written(kind: str) -> None:
     rows = [None, *VALUES[kind], None]
     values = pa.array([None, *rows], primitive_type_of(kind)).slice(1)
     payloads = encoder_for(Encoding(kind), values.type)(values)
-    decoded = primitive_decoder(kind).decode(payloads.cast(pa.binary()))
+    decoded = primitive_decoder(kind, primitive_type_of(kind)).decode(payloads.cast(pa.binary()))
     assert not decoded.reasons
     assert decoded.values.to_pylist() == rows
     assert encoder_for(Encoding(kind), values.type)(values.slice(0, 0)).to_pylist() == []
