@@ -45,7 +45,7 @@ from spark_mq_source.values.avro.steps import (
     unknown_symbol,
 )
 from spark_mq_source.values.avro.steps import Code as StepCode
-from spark_mq_source.values.codes import check_codes
+from spark_mq_source.values.steps import check_codes
 
 check_codes(StepCode, list(Code))
 

@@ -25,7 +25,7 @@ from cython.cimports.spark_mq_source.values._loops_native import (
 )
 
 from spark_mq_source.values.avro.write_steps import NO_MEMBER, NO_NULL, NO_SIZE, NO_SYMBOL, WriteCode
-from spark_mq_source.values.codes import check_codes
+from spark_mq_source.values.steps import check_codes
 
 check_codes(WriteCode, list(Code))
 

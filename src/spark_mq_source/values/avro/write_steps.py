@@ -14,6 +14,7 @@ from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.values.avro.defaults import encode_default
 from spark_mq_source.values.avro.schema import AvroType, parse_finite
 from spark_mq_source.values.avro.types import arrow_type, inner_of, is_number_union, not_null_branches, places_of
+from spark_mq_source.values.steps import check_write_step
 
 NO_NULL: Final = "is NULL in a row, which the schema does not allow"
 NO_SYMBOL: Final = "has a text in a row that is not a symbol of its enum"
@@ -76,43 +77,8 @@ def plan_writing(type_: pa.DataType, definition: str, column: str = "value") -> 
         OptionError: the definition is not a schema, or the type does not fit it; names the field.
     """
     step = _write(parse_finite(definition), type_, column)
-    check_write_step(step, type_)
+    check_write_step(step, type_, _READS)
     return step
-
-
-def check_write_step(step: WriteStep, type_: pa.DataType) -> None:
-    """Check that the compiled loop can execute a step, and its inner steps, on an array of a type.
-
-    Args:
-        step: the step of a value.
-        type_: the type of the array; null without a column.
-
-    Raises:
-        AssertionError: the step would read memory outside the array; an error of the planner, never of a schema.
-    """
-    code, within = step.code, step.steps
-    if code == WriteCode.CONSTANT:
-        _check(not within, step, type_)
-        return
-    _check(code in _READS and _READS[code](type_), step, type_)
-    if code in (WriteCode.ARRAY, WriteCode.MAP):
-        parts = [type_.value_type] if code == WriteCode.ARRAY else [type_.key_type, type_.item_type]
-        _check(len(within) == len(parts), step, type_)
-        for one, part in zip(within, parts, strict=True):
-            check_write_step(one, part)
-        return
-    _check(not within or code in (WriteCode.RECORD, WriteCode.MEMBERS), step, type_)
-    for one in within:
-        _check(one.column < type_.num_fields, step, type_)
-        # The validity of its column selects a member.
-        _check(code == WriteCode.RECORD or (one.column >= 0 and one.code != WriteCode.CONSTANT), step, type_)
-        check_write_step(one, type_.field(one.column).type if one.column >= 0 else pa.null())
-
-
-def _check(fits: bool, step: WriteStep, type_: pa.DataType) -> None:
-    if not fits:
-        steps = ", ".join(one.code.name for one in step.steps)
-        raise AssertionError(f"write step {step.code.name} with steps ({steps}) within cannot read {type_}")
 
 
 def _is_time(type_: pa.DataType) -> bool:
@@ -120,6 +86,7 @@ def _is_time(type_: pa.DataType) -> bool:
 
 
 _READS: Final[Mapping[WriteCode, Callable[[pa.DataType], bool]]] = {
+    WriteCode.CONSTANT: pa.types.is_null,
     WriteCode.BOOLEAN: pa.types.is_boolean,
     WriteCode.BYTE: pa.types.is_int8,
     WriteCode.SHORT: pa.types.is_int16,

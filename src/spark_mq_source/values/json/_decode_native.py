@@ -41,10 +41,10 @@ from cython.cimports.spark_mq_source.values._tree_native import (
 )
 from cython.cimports.spark_mq_source.values.json._decode_native import PyOS_string_to_double
 
-from spark_mq_source.values.codes import check_codes
 from spark_mq_source.values.json.explain import reason_of, unscaled_of
 from spark_mq_source.values.json.steps import MAX_DEPTH
 from spark_mq_source.values.json.steps import Code as StepCode
+from spark_mq_source.values.steps import check_codes
 
 check_codes(StepCode, list(Code))
 

@@ -32,10 +32,10 @@ from cython.cimports.spark_mq_source.values._tree_native import (
     truncate,
 )
 
-from spark_mq_source.values.codes import check_codes
 from spark_mq_source.values.protobuf.schema import MAX_DEPTH, MAX_SECONDS, why_of
 from spark_mq_source.values.protobuf.schema import Put as PlannedPut
 from spark_mq_source.values.protobuf.schema import Read as PlannedRead
+from spark_mq_source.values.steps import check_codes
 
 check_codes(PlannedRead, list(Read))
 check_codes(PlannedPut, list(Put))

@@ -24,7 +24,6 @@ from cython.cimports.spark_mq_source.values._loops_native import (
     zigzag,
 )
 
-from spark_mq_source.values.codes import check_codes
 from spark_mq_source.values.protobuf.write_steps import (
     NO_CHOICE,
     NO_NAME,
@@ -35,6 +34,7 @@ from spark_mq_source.values.protobuf.write_steps import (
     end_of_group,
 )
 from spark_mq_source.values.protobuf.write_steps import Form as WireForm
+from spark_mq_source.values.steps import check_codes
 
 check_codes(WriteCode, list(Code))
 check_codes(WireForm, list(Form))
@@ -53,6 +53,8 @@ class ProtobufEncoder(RowEncoder):
         step.form = described.form
         if not (Code.BYTE <= step.code <= Code.MAP and Form.VARINT <= step.form <= Form.FIXED64):
             raise TypeError(f"the protobuf encoder has no branch for {described.code!r} and {described.form!r}")
+        if step.code in (Code.TIMESTAMP, Code.DURATION) and step.count != 2:
+            raise TypeError(f"{described.code!r} needs steps for seconds and nanoseconds")
         step.is_implicit = described.is_implicit
         step.is_required = described.is_required
         step.oneof = described.oneof

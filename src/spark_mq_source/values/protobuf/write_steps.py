@@ -23,6 +23,7 @@ from spark_mq_source.values.protobuf.schema import (
     is_seconds_and_nanos,
     wire_type_of,
 )
+from spark_mq_source.values.steps import check_write_step
 
 NO_NULL: Final = "is NULL in a row, which Protobuf cannot represent here"
 NO_NAME: Final = "has a text in a row that is not a name of its enum"
@@ -123,34 +124,8 @@ def plan_writing(type_: pa.DataType, descriptors: bytes, message: str, column: s
     if problems:
         raise OptionError(f"the columns do not fit the protobuf message {found.full_name}: {'; '.join(problems)}")
     step = WriteStep(WriteCode.MESSAGE, column, steps=steps)
-    check_step(step, type_)
+    check_write_step(step, type_, _READS)
     return step
-
-
-def check_step(step: WriteStep, type_: pa.DataType) -> None:
-    """Check that the encoder has a branch for a step and its inner steps, and that it reads the columns.
-
-    Raises:
-        TypeError: it does not.
-    """
-    columns, inner = _BRANCHES.get(step.code, ((), ()))
-    if step.code in (WriteCode.MESSAGE, WriteCode.GROUP):
-        types = [type_[one.column].type for one in step.steps] if pa.types.is_struct(type_) else []
-    elif step.code == WriteCode.MAP:
-        types = [type_.key_type, type_.item_type] if pa.types.is_map(type_) else []
-    elif step.code in (WriteCode.LIST, WriteCode.PACKED):
-        types = [type_.value_type] if pa.types.is_list(type_) else []
-    else:
-        types = [pa.int64()] * len(inner)
-    allowed = inner * len(types) if step.code in (WriteCode.MESSAGE, WriteCode.GROUP) else inner
-    if (
-        not any(is_read(type_) for is_read in columns)
-        or not len(step.steps) == len(types) == len(allowed)
-        or any(one.code not in codes for one, codes in zip(step.steps, allowed, strict=True))
-    ):
-        raise TypeError(f"the protobuf encoder cannot write {step.path}, {type_}, as {step.code!r} of {step.steps}")
-    for one, inside in zip(step.steps, types, strict=True):
-        check_step(one, inside)
 
 
 def _fields(message: Descriptor, struct: pa.StructType, path: str, problems: list[str]) -> tuple[WriteStep, ...]:
@@ -318,45 +293,23 @@ _CODES: Final[Mapping[int, Mapping[str, WriteCode]]] = {
     FieldDescriptor.TYPE_ENUM: {"string": WriteCode.NAME, "int32": WriteCode.INT},
 }
 
-_NUMBERS: Final = (
-    WriteCode.BYTE,
-    WriteCode.SHORT,
-    WriteCode.INT,
-    WriteCode.LONG,
-    WriteCode.WIDE,
-    WriteCode.DECIMAL,
-    WriteCode.BOOLEAN,
-    WriteCode.FLOAT,
-    WriteCode.NAME,
-    WriteCode.CHECKED,
-)
-_TIMES: Final = (WriteCode.TIMESTAMP, WriteCode.DURATION)
-_KEYS: Final = (*_NUMBERS, WriteCode.SIZED)
-_VALUES: Final = (*_KEYS, *_TIMES, WriteCode.MESSAGE, WriteCode.GROUP)
-_PARTS: Final = ((WriteCode.LONG,), (WriteCode.LONG,))
-_FIELDS: Final = ((*_VALUES, WriteCode.LIST, WriteCode.PACKED, WriteCode.MAP),)
-
-_Is = Callable[[pa.DataType], bool]
-
-# For each code: the columns that its branch can read, and the codes that may be directly within it, step by step; those
-# of a message apply to all its steps.
-_BRANCHES: Final[Mapping[WriteCode, tuple[tuple[_Is, ...], tuple[tuple[WriteCode, ...], ...]]]] = {
-    WriteCode.BYTE: ((pa.types.is_int8,), ()),
-    WriteCode.SHORT: ((pa.types.is_int16,), ()),
-    WriteCode.INT: ((pa.types.is_int32, pa.types.is_float32), ()),
-    WriteCode.LONG: ((pa.types.is_int64, pa.types.is_float64), ()),
-    WriteCode.WIDE: ((pa.types.is_int64,), ()),
-    WriteCode.DECIMAL: ((pa.types.is_decimal128,), ()),
-    WriteCode.BOOLEAN: ((pa.types.is_boolean,), ()),
-    WriteCode.FLOAT: ((pa.types.is_float32,), ()),
-    WriteCode.SIZED: ((pa.types.is_string, pa.types.is_binary), ()),
-    WriteCode.NAME: ((pa.types.is_string,), ()),
-    WriteCode.CHECKED: ((pa.types.is_int32,), ()),
-    WriteCode.TIMESTAMP: ((pa.types.is_timestamp,), _PARTS),
-    WriteCode.DURATION: ((pa.types.is_duration,), _PARTS),
-    WriteCode.MESSAGE: ((pa.types.is_struct,), _FIELDS),
-    WriteCode.GROUP: ((pa.types.is_struct,), _FIELDS),
-    WriteCode.LIST: ((pa.types.is_list,), (_VALUES,)),
-    WriteCode.PACKED: ((pa.types.is_list,), (_NUMBERS,)),
-    WriteCode.MAP: ((pa.types.is_map,), (_KEYS, _VALUES)),
+_READS: Final[Mapping[WriteCode, Callable[[pa.DataType], bool]]] = {
+    WriteCode.BYTE: pa.types.is_int8,
+    WriteCode.SHORT: pa.types.is_int16,
+    WriteCode.INT: lambda type_: pa.types.is_int32(type_) or pa.types.is_float32(type_),
+    WriteCode.LONG: lambda type_: pa.types.is_int64(type_) or pa.types.is_float64(type_),
+    WriteCode.WIDE: pa.types.is_int64,
+    WriteCode.DECIMAL: pa.types.is_decimal128,
+    WriteCode.BOOLEAN: pa.types.is_boolean,
+    WriteCode.FLOAT: pa.types.is_float32,
+    WriteCode.SIZED: lambda type_: pa.types.is_string(type_) or pa.types.is_binary(type_),
+    WriteCode.NAME: pa.types.is_string,
+    WriteCode.CHECKED: pa.types.is_int32,
+    WriteCode.TIMESTAMP: pa.types.is_timestamp,
+    WriteCode.DURATION: pa.types.is_duration,
+    WriteCode.MESSAGE: pa.types.is_struct,
+    WriteCode.GROUP: pa.types.is_struct,
+    WriteCode.LIST: pa.types.is_list,
+    WriteCode.PACKED: pa.types.is_list,
+    WriteCode.MAP: pa.types.is_map,
 }

@@ -6,12 +6,12 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.protobuf.encode import encode_protobuf
-from spark_mq_source.values.protobuf.write_steps import WriteCode, WriteStep, check_step
+from spark_mq_source.values.protobuf.write_steps import _READS, WriteCode, WriteStep
+from spark_mq_source.values.steps import check_write_step
 from tests.oracles.protobuf import schema
 
 _encode_native = pytest.importorskip("spark_mq_source.values.protobuf._encode_native", exc_type=ImportError)
 
-NUMBER, VALUE = ("field", "element", "packed"), ("field", "element")
 COLUMNS = {
     "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float": pa.float32(),
     "double": pa.float64(), "decimal": pa.decimal128(20, 0), "bool": pa.bool_(), "string": pa.string(),
@@ -19,12 +19,12 @@ COLUMNS = {
     "struct": pa.struct([]),
 }  # fmt: skip
 BRANCHES = {
-    "BYTE": (["int8"], NUMBER), "SHORT": (["int16"], NUMBER), "INT": (["int32", "float"], NUMBER),
-    "LONG": (["int64", "double"], NUMBER), "WIDE": (["int64"], NUMBER), "DECIMAL": (["decimal"], NUMBER),
-    "BOOLEAN": (["bool"], NUMBER), "FLOAT": (["float"], NUMBER), "SIZED": (["string", "binary"], VALUE),
-    "NAME": (["string"], NUMBER), "CHECKED": (["int32"], NUMBER), "TIMESTAMP": (["timestamp"], VALUE),
-    "DURATION": (["duration"], VALUE), "MESSAGE": (["struct"], VALUE), "GROUP": (["struct"], VALUE),
-    "LIST": ([], ()), "PACKED": ([], ()), "MAP": ([], ()),
+    "BYTE": ["int8"], "SHORT": ["int16"], "INT": ["int32", "float"],
+    "LONG": ["int64", "double"], "WIDE": ["int64"], "DECIMAL": ["decimal"],
+    "BOOLEAN": ["bool"], "FLOAT": ["float"], "SIZED": ["string", "binary"],
+    "NAME": ["string"], "CHECKED": ["int32"], "TIMESTAMP": ["timestamp"],
+    "DURATION": ["duration"], "MESSAGE": ["struct"], "GROUP": ["struct"],
+    "LIST": [], "PACKED": [], "MAP": [],
 }  # fmt: skip
 
 
@@ -211,13 +211,18 @@ def test_a_step_is_planned_only_where_the_loop_has_a_branch(code):
             ("packed", WriteStep(WriteCode.PACKED, steps=(step,)), pa.list_(type_)),
         ):
             try:
-                check_step(outer, column)
+                check_write_step(outer, column, _READS)
                 found[place].append(name)
-            except TypeError as error:
+            except AssertionError as error:
                 errors.append(str(error))
-    columns, places = BRANCHES[code.name]
-    assert found == {place: columns if place in places else [] for place in found}
-    assert all(error.startswith("the protobuf encoder cannot write ") for error in errors)
+    assert found == dict.fromkeys(found, BRANCHES[code.name])
+    assert all(error.startswith("write step ") for error in errors)
+
+
+def test_a_time_needs_steps_for_its_parts():
+    step = WriteStep(WriteCode.MESSAGE, steps=(WriteStep(WriteCode.TIMESTAMP, column=0),))
+    with pytest.raises(TypeError, match="needs steps for seconds and nanoseconds"):
+        _encode_native.ProtobufEncoder(step, pa.array([{"f": 1}]))
 
 
 @pytest.mark.parametrize(("part", "number"), [("code", 18), ("form", 6)])

@@ -9,10 +9,10 @@ import pytest
 
 from spark_mq_source.values.avro import steps as avro_steps
 from spark_mq_source.values.avro import write_steps as avro_write_steps
-from spark_mq_source.values.codes import check_codes
 from spark_mq_source.values.json import steps as json_steps
 from spark_mq_source.values.protobuf import schema as protobuf_schema
 from spark_mq_source.values.protobuf import write_steps as protobuf_write_steps
+from spark_mq_source.values.steps import check_codes
 
 CODES = [
     ("avro._decode_native", "Code", avro_steps.Code),
