@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from spark_mq_source.pulsar.protocol.commands import (
-    Command,
+    AckEntries,
     Connected,
     Lookup,
     LookupResponse,
     Producer,
     ProducerSuccess,
+    Request,
     Schema,
+    Send,
 )
 from spark_mq_source.pulsar.protocol.connection import PulsarConnection
 
@@ -54,7 +56,7 @@ class RawConnection:
             self.send(Producer(topic, producer_id=number, request_id=number, schema=schema))
         return [self.expect(ProducerSuccess).schema_version for _ in topics]
 
-    def send(self, command: Command) -> None:
+    def send(self, command: Request | AckEntries | Send) -> None:
         """Sends a command."""
         self._connection.send(command)
         self._socket.sendall(self._connection.data_to_send())

@@ -39,7 +39,6 @@ from spark_mq_source.pulsar.protocol.commands import (
     Send,
 )
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
-from spark_mq_source.pulsar.protocol.metadata import count_messages
 from spark_mq_source.pulsar.protocol.wire import (
     DEFAULT_MAX_MESSAGE_BYTES,
     FRAME_OVERHEAD_BYTES,
@@ -57,10 +56,8 @@ MAX_FRAME_BYTES: Final = 256 << 20
 """The largest frame accepted, whatever message size a broker allows: a memory limit, not one of the protocol."""
 
 MAX_PERMITS: Final = (1 << 31) - 1
-"""With more permits in one FLOW, or outstanding, the broker drops the connection or stalls (seen on broker 4.0.8)."""
-
-COUNT_ABOVE_PERMITS: Final = 1 << 30
-"""Number of permits from which on they are counted exactly, see `_Opened`."""
+"""With more permits in one FLOW, or outstanding, the broker drops the connection or stalls (seen on broker 4.0.8). Who
+grants them knows how many are outstanding (`read.permits`)."""
 
 Event: TypeAlias = commands.Connected | Message | Notice | Response
 """The events of `PulsarConnection.events_received`."""
@@ -69,6 +66,8 @@ _KEY_SHARED_VERSION: Final = 14
 """The protocol version that added Key_Shared subscriptions."""
 
 _UNANSWERED: Final = (commands.Flow, commands.RedeliverUnacknowledgedMessages)
+_FOR_OPEN_CONSUMERS: Final = (*_UNANSWERED, commands.Ack, AckEntries, commands.ConsumerStats)
+"""The commands that a broker ignores, or for which it drops the connection, if their consumer is not open."""
 
 
 class ConnectionState(Enum):
@@ -77,25 +76,6 @@ class ConnectionState(Enum):
     CONNECTING = "connecting"
     CONNECTED = "connected"
     CLOSED = "closed"
-
-
-class _Opened:
-    """A consumer or producer that is open, or requested by `asked_by`."""
-
-    __slots__ = ("asked_by", "is_open", "permits")
-
-    def __init__(self, asked_by: int) -> None:
-        self.asked_by = asked_by
-        self.is_open = False
-        self.permits = 0
-        """Of a consumer: at least the permits that the broker still has.
-
-        An entry counts as one message, because its number of messages would require parsing its metadata. With so many
-        permits that a long read of batches could seem to overflow, entries are counted exactly.
-        """
-
-    def record_received(self, message: Message) -> None:
-        self.permits -= 1 if self.permits < COUNT_ABOVE_PERMITS else count_messages(message.body)
 
 
 class Authentication(Protocol):
@@ -116,7 +96,7 @@ class Authentication(Protocol):
         """Return the name that these credentials prove, for errors."""
 
 
-class PulsarConnection(SansIOConnection[Command, Event]):
+class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
     """One connection; CONNECT is queued at once.
 
     Args:
@@ -172,10 +152,9 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         self._limit = min(max_frame_bytes, DEFAULT_MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
         self._pinged = False
         self._requests: dict[int, Request | AckEntries] = {}
-        self._consumers: dict[int, _Opened] = {}
-        self._closed_by_broker: set[int] = set()
-        self._producers: dict[int, _Opened] = {}
-        self._producers_closed_by_broker: set[int] = set()
+        # Those that are open.
+        self._consumers: set[int] = set()
+        self._producers: set[int] = set()
         self._shown = b"" if authentication is None else authentication.auth_data(None)
         self._unsent += encode_command(
             commands.Connect(
@@ -204,17 +183,15 @@ class PulsarConnection(SansIOConnection[Command, Event]):
 
     # Output.
 
-    def send(self, command: Command) -> None:
+    def send(self, command: Request | AckEntries | Send) -> None:
         """Queue a command.
 
         A FLOW or REDELIVER_UNACKNOWLEDGED_MESSAGES for a consumer that the broker has meanwhile closed is dropped,
         because it crossed CLOSE_CONSUMER.
 
         Raises:
-            LocalProtocolError: not connected, not a command of clients, or one for which the broker would drop the
-                connection or never answer: a request id in use, FLOW of 0 or beyond 2^31-1 permits, an id of a consumer
-                that is in use (SUBSCRIBE) or unknown (FLOW, ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES, CONSUMER_STATS), or
-                of a producer that is in use (PRODUCER) or not open (SEND), a SEND larger than the broker takes.
+            LocalProtocolError: not connected, FLOW of 0 or beyond 2^31-1 permits, a SEND larger than the broker takes,
+                or a field that does not fit the protocol.
             UnsupportedFeatureError: the broker's protocol version does not have the command.
             ServiceNotReadyError: ACK or CONSUMER_STATS for a consumer, or SEND on a producer, that the broker has
                 closed: open it again.
@@ -222,55 +199,33 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         if self.state is not ConnectionState.CONNECTED:
             why = "before CONNECTED" if self.state is ConnectionState.CONNECTING else f"after {self._closed_by}"
             raise LocalProtocolError(f"{type(command).__name__} sent {why}")
-        if type(command) is Send:
+        if isinstance(command, Send):
             self._send_entry(command)
             return
-        if not isinstance(command, Request | AckEntries):
-            raise LocalProtocolError(f"{type(command).__name__} is not for users of a connection to send")
-        request_id: int | None = getattr(command, "request_id", None)
-        if request_id in self._requests:
-            raise LocalProtocolError(
-                f"{command} has the request id of {self._requests[request_id]}, which is not answered yet"
-            )
         self._check_version(command)
-        consumer = self._consumer_for(command)
-        if isinstance(command, _UNANSWERED):
-            if consumer is None:
-                logger.debug("%s not sent: the broker has closed the consumer", command)
-                return
-            if isinstance(command, commands.Flow):
-                self._check_flow(command, consumer)
-        data = encode_command(command)
-        self._unsent += data
+        if isinstance(command, _FOR_OPEN_CONSUMERS) and command.consumer_id not in self._consumers:
+            if not isinstance(command, _UNANSWERED):
+                raise ServiceNotReadyError(
+                    f"{command}: the consumer was closed meanwhile, by the broker or here; subscribe again"
+                )
+            logger.debug("%s not sent: the consumer was closed meanwhile", command)
+            return
+        if isinstance(command, commands.Flow) and not 1 <= command.message_permits <= MAX_PERMITS:
+            raise LocalProtocolError(f"{command}: a broker drops the connection unless permits are 1 to {MAX_PERMITS}")
+        self._unsent += encode_command(command)
+        request_id: int | None = getattr(command, "request_id", None)
         if request_id is not None:
             self._requests[request_id] = command
-        self._note_sent(command, consumer)
-
-    def _note_sent(self, command: Request | AckEntries, consumer: _Opened | None) -> None:
-        match command:
-            case commands.Subscribe():
-                self._consumers[command.consumer_id] = _Opened(command.request_id)
-                self._closed_by_broker.discard(command.consumer_id)
-            case commands.CloseConsumer() | commands.Unsubscribe():
-                self._consumers.pop(command.consumer_id, None)
-            case commands.Flow() if consumer is not None:
-                consumer.permits += command.message_permits
-            case commands.Producer():
-                self._producers[command.producer_id] = _Opened(command.request_id)
-                self._producers_closed_by_broker.discard(command.producer_id)
-            case commands.CloseProducer():
-                self._producers.pop(command.producer_id, None)
+        if isinstance(command, commands.CloseConsumer | commands.Unsubscribe):
+            self._consumers.discard(command.consumer_id)
+        elif isinstance(command, commands.CloseProducer):
+            self._producers.discard(command.producer_id)
 
     def _send_entry(self, send: Send) -> None:
-        producer = self._producers.get(send.producer_id)
-        if producer is None and send.producer_id in self._producers_closed_by_broker:
+        if send.producer_id not in self._producers:
             # The broker would ignore it silently (seen on broker 4.0.8).
             raise ServiceNotReadyError(
                 f"SEND {send.sequence_id}: the broker has closed producer {send.producer_id} meanwhile; open it again"
-            )
-        if producer is None or not producer.is_open:
-            raise LocalProtocolError(
-                f"SEND {send.sequence_id} is on producer {send.producer_id}, which is not open on this connection"
             )
         if len(send.body) > self.max_message_bytes:
             raise LocalProtocolError(
@@ -317,28 +272,17 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         self._raise_lost(f"the broker closed the connection{self._open_text()}")
 
     def _take_frames(self, data: memoryview) -> int:
-        events, consumers = self._events, self._consumers
+        events = self._events
         offset = 0
         while (frame := take_frame(data, offset, self._limit)) is not None:
             offset += frame.size
             command = decode_command(frame)
-            if type(command) is Message:
-                consumer = consumers.get(command.consumer_id)
-                if consumer is not None and consumer.is_open:
-                    consumer.record_received(command)
-                    events.append(command)
-                else:
-                    self._discard(command)
+            if type(command) is Message and self.state is ConnectionState.CONNECTED:
+                events.append(command)
             else:
                 self._take(command)
         self._missing = missing_bytes(data, offset)
         return offset
-
-    def _discard(self, message: Message) -> None:
-        if self.state is not ConnectionState.CONNECTED:
-            raise RemoteProtocolError("a MESSAGE before CONNECTED")
-        # Messages in transit still arrive after their consumer is closed.
-        logger.debug("a message for consumer %d, which is not open, was dropped", message.consumer_id)
 
     def _take(self, command: Command) -> None:
         match command:
@@ -389,10 +333,10 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         self._events.append(connected)
 
     def _handle_notice(self, notice: Notice) -> None:
-        if isinstance(notice, commands.CloseConsumer) and self._consumers.pop(notice.consumer_id, None) is not None:
-            self._closed_by_broker.add(notice.consumer_id)
-        if isinstance(notice, commands.CloseProducer) and self._producers.pop(notice.producer_id, None) is not None:
-            self._producers_closed_by_broker.add(notice.producer_id)
+        if isinstance(notice, commands.CloseConsumer):
+            self._consumers.discard(notice.consumer_id)
+        elif isinstance(notice, commands.CloseProducer):
+            self._producers.discard(notice.producer_id)
         self._events.append(notice)
 
     def _take_response(self, response: Response) -> None:
@@ -401,20 +345,11 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             logger.info("producer %s waits until it may be exclusive", response.producer_name)
             return
         request = None if response.request_id is None else self._requests.pop(response.request_id, None)
-        if isinstance(request, commands.Subscribe):
-            self._note_opened(self._consumers, request.consumer_id, response)
-        elif isinstance(request, commands.Producer):
-            self._note_opened(self._producers, request.producer_id, response)
+        if isinstance(request, commands.Subscribe) and isinstance(response, commands.Success):
+            self._consumers.add(request.consumer_id)
+        elif isinstance(request, commands.Producer) and isinstance(response, commands.ProducerSuccess):
+            self._producers.add(request.producer_id)
         self._events.append(response)
-
-    @staticmethod
-    def _note_opened(asked: dict[int, _Opened], number: int, response: Response) -> None:
-        # It may have been closed, and its id reused, before the answer arrived.
-        if number in asked and asked[number].asked_by == response.request_id:
-            if isinstance(response, commands.Success | commands.ProducerSuccess):
-                asked[number].is_open = True
-            else:
-                del asked[number]
 
     def _answer_challenge(self, challenge: commands.AuthChallenge) -> None:
         asked = "" if challenge.challenge is None else challenge.challenge.auth_method_name
@@ -432,34 +367,6 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         response = commands.AuthData(method, self._shown)
         self._unsent += encode_command(commands.AuthResponse(self._client_version, response, PROTOCOL_VERSION))
 
-    def _consumer_for(self, command: Request | AckEntries) -> _Opened | None:
-        """Return the consumer of a command after a check; None if there is none or it need not be open."""
-        match command:
-            case commands.Subscribe():
-                if command.consumer_id in self._consumers:
-                    raise LocalProtocolError(f"{command} has the id of a consumer that is open")
-                return None
-            case commands.Producer() if command.producer_id in self._producers:
-                raise LocalProtocolError(f"{command} has the id of a producer that is open")
-            case (
-                commands.Flow()
-                | commands.Ack()
-                | AckEntries()
-                | commands.RedeliverUnacknowledgedMessages()
-                | commands.ConsumerStats()
-            ):
-                consumer = self._consumers.get(command.consumer_id)
-            case _:
-                return None
-        # CONSUMER_STATS requires an open consumer; the others may follow SUBSCRIBE without waiting for its answer.
-        if consumer is not None and (consumer.is_open or not isinstance(command, commands.ConsumerStats)):
-            return consumer
-        if command.consumer_id not in self._closed_by_broker:
-            raise LocalProtocolError(f"{command} is for a consumer that is not open on this connection")
-        if not isinstance(command, _UNANSWERED):
-            raise ServiceNotReadyError(f"{command}: the broker has closed this consumer meanwhile; subscribe again")
-        return None
-
     def _check_version(self, command: Request | AckEntries) -> None:
         # A broker drops the connection if it does not know a command, and never answers an ACK before version 17.
         needed = NEEDED_VERSIONS.get(type(command), 0)
@@ -470,15 +377,6 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             raise UnsupportedFeatureError(
                 f"{what} needs version {needed} of Pulsar's protocol, and {self.server_version or 'the broker'} has "
                 f"version {self.protocol_version}: use a newer broker (all since Pulsar 2.10 have 19)"
-            )
-
-    @staticmethod
-    def _check_flow(flow: commands.Flow, consumer: _Opened) -> None:
-        if not 1 <= flow.message_permits <= MAX_PERMITS:
-            raise LocalProtocolError(f"{flow}: a broker drops the connection unless permits are 1 to {MAX_PERMITS}")
-        if consumer.permits + flow.message_permits > MAX_PERMITS:
-            raise LocalProtocolError(
-                f"{flow}: with {consumer.permits} outstanding the broker's sum of permits would overflow"
             )
 
     def _open_text(self) -> str:

@@ -116,19 +116,3 @@ def decode_metadata(body: memoryview) -> tuple[MessageMetadata, int]:
         return _PROTOBUF.decode(MessageMetadata, bytes(body[at + 4 : at + 4 + size])), size
     except ValueError as error:
         raise CorruptMessageError(f"the metadata of an entry cannot be parsed: {error}") from error
-
-
-def count_messages(body: memoryview) -> int:
-    """Return the number of messages of an entry, which the broker subtracts from a consumer's permits.
-
-    Not for the hot path. An unreadable body counts as one message, the minimum.
-
-    Example:
-        >>> metadata = bytes.fromhex("0a0170 1000 1801 5803")  # producer "p", sequence 0, time 1, a batch of 3
-        >>> count_messages(memoryview(len(metadata).to_bytes(4, "big") + metadata))
-        3
-    """
-    try:
-        return decode_metadata(body)[0].get("num_messages_in_batch", 1)
-    except CorruptMessageError:
-        return 1

@@ -156,7 +156,7 @@ def test_closing_waits_for_the_acknowledgements_before_it(broker, client):
     assert acknowledgement.exception() is None
     with pytest.raises(ServiceNotReadyError, match="closed here"):
         consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
-    with pytest.raises(MQSourceError, match="not open on this connection"):
+    with pytest.raises(MQSourceError, match="closed meanwhile, by the broker or here"):
         consumer.acknowledge([(7, 0)]).result(PATIENCE)
 
 

@@ -33,7 +33,6 @@ from spark_mq_source.pulsar.protocol.commands import (
     Success,
     UnknownCommand,
 )
-from spark_mq_source.pulsar.protocol.metadata import count_messages
 from spark_mq_source.pulsar.protocol.wire import Frame, encode_frame, take_frame
 from tests.protobuf import pulsar as pb
 from tests.vectors import RecordedFrame, pulsar_frames
@@ -255,19 +254,6 @@ def test_the_unusual_message_is_read_through_protobuf() -> None:
 def test_an_id_of_nothing_is_minus_one_both_ways(ids: tuple[int, int]) -> None:
     message = Message(1, *ids, 0, (), memoryview(b"body"))
     assert decode(encode_command(message)) == message
-
-
-def test_messages_of_an_entry_are_counted() -> None:
-    counts = []
-    for recorded in recorded_messages():
-        body = frame_of(recorded.data).body
-        assert body is not None
-        counts.append(count_messages(body))
-        said = recorded.text.partition("num_messages_in_batch: ")[2]
-        assert counts[-1] == int(said[0] if said else 1)
-    assert max(counts) == 3
-    assert count_messages(memoryview(b"")) == 1
-    assert count_messages(memoryview(b"\x0e\x01garbage, whatever it is")) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +24,6 @@ from spark_mq_source.pulsar.client.authentication import (
     TokenFileAuthentication,
 )
 from spark_mq_source.pulsar.protocol import commands as c
-from spark_mq_source.pulsar.protocol import connection as module
 from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.commands import Command
 from spark_mq_source.pulsar.protocol.connection import Authentication, ConnectionState, PulsarConnection
@@ -139,7 +136,6 @@ CONVERSATION: list[tuple[str, Command, list[Command] | type[MQSourceError], list
         [],
     ),
     ("CONNECTED", c.CloseConsumer(1, -1), [c.CloseConsumer(1, -1)], []),
-    ("CONNECTED", MESSAGE, [], []),
     ("CONNECTED", SUBSCRIBE, RemoteProtocolError, []),
     ("CONNECTED", c.Flow(1, 1), RemoteProtocolError, []),
     ("CONNECTED", c.Connect("another client"), RemoteProtocolError, []),
@@ -158,7 +154,6 @@ CONVERSATION: list[tuple[str, Command, list[Command] | type[MQSourceError], list
     ("PRODUCING", c.SendError(3, 0, 9, "damaged"), [c.SendError(3, 0, 9, "damaged")], []),
     ("PRODUCING", c.CloseProducer(3, -1, "pulsar://b:1"), [c.CloseProducer(3, -1, "pulsar://b:1")], []),
     ("SUBSCRIBED", MESSAGE, [MESSAGE], []),
-    ("SUBSCRIBED", MESSAGE._replace(consumer_id=2), [], []),
     ("SUBSCRIBED", c.CloseConsumer(1, -1, "pulsar://b:1"), [c.CloseConsumer(1, -1, "pulsar://b:1")], []),
 ]
 IDS = [f"{state}-{command}"[:70] for state, command, _, _ in CONVERSATION]
@@ -206,9 +201,8 @@ def test_everything_a_broker_was_recorded_to_send_passes(step: int | None) -> No
     for at in range(0, len(data), step or len(data)):
         made.receive_data(data[at : at + (step or len(data))])
     events = made.events_received()
-    first_close = next(i for i, event in enumerate(events) if isinstance(event, c.CloseConsumer))
-    assert sum(isinstance(event, c.Message) for event in events[:first_close]) == 12
-    assert not any(isinstance(event, c.Message) for event in events[first_close:])
+    recorded = sum(f.from_broker and f.kind == "MESSAGE" for f in FRAMES)
+    assert sum(isinstance(event, c.Message) for event in events) == recorded > 0
     assert {type(event) for event in sent(made)} == {c.Pong, c.AuthResponse}
 
 
@@ -257,6 +251,7 @@ def test_a_command_that_the_broker_does_not_know_is_not_sent(command: c.Request,
         made = _drained(connection())
         made.receive_data(encode_command(c.Connected("Pulsar Server1", version)))
         made.send(c.Subscribe("t", "s", c.SubType.Shared, 1, 8))
+        made.receive_data(encode_command(c.Success(8)))
         sent = len(made.data_to_send())
         if version < needed:
             with pytest.raises(UnsupportedFeatureError, match=f"needs version {needed} .*Pulsar Server1 has version"):
@@ -431,12 +426,6 @@ def test_nothing_is_sent_before_connected() -> None:
         connection().send(c.Lookup("t", 1))
 
 
-@pytest.mark.parametrize("command", [c.Connect("x"), c.Ping(), c.Pong(), c.Success(1), MESSAGE, c.UnknownCommand(5)])
-def test_what_users_do_not_send(command: Command) -> None:
-    with pytest.raises(LocalProtocolError, match="not for users"):
-        connected().send(command)
-
-
 @pytest.mark.parametrize("permits", [0, -1, 2**31, 2**32])
 def test_flow_that_would_drop_the_connection(permits: int) -> None:
     made = subscribed()
@@ -444,82 +433,6 @@ def test_flow_that_would_drop_the_connection(permits: int) -> None:
         made.send(c.Flow(1, permits))
     assert made.data_to_send() == b""
     assert made.state is ConnectionState.CONNECTED
-
-
-def test_permits_must_not_overflow_the_broker_s_sum() -> None:
-    made = subscribed()
-    made.send(c.Flow(1, 2**31 - 1))
-    with pytest.raises(LocalProtocolError, match="with 2147483647 outstanding"):
-        made.send(c.Flow(1, 1))
-    made.receive_data(encode_command(MESSAGE))
-    made.send(c.Flow(1, 1))
-    assert sent(made) == [c.Flow(1, 2**31 - 1), c.Flow(1, 1)]
-
-
-def test_permits_of_batches_are_paid_back_without_seeming_to_overflow() -> None:
-    batch = bytes.fromhex("0000000a 0a0170 1000 1801 58e807")  # a batch of 1000
-    made = subscribed()
-    entry = encode_command(MESSAGE._replace(body=memoryview(batch)))
-    # Entries count as one message each while that is safe, so the sum drifts up; near the bound it stays.
-    made.send(c.Flow(1, module.COUNT_ABOVE_PERMITS))
-    for _ in range(3000):
-        made.receive_data(entry)
-        made.send(c.Flow(1, 1000))
-    outstanding = made._consumers[1].permits
-    assert abs(outstanding - module.COUNT_ABOVE_PERMITS) <= 1000
-
-
-def test_a_late_refusal_does_not_close_the_subscription_that_has_the_id_now() -> None:
-    made = connected()
-    made.send(SUBSCRIBE)
-    made.send(c.CloseConsumer(1, 101))
-    made.send(c.Subscribe("t", "s", c.SubType.Exclusive, 1, 102))
-    made.receive_data(encode_command(c.Error(100, 5, "busy")) + encode_command(c.Success(102)))
-    made.receive_data(encode_command(MESSAGE))
-    assert made.events_received()[-1] == MESSAGE
-
-
-@pytest.mark.parametrize(
-    ("opened", "close", "what"),
-    [(SUBSCRIBE, c.CloseConsumer(1, 102), "consumer"), (PRODUCER, c.CloseProducer(3, 102), "producer")],
-)
-def test_an_id_is_of_one_that_is_open(opened: Any, close: c.Request, what: str) -> None:
-    made = connected()
-    made.send(opened)
-    made.receive_data(encode_command(c.Error(opened.request_id, 5, "busy")))
-    assert made.events_received() == [c.Error(opened.request_id, 5, "busy")]
-    # A refusal frees it.
-    made.send(replace(opened, request_id=101))
-    with pytest.raises(LocalProtocolError, match=f"id of a {what} that is open"):
-        made.send(replace(opened, request_id=103))
-    made.send(close)
-    # The answer need not be waited for (Pulsar binary protocol, Command CloseConsumer).
-    made.send(replace(opened, request_id=103))
-
-
-def test_requests_may_follow_subscribe_without_waiting() -> None:
-    made = connected()
-    made.send(SUBSCRIBE)
-    made.send(c.Flow(1, 10))
-    made.send(c.GetLastMessageId(1, 101))
-    with pytest.raises(LocalProtocolError, match="not open on this connection"):
-        made.send(c.ConsumerStats(102, 1))
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        c.Flow(9, 1),
-        c.ConsumerStats(7, 9),
-        c.Ack(9, c.AckType.Cumulative, (c.MessageId(1, 2),), 7),
-        c.RedeliverUnacknowledgedMessages(9, (c.MessageId(1, 2),)),
-    ],
-)
-def test_commands_for_a_consumer_that_was_never_open(command: Command) -> None:
-    made = subscribed()
-    with pytest.raises(LocalProtocolError, match="not open on this connection"):
-        made.send(command)
-    assert made.data_to_send() == b""
 
 
 def test_messages_are_asked_for_again_without_an_answer() -> None:
@@ -534,7 +447,7 @@ def test_commands_that_cross_the_broker_s_close() -> None:
     made.receive_data(encode_command(c.CloseConsumer(1, -1)))
     made.send(c.Flow(1, 10))
     made.send(c.RedeliverUnacknowledgedMessages(1))
-    with pytest.raises(ServiceNotReadyError, match="closed this consumer meanwhile"):
+    with pytest.raises(ServiceNotReadyError, match="consumer was closed meanwhile"):
         made.send(c.ConsumerStats(7, 1))
     with pytest.raises(ServiceNotReadyError, match="subscribe again"):
         made.send(c.Ack(1, c.AckType.Cumulative, (c.MessageId(1, 2),), 8))
@@ -552,35 +465,13 @@ def test_a_send_goes_out_as_it_is() -> None:
     assert made.data_to_send() == encode_command(SEND) + encode_command(batch)
 
 
-@pytest.mark.parametrize("made", [connected, subscribed], ids=["never asked for", "with consumers"])
-def test_a_send_needs_its_producer(made: Callable[[], PulsarConnection]) -> None:
-    with pytest.raises(LocalProtocolError, match="producer 3, which is not open"):
-        made().send(SEND)
-
-
-def test_a_send_waits_for_its_producer_to_be_open() -> None:
+def test_a_producer_that_waits_for_its_turn_has_no_answer_yet() -> None:
     made = connected()
     made.send(PRODUCER)
-    with pytest.raises(LocalProtocolError, match="not open"):
-        made.send(SEND)
     made.receive_data(encode_command(c.ProducerSuccess(200, "p", producer_ready=False)))
     assert made.events_received() == []
-    with pytest.raises(LocalProtocolError, match="not open"):
-        made.send(SEND)
     made.receive_data(encode_command(c.ProducerSuccess(200, "p")))
     assert made.events_received() == [c.ProducerSuccess(200, "p")]
-    made.send(SEND)
-
-
-def test_a_late_answer_does_not_open_the_producer_that_has_the_id_now() -> None:
-    made = connected()
-    made.send(PRODUCER)
-    made.send(c.CloseProducer(3, 201))
-    made.send(c.Producer("t", 3, 202))
-    made.receive_data(encode_command(c.ProducerSuccess(200, "p")))
-    with pytest.raises(LocalProtocolError, match="not open"):
-        made.send(SEND)
-    made.receive_data(encode_command(c.Success(201)) + encode_command(c.ProducerSuccess(202, "p")))
     made.send(SEND)
 
 
@@ -604,15 +495,6 @@ def test_a_send_is_no_larger_than_the_broker_takes() -> None:
     with pytest.raises(LocalProtocolError, match=f"SEND 1 has {most + 1} bytes.*its {most}"):
         made.send(SEND._replace(sequence_id=1, body=bytes(most + 1)))
     assert made.state is ConnectionState.CONNECTED
-
-
-def test_a_request_id_is_used_by_one_request_at_a_time() -> None:
-    made = connected()
-    made.send(c.Lookup("t", 1))
-    with pytest.raises(LocalProtocolError, match="request id of Lookup"):
-        made.send(c.PartitionedMetadata("t", 1))
-    made.receive_data(encode_command(c.LookupResponse(1)))
-    made.send(c.PartitionedMetadata("t", 1))
 
 
 def test_what_cannot_be_encoded_leaves_no_trace() -> None:
@@ -642,13 +524,4 @@ def test_an_ignored_command_leaves_a_debug_line(caplog: pytest.LogCaptureFixture
     made = connected()
     with caplog.at_level(logging.DEBUG, logger="spark_mq_source"):
         made.receive_data(encode_command(c.UnknownCommand(70)))
-        made.receive_data(encode_command(MESSAGE))
     assert "a command of type 70 was ignored" in caplog.text
-    assert "consumer 1, which is not open" in caplog.text
-
-
-def test_messages_under_way_to_a_closed_consumer_are_dropped() -> None:
-    made = subscribed()
-    made.send(c.CloseConsumer(1, 101))
-    made.receive_data(encode_command(MESSAGE) + encode_command(c.Success(101)))
-    assert made.events_received() == [c.Success(101)]
