@@ -56,31 +56,26 @@ def decoders() -> Iterator[tuple[str, Run]]:
             rows = len(entries) * int(shape.split()[0].replace("single,", "1"))
             yield f"{shape}, {len(names)} columns, {implementation}", run_of(partial(_decode, decoder, entries), rows)
 
-    plain, keys = _rows(1024), _Keys()
-    for name, encryptor in (("plain", None), ("encrypted", PayloadEncryptor(["bench"], keys, 0))):
+    plain = _rows(1024)
+    for name, encryptor in (("plain", None), ("encrypted", PayloadEncryptor(["bench"], _key, 0))):
         bodies = [memoryview(bytes(send.body)) for send in _sends(_encoder("native", encryptor=encryptor), plain)]
         decoder = EntryDecoder(
-            arrow_schema_of({"value": "binary"}), topic="t", partition=0, decryptor=PayloadDecryptor(keys),
+            arrow_schema_of({"value": "binary"}), topic="t", partition=0, decryptor=PayloadDecryptor(_key),
             max_message_bytes=128 << 20, max_pending_chunk_bytes=128 << 20, implementation="native",
         )  # fmt: skip
         yield f"1 KiB in batches of 100 KB, {name}, native", run_of(partial(_decode, decoder, bodies))
 
 
-class _Keys:
-    """A pair of keys."""
+_PAIR = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
 
-    def __init__(self) -> None:
-        self._pair = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
 
-    def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
-        """Return the public key, whatever its name."""
-        form = serialization.PublicFormat.SubjectPublicKeyInfo
-        return self._pair.public_key().public_bytes(serialization.Encoding.PEM, form), {}
-
-    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
-        """Return the private key, whatever its name."""
-        form, open_ = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        return self._pair.private_bytes(serialization.Encoding.PEM, form, open_)
+def _key(kind: str, name: str, metadata: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+    """Return the key of this kind, whatever its name."""
+    del name, metadata
+    pem, spki = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    if kind == "public":
+        return _PAIR.public_key().public_bytes(pem, spki), {}
+    return _PAIR.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()), {}
 
 
 def _decode(decoder: EntryDecoder, entries: list[memoryview]) -> None:
@@ -128,7 +123,7 @@ def encoders() -> Iterator[tuple[str, Run]]:
         for implementation in ("native", "python"):
             turn = partial(_encode, _encoder(implementation, compression=codec), batch, implementation)
             yield f"{shape}, {codec}, {implementation}", run_of(turn)
-    encryptor = PayloadEncryptor(["bench"], _Keys(), 0)
+    encryptor = PayloadEncryptor(["bench"], _key, 0)
     for codec in ("NONE", "LZ4"):
         encoder = _encoder("native", compression=codec, encryptor=encryptor)
         turn = partial(_encode, encoder, shapes["1 KiB, value"], "native")

@@ -118,19 +118,17 @@ def test_how_rows_come_does_not_change_the_entries(
         assert encoded(implementation, pieces, **configuration) == encoded(implementation, [batch], **configuration)
 
 
-class Keys:
-    """A pair of keys for whatever name."""
+PAIR = ec.generate_private_key(ec.SECP256R1())
 
-    pair = ec.generate_private_key(ec.SECP256R1())
 
-    def public_key(self, name: str) -> tuple[bytes, dict[str, str]]:
+def key_of(kind: str, name: str, metadata: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+    """One pair of keys for whatever name."""
+    if kind == "public":
         form = serialization.PublicFormat.SubjectPublicKeyInfo
-        return self.pair.public_key().public_bytes(serialization.Encoding.PEM, form), {"of": name}
-
-    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
-        assert metadata == {"of": name}
-        form, open_ = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        return self.pair.private_bytes(serialization.Encoding.PEM, form, open_)
+        return PAIR.public_key().public_bytes(serialization.Encoding.PEM, form), {"of": name}
+    assert metadata == {"of": name}
+    pkcs8, open_ = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return PAIR.private_bytes(serialization.Encoding.PEM, pkcs8, open_), {}
 
 
 def decoded(implementation: str, sends: list[Send], decryptor: PayloadDecryptor | None = None) -> list[dict[str, Any]]:
@@ -154,12 +152,12 @@ def test_encrypted_rows_come_back_as_those_that_are_not(
     large = {b"y" * 3000: b"y" * 20_000}
     items = [row | {"value": large.get(row.get("value"), row.get("value"))} for row in items]
     batch = batch_of(items, names - {"event_time"})
-    cipher = {"encryptor": PayloadEncryptor(sorted(key_names), Keys(), NOW_MS)}
+    cipher = {"encryptor": PayloadEncryptor(sorted(key_names), key_of, NOW_MS)}
     for implementation in ("native", "python"):
         plain = encoded(implementation, [batch], chunking=True, **configuration)
         secret = encoded(implementation, [batch], chunking=True, **configuration, **cipher)
         assert all(len(send.body) <= 8000 for send in secret)
-        found = decoded(implementation, secret, PayloadDecryptor(Keys()))
+        found = decoded(implementation, secret, PayloadDecryptor(key_of))
         if any(send.is_chunk for send in secret):
             # There are more chunks, each of which has a sequence id and a position.
             assert [row["value"] for row in found] == [row["value"] for row in decoded(implementation, plain)]

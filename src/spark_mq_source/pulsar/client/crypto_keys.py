@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,99 +73,55 @@ def _cipher() -> ModuleType:
 
 def _key_reader(options: EncryptionOptions) -> KeyReader:
     if options.crypto_key_reader is not None:
-        return SuppliedKeys(options.crypto_key_reader)
-    return KeysInFiles(options.crypto_public_keys or (), options.crypto_private_keys or ())
+        return partial(supplied_key, options.crypto_key_reader)
+    files = {"public": options.crypto_public_keys or (), "private": options.crypto_private_keys or ()}
+    return partial(key_in_file, files)
 
 
-@dataclass(frozen=True, slots=True)
-class KeysInFiles:
-    """Keys in files.
+def key_in_file(
+    files: Mapping[str, KeyFiles], kind: str, name: str, metadata: Mapping[str, str]
+) -> tuple[bytes, Mapping[str, str]]:
+    """Return a key from its file, which has no metadata; see `cipher.KeyReader`.
 
-    Attributes:
-        public: paths of the public keys by name.
-        private: paths of the private keys by name.
+    Raises:
+        OptionError: the option has no file for the key, or it cannot be read.
 
     Example:
         >>> import tempfile
         >>> with tempfile.NamedTemporaryFile("w") as file:
         ...     _ = file.write("a key in PEM")
         ...     file.flush()
-        ...     KeysInFiles((("alice", file.name),), ()).public_key("alice")
+        ...     key_in_file({"public": (("alice", file.name),)}, "public", "alice", {})
         (b'a key in PEM', {})
     """
-
-    public: KeyFiles
-    private: KeyFiles
-
-    def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
-        """See `cipher.KeyReader`; a file has no metadata.
-
-        Raises:
-            OptionError: the file cannot be read.
-        """
-        return self._read("cryptoPublicKeys", self.public, name), {}
-
-    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
-        """See `cipher.KeyReader`.
-
-        Raises:
-            OptionError: the option has no file for the key, or it cannot be read.
-        """
-        del metadata
-        return self._read("cryptoPrivateKeys", self.private, name)
-
-    @staticmethod
-    def _read(option: str, files: KeyFiles, name: str) -> bytes:
-        paths = dict(files)
-        path = paths.get(name, paths.get(EVERY_NAME))
-        if path is None:
-            raise OptionError(f"{option} has no file for the key {name!r}")
-        try:
-            return Path(path).read_bytes()
-        except OSError as error:
-            raise OptionError(
-                f"{option}: {path} cannot be read ({error.strerror}); every executor needs it at this path"
-            ) from error
+    del metadata
+    option, paths = f"crypto{kind.capitalize()}Keys", dict(files[kind])
+    path = paths.get(name, paths.get(EVERY_NAME))
+    if path is None:
+        raise OptionError(f"{option} has no file for the key {name!r}")
+    try:
+        return Path(path).read_bytes(), {}
+    except OSError as error:
+        raise OptionError(
+            f"{option}: {path} cannot be read ({error.strerror}); every executor needs it at this path"
+        ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class SuppliedKeys:
-    """Keys that a user's function returns.
+def supplied_key(function: str, kind: str, name: str, metadata: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+    """Return a key from the user's function of the option `cryptoKeyReader`; see `cipher.KeyReader`.
 
-    Attributes:
-        function: its name, ``module:function``; see the option `cryptoKeyReader`.
+    Raises:
+        OptionError: the function does not exist on this machine, failed, or returned no key.
     """
-
-    function: str
-
-    def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
-        """See `cipher.KeyReader`.
-
-        Raises:
-            OptionError: the function does not exist on this machine, failed, or returned no key.
-        """
-        return self._call("public", name, {})
-
-    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
-        """See `cipher.KeyReader`.
-
-        Raises:
-            OptionError: as for `public_key`.
-        """
-        return self._call("private", name, metadata)[0]
-
-    def _call(self, kind: str, name: str, metadata: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
-        function = load_function("cryptoKeyReader", self.function)
-        try:
-            found = function(kind, name, dict(metadata))
-        except Exception as error:  # noqa: BLE001 - whatever it is: neither its words nor its traceback may show a key
-            raise OptionError(
-                f"cryptoKeyReader={self.function!r} failed with {type(error).__name__} for the {kind} key {name!r}"
-            ) from None
-        pem, more = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
-        data = pem.encode() if isinstance(pem, str) else pem
-        if not isinstance(data, bytes) or not data or not isinstance(more, Mapping):
-            raise OptionError(
-                f"cryptoKeyReader={self.function!r} returned no {kind} key {name!r} (but {type(found).__name__})"
-            )
-        return data, more
+    read = load_function("cryptoKeyReader", function)
+    try:
+        found = read(kind, name, dict(metadata))
+    except Exception as error:  # noqa: BLE001 - whatever it is: neither its words nor its traceback may show a key
+        raise OptionError(
+            f"cryptoKeyReader={function!r} failed with {type(error).__name__} for the {kind} key {name!r}"
+        ) from None
+    pem, more = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+    data = pem.encode() if isinstance(pem, str) else pem
+    if not isinstance(data, bytes) or not data or not isinstance(more, Mapping):
+        raise OptionError(f"cryptoKeyReader={function!r} returned no {kind} key {name!r} (but {type(found).__name__})")
+    return data, more

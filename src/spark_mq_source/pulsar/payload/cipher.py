@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
@@ -48,14 +48,12 @@ _EC_PARAMETERS: Final = re.compile(rb"-----BEGIN EC PARAMETERS-----.*?-----END E
 """What `openssl ecparam -genkey` writes before a key, which names its curve itself."""
 
 
-class KeyReader(Protocol):
-    """Returns keys in PEM by name. A key that is missing is an OptionError."""
+KeyReader: TypeAlias = Callable[[str, str, Mapping[str, str]], "tuple[bytes, Mapping[str, str]]"]
+"""Returns a key in PEM (or a certificate with it), and the metadata to store with data keys that it encrypts.
 
-    def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
-        """Return a public key, or a certificate with it, and the metadata to store with the encrypted data keys."""
-
-    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
-        """Return the private key for a data key with this metadata."""
+Its arguments are `public` or `private`, the name of the key, and the metadata of the data key that it is to decrypt. A
+key that is missing is an OptionError.
+"""
 
 
 class PayloadEncryptor:
@@ -101,7 +99,7 @@ class PayloadEncryptor:
         self._renew_at = now_ms + RENEW_MS
 
     def _wrap(self, name: str, data_key: bytes) -> EncryptionKeys:
-        pem, metadata = self._keys.public_key(name)
+        pem, metadata = self._keys("public", name, {})
         wrapped = EncryptionKeys(key=name, value=_wrap(_parsed(f"public key {name!r}", _parse_public, pem), data_key))
         if metadata:
             wrapped["metadata"] = [{"key": key, "value": value} for key, value in metadata.items()]
@@ -115,17 +113,14 @@ class PayloadDecryptor:
         keys: reads the private keys, once for each data key.
 
     Example:
-        >>> class Keys:
-        ...     pair = ec.generate_private_key(ec.SECP256R1())
-        ...     def public_key(self, name):
-        ...         form = serialization.PublicFormat.SubjectPublicKeyInfo
-        ...         return self.pair.public_key().public_bytes(serialization.Encoding.PEM, form), {}
-        ...     def private_key(self, name, metadata):
-        ...         form, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ...         return self.pair.private_bytes(serialization.Encoding.PEM, form, none)
-        >>> encryptor, metadata = PayloadEncryptor(["alice"], Keys(), now_ms=0), {}
+        >>> pair, pem = ec.generate_private_key(ec.SECP256R1()), serialization.Encoding.PEM
+        >>> def keys(kind, name, metadata):
+        ...     if kind == "public":
+        ...         return pair.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo), {}
+        ...     return pair.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()), {}
+        >>> encryptor, metadata = PayloadEncryptor(["alice"], keys, now_ms=0), {}
         >>> encryptor.describe(metadata, now_ms=0)
-        >>> PayloadDecryptor(Keys()).decrypt(encryptor.encrypt(b"hello", metadata), metadata)
+        >>> PayloadDecryptor(keys).decrypt(encryptor.encrypt(b"hello", metadata), metadata)
         b'hello'
     """
 
@@ -166,7 +161,8 @@ class PayloadDecryptor:
     def _unwrapped(self, wrapped: EncryptionKeys) -> AESGCM | str:
         name = wrapped["key"]
         try:
-            pem = self._keys.private_key(name, {one["key"]: one["value"] for one in wrapped.get("metadata", ())})
+            metadata = {one["key"]: one["value"] for one in wrapped.get("metadata", ())}
+            pem, _ = self._keys("private", name, metadata)
             if pem not in self._private:
                 self._private[pem] = _parsed(f"private key {name!r}", _parse_private, pem)
         except OptionError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -12,21 +13,21 @@ import pytest
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.pulsar import payload
-from spark_mq_source.pulsar.client.crypto_keys import KeysInFiles, SuppliedKeys, decryptor_of, encryptor_of
+from spark_mq_source.pulsar.client.crypto_keys import decryptor_of, encryptor_of, key_in_file, supplied_key
 from spark_mq_source.pulsar.options import PulsarOptions
 
 GIVEN = {"serviceurl": "pulsar://b", "topic": "t"}
 
 
 @pytest.fixture
-def supply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., object]], SuppliedKeys]:
+def supply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Makes a module of the user's, with this function in it."""
 
-    def make(function: Callable[..., object]) -> SuppliedKeys:
+    def make(function: Callable[..., object]) -> Callable[..., object]:
         module = ModuleType("keys_of_mine")
         module.read = function  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        return SuppliedKeys("keys_of_mine:read")
+        return partial(supplied_key, "keys_of_mine:read")
 
     return make
 
@@ -34,30 +35,30 @@ def supply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., object]],
 def test_a_name_without_a_file_of_its_own_has_that_of_all(tmp_path: Any) -> None:
     for name in ("alice", "others"):
         (tmp_path / name).write_text(name)
-    keys = KeysInFiles((), (("alice", str(tmp_path / "alice")), ("", str(tmp_path / "others"))))
-    assert [keys.private_key(name, {}) for name in ("alice", "bob")] == [b"alice", b"others"]
+    files = {"public": (), "private": (("alice", str(tmp_path / "alice")), ("", str(tmp_path / "others")))}
+    assert [key_in_file(files, "private", name, {}) for name in ("alice", "bob")] == [(b"alice", {}), (b"others", {})]
     with pytest.raises(OptionError, match=r"^cryptoPublicKeys has no file for the key 'alice'$"):
-        keys.public_key("alice")
+        key_in_file(files, "public", "alice", {})
 
 
-def test_a_function_is_told_which_key(supply: Callable[..., SuppliedKeys]) -> None:
-    keys = supply(lambda *asked: (repr(asked), {"version": "3"}) if asked[0] == "public" else repr(asked).encode())
-    assert keys.public_key("k") == (b"('public', 'k', {})", {"version": "3"})
-    assert keys.private_key("k", {"version": "3"}) == b"('private', 'k', {'version': '3'})"
+def test_a_function_is_told_which_key(supply: Callable[..., Callable[..., object]]) -> None:
+    key = supply(lambda *asked: (repr(asked), {"version": "3"}) if asked[0] == "public" else repr(asked).encode())
+    assert key("public", "k", {}) == (b"('public', 'k', {})", {"version": "3"})
+    assert key("private", "k", {"version": "3"}) == (b"('private', 'k', {'version': '3'})", {})
 
 
-def test_a_function_that_has_no_key_shows_none(supply: Callable[..., SuppliedKeys]) -> None:
+def test_a_function_that_has_no_key_shows_none(supply: Callable[..., Callable[..., object]]) -> None:
     def fail(*asked: object) -> bytes:
         raise ValueError(f"the secret key of {asked}")
 
     with pytest.raises(OptionError, match=r"failed with ValueError for the public key 'k'$") as caught:
-        supply(fail).public_key("k")
+        supply(fail)("public", "k", {})
     assert caught.value.__cause__ is None
     for nothing in (None, b"", "", 7, (b"pem", "no metadata")):
         with pytest.raises(OptionError, match="cryptoKeyReader='keys_of_mine:read' returned no private key 'k'"):
-            supply(lambda *_, found=nothing: found).private_key("k", {})
+            supply(lambda *_, found=nothing: found)("private", "k", {})
     with pytest.raises(OptionError, match=r"cryptoKeyReader='keys_of_mine:gone' cannot be imported"):
-        SuppliedKeys("keys_of_mine:gone").private_key("k", {})
+        supplied_key("keys_of_mine:gone", "private", "k", {})
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,14 +51,13 @@ class Keys:
     metadata: Mapping[str, str] = field(default_factory=dict)
     asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
 
-    def public_key(self, name: str) -> tuple[bytes, Mapping[str, str]]:
-        return self.public[name], self.metadata
-
-    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
+    def __call__(self, kind: str, name: str, metadata: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+        if kind == "public":
+            return self.public[name], self.metadata
         self.asked.append((name, metadata))
         if name not in self.private:
             raise OptionError(f"no file for the key {name!r}")
-        return self.private[name]
+        return self.private[name], {}
 
 
 KEYS = Keys(
