@@ -27,7 +27,7 @@ from spark_mq_source.nsq.protocol.compression import DeflateStream, SnappyStream
 from spark_mq_source.nsq.protocol.connection import NsqConnection
 from spark_mq_source.nsq.protocol.wire import MESSAGE, encode_frame
 from spark_mq_source.pulsar.payload.columns import COLUMNS
-from spark_mq_source.pulsar.payload.encoder import EntryEncoder, hash_keys, open_rows
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, encoding, open_rows
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
 from spark_mq_source.pulsar.protocol import wire as pulsar_wire
 from spark_mq_source.pulsar.protocol.codec import decode_command
@@ -394,7 +394,8 @@ class PulsarEncoding:
                 said.append(str(error))
                 break
         if "key" in self.types:
-            said.append(hash_keys(batch.column(list(self.types).index("key")), self.hashing, self.implementation))
+            loops = encoding.load(self.implementation)
+            said.append(loops.hashes_of(batch.column(list(self.types).index("key")), self.hashing))
         self.encoder.flush(now_ms=5)
         sends = [send._replace(body=bytes(send.body)) for send in self.encoder.take()]
         decoder = EntryDecoder(

@@ -18,7 +18,7 @@ from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.pulsar.payload.cipher import PayloadDecryptor, PayloadEncryptor
 from spark_mq_source.pulsar.payload.columns import COLUMNS
-from spark_mq_source.pulsar.payload.encoder import EntryEncoder, group_rows, hash_keys, open_rows
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, encoding, open_rows
 from spark_mq_source.pulsar.payload.layout import NO_PARTITION
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
 from spark_mq_source.pulsar.protocol.commands import Send
@@ -171,11 +171,11 @@ def test_both_hash_keys_alike(items: list[str | None], hashing: int, is_binary: 
     array_ = pa.array(["cut off", *items], pa.string()).slice(1)
     if is_binary:
         array_ = array_.view(pa.binary())
-    hashes = hash_keys(array_, hashing, "native")
-    assert hashes == hash_keys(array_, hashing, "python")
+    hashes = encoding.load("native").hashes_of(array_, hashing)
+    assert hashes == encoding.load("python").hashes_of(array_, hashing)
     if is_binary:
         encoded_keys = [None if item is None else base64.b64encode(item.encode()).decode() for item in items]
-        assert hashes == hash_keys(pa.array(encoded_keys, pa.string()), hashing, "python")
+        assert hashes == encoding.load("python").hashes_of(pa.array(encoded_keys, pa.string()), hashing)
 
 
 @given(
@@ -198,7 +198,7 @@ def test_both_group_rows_alike(
         results: list[Any] = []
         for implementation in ("native", "python"):
             try:
-                groups = group_rows(*columns, order, rows, partitions, implementation)
+                groups = encoding.load(implementation).group_rows(*columns, order, rows, partitions)
                 results.append([(partition, indices.tolist()) for partition, indices in groups])
             except IndexError as error:
                 results.append(str(error))

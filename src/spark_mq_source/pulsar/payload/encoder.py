@@ -69,31 +69,6 @@ def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first
     return source
 
 
-def hash_keys(keys: pa.Array, hashing: int, implementation: str | None = None) -> array[int]:
-    """Return the hash of each key, -1 if there is none; see `_encode_python.hashes_of`."""
-    hashes: array[int] = encoding.load(implementation).hashes_of(keys, hashing)
-    return hashes
-
-
-def group_rows(
-    explicit: pa.Array | None,
-    hashes: array[int] | None,
-    order: array[int] | None,
-    rows: int,
-    partitions: int,
-    implementation: str | None = None,
-) -> list[tuple[int, memoryview]]:
-    """Group rows by their partition; see `_encode_python.group_rows`.
-
-    Raises:
-        IndexError: the partition of a row does not exist.
-    """
-    groups: list[tuple[int, memoryview]] = encoding.load(implementation).group_rows(
-        explicit, hashes, order, rows, partitions
-    )
-    return groups
-
-
 class EntryEncoder:
     """Encodes the rows for one topic-partition as the SENDs of one producer.
 

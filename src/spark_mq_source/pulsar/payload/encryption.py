@@ -6,37 +6,12 @@ Encrypted entries are rare and become one row each, so all their metadata is par
 
 from __future__ import annotations
 
-from typing import Final
-
-from spark_mq_source.core.errors import CorruptMessageError
-from spark_mq_source.pulsar.protocol.metadata import MessageMetadata, decode_metadata
-
-_COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+from spark_mq_source.pulsar.payload.layout import COMPRESSION_TYPES
+from spark_mq_source.pulsar.protocol.metadata import MessageMetadata
 
 
-def encryption_context_of(body: bytes | memoryview) -> tuple[dict[str, object], int]:
-    """Return the column's value for an entry, and the size of its metadata in bytes.
-
-    Raises:
-        CorruptMessageError: its metadata cannot be parsed.
-    """
-    metadata, size = encryption_metadata_of(body)
-    return _context_of(metadata), size
-
-
-def encryption_metadata_of(body: bytes | memoryview) -> tuple[MessageMetadata, int]:
-    """Return the metadata of an encrypted entry, and its size in bytes; see `encryption_context_of`.
-
-    Raises:
-        CorruptMessageError: it cannot be parsed.
-    """
-    try:
-        return decode_metadata(memoryview(body))
-    except CorruptMessageError as error:
-        raise CorruptMessageError(f"the encryption metadata cannot be parsed: {error}") from error
-
-
-def _context_of(metadata: MessageMetadata) -> dict[str, object]:
+def encryption_context_of(metadata: MessageMetadata) -> dict[str, object]:
+    """Return the column's value for an entry with this metadata."""
     is_chunk = metadata.get("num_chunks_from_msg", 0) > 1
     number = metadata.get("compression", 0)
     return {
@@ -50,7 +25,7 @@ def _context_of(metadata: MessageMetadata) -> dict[str, object]:
         ],
         "param": metadata.get("encryption_param"),
         "algorithm": metadata.get("encryption_algo"),
-        "compression": _COMPRESSIONS[number] if 0 <= number < len(_COMPRESSIONS) else str(number),
+        "compression": COMPRESSION_TYPES[number] if 0 <= number < len(COMPRESSION_TYPES) else str(number),
         "uncompressed_size": metadata.get("uncompressed_size", 0),
         "batch_size": metadata.get("num_messages_in_batch"),
         "uuid": metadata.get("uuid", "") if is_chunk else None,

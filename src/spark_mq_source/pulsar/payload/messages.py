@@ -27,9 +27,10 @@ from spark_mq_source.pulsar.payload import _messages_python
 from spark_mq_source.pulsar.payload.chunks import ChunkAssembly, OrphanChunk
 from spark_mq_source.pulsar.payload.columns import COLUMNS, ENCRYPTION_CONTEXT
 from spark_mq_source.pulsar.payload.encoder import encoding
-from spark_mq_source.pulsar.payload.encryption import encryption_context_of, encryption_metadata_of
+from spark_mq_source.pulsar.payload.encryption import encryption_context_of
 from spark_mq_source.pulsar.payload.layout import BATCH, CHUNKED, COMPRESSED, COMPRESSION_TYPES, ENCRYPTED, MARKER
 from spark_mq_source.pulsar.protocol.commands import ValidationError
+from spark_mq_source.pulsar.protocol.metadata import decode_metadata
 
 if TYPE_CHECKING:
     from spark_mq_source.pulsar.payload.cipher import PayloadDecryptor
@@ -72,23 +73,12 @@ class TransactionalEntryError(UnsupportedFeatureError):
     """An entry of a transaction, which may have been aborted."""
 
 
-class EntryHead(NamedTuple):
-    """The bytes before the payload of an entry.
+class ChunkHead(NamedTuple):
+    """Which part of which message a chunk is; the uuid is the same for all chunks of a message."""
 
-    Attributes:
-        messages: announced number of messages; at least 1.
-        uuid: of a chunk: the same for all chunks of its message.
-    """
-
-    messages: int = 1
-    uuid: bytes = b""
-    chunk_id: int = 0
-    num_chunks: int = 0
-
-    @property
-    def is_chunk(self) -> bool:
-        """True if it is a chunk of a message."""
-        return self.num_chunks > 1
+    uuid: bytes
+    chunk_id: int
+    num_chunks: int
 
 
 class HeadReader:
@@ -96,7 +86,7 @@ class HeadReader:
 
     Example:
         >>> metadata = bytes.fromhex("0a0170 1000 1801 5803")  # producer "p", sequence 0, time 1, a batch of 3
-        >>> HeadReader().read(memoryview(len(metadata).to_bytes(4, "big") + metadata)).messages
+        >>> HeadReader().count(memoryview(len(metadata).to_bytes(4, "big") + metadata))
         3
     """
 
@@ -117,16 +107,11 @@ class HeadReader:
             return 0
         return _within_entry(columns.num_messages)
 
-    def read(self, body: bytes | memoryview) -> EntryHead:
-        """Return the kind of an entry; a corrupt one counts as a message."""
+    def read_chunk(self, body: bytes | memoryview) -> ChunkHead:
+        """Return the head of an entry that is a chunk."""
         columns = self._columns
-        try:
-            flags = columns.open_entry(body, False)
-        except CorruptMessageError:
-            return EntryHead()
-        if flags & CHUNKED:
-            return EntryHead(1, columns.uuid, columns.chunk_id, columns.num_chunks)
-        return EntryHead(_within_entry(columns.num_messages))
+        columns.open_entry(body, False)
+        return ChunkHead(columns.uuid, columns.chunk_id, columns.num_chunks)
 
 
 class EntryDecoder(ColumnDecoder):
@@ -363,7 +348,7 @@ class EntryDecoder(ColumnDecoder):
         reason = _NO_KEY
         if self._decryptor is not None:
             try:
-                return self._decryptor.decrypt(self._columns.payload(), encryption_metadata_of(body)[0])
+                return self._decryptor.decrypt(self._columns.payload(), decode_metadata(memoryview(body))[0])
             except EncryptedMessageError as error:
                 reason = str(error)
         if emit and self._on_encrypted == "fail":
@@ -379,9 +364,9 @@ class EntryDecoder(ColumnDecoder):
     def _append_encrypted(self, body: bytes | memoryview, ledger_id: int, entry_id: int) -> int:
         if ENCRYPTION_CONTEXT not in self._sparse:
             return self._columns.append_single(None, ledger_id, entry_id)
-        context, size = encryption_context_of(body)
+        metadata, size = decode_metadata(memoryview(body))
         appended = self._columns.append_single(None, ledger_id, entry_id)
-        self._sparse.put(ENCRYPTION_CONTEXT, self._columns.rows - 1, context, size)
+        self._sparse.put(ENCRYPTION_CONTEXT, self._columns.rows - 1, encryption_context_of(metadata), size)
         return appended
 
     def _add_chunk(

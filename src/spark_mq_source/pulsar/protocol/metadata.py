@@ -93,7 +93,7 @@ def encode_metadata(metadata: MessageMetadata) -> bytes:
 
 
 def decode_metadata(body: memoryview) -> tuple[MessageMetadata, int]:
-    """Return the metadata of an entry, and its size in bytes.
+    """Return the metadata of an encrypted entry, and its size in bytes; loops parse what others need.
 
     Args:
         body: everything after a MESSAGE's command (see wire.py).
@@ -115,4 +115,4 @@ def decode_metadata(body: memoryview) -> tuple[MessageMetadata, int]:
     try:
         return _PROTOBUF.decode(MessageMetadata, bytes(body[at + 4 : at + 4 + size])), size
     except ValueError as error:
-        raise CorruptMessageError(f"the metadata of an entry cannot be parsed: {error}") from error
+        raise CorruptMessageError(f"the encryption metadata cannot be parsed: {error}") from error

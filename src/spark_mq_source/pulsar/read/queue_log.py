@@ -18,7 +18,7 @@ from spark_mq_source.core.columns import int_array, record_batch
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.payload.messages import EntryHead, HeadReader
+from spark_mq_source.pulsar.payload.messages import ChunkHead, HeadReader
 from spark_mq_source.pulsar.protocol.commands import Message, ValidationError
 from spark_mq_source.pulsar.read.decoding import decoder_of
 
@@ -75,7 +75,7 @@ def _texts(type_: pa.DataType, values: Sequence[bytes | memoryview]) -> pa.Array
 class _Group:
     """The received chunks of a message, in order."""
 
-    head: EntryHead
+    head: ChunkHead
     chunks: list[Message]
     nbytes: int
 
@@ -104,7 +104,7 @@ class ChunkGroups:
 
     def add(self, message: Message) -> Sequence[Message]:
         """Return all chunks of a message that this chunk completes, in order; otherwise nothing."""
-        head = self._heads.read(message.body)
+        head = self._heads.read_chunk(message.body)
         group = self._groups.get(head.uuid)
         if head.chunk_id == 0:
             self._drop(head.uuid)
@@ -127,7 +127,7 @@ class ChunkGroups:
         They must be acknowledged together: once the first one is, a broker delivers neither the others, with Shared,
         nor what follows them (seen on 4.0.8).
         """
-        head = self._heads.read(message.body)
+        head = self._heads.read_chunk(message.body)
         entries = self._known.setdefault(head.uuid, [])
         entries.append((message.ledger_id, message.entry_id))
         if head.chunk_id < head.num_chunks - 1:

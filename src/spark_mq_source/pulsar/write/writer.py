@@ -49,7 +49,7 @@ from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.crypto_keys import encryptor_of
 from spark_mq_source.pulsar.offsets import Position, TopicPartition, is_persistent, parse_topic
 from spark_mq_source.pulsar.options import DeliveryGuarantee
-from spark_mq_source.pulsar.payload.encoder import EntryEncoder, group_rows, hash_keys, open_rows
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, encoding, open_rows
 from spark_mq_source.pulsar.payload.layout import NO_PARTITION
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
@@ -332,14 +332,15 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
             raise error.within(f"pulsar-native{to}") from None
         self.rows += batch.num_rows
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        hashes = hash_keys(columns["key"], self._options.hashing) if "key" in columns else None
+        loops = encoding.load()
+        hashes = loops.hashes_of(columns["key"], self._options.hashing) if "key" in columns else None
         for name, order in rows_by_topic(columns.get("topic"), batch.num_rows, self._options.topic, "pulsar-native"):
             topic = self._topic(name)
             rows = batch.num_rows if order is None else len(order)
             partitions = len(topic.producers)
             try:
                 explicit = self._explicit(topic, columns.get("partition"), order)
-                groups = group_rows(explicit, None if partitions == 1 else hashes, order, rows, partitions)
+                groups = loops.group_rows(explicit, None if partitions == 1 else hashes, order, rows, partitions)
             except IndexError as error:
                 wanted = columns["partition"][error.args[0]].as_py()
                 raise UnwritableRowError(

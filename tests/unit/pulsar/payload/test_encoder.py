@@ -9,7 +9,7 @@ import pytest
 
 from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
-from spark_mq_source.pulsar.payload.encoder import EntryEncoder, group_rows, hash_keys, open_rows
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, encoding, open_rows
 from spark_mq_source.pulsar.payload.layout import JAVA_STRING_HASH, MURMUR3_32_HASH
 from spark_mq_source.pulsar.protocol.codec import decode_command
 from spark_mq_source.pulsar.protocol.commands import Send
@@ -196,9 +196,9 @@ def test_hashes_are_those_of_the_java_client(impl: str, text: str, java: int | N
         for unit in array("H", text.encode("utf-16-le")):
             java = (31 * java + unit) & 0xFFFFFFFF
         java &= 0x7FFFFFFF
-    assert hash_keys(keys, JAVA_STRING_HASH, impl).tolist() == [java, -1]
+    assert encoding.load(impl).hashes_of(keys, JAVA_STRING_HASH).tolist() == [java, -1]
     if murmur is not None:
-        assert hash_keys(keys, MURMUR3_32_HASH, impl).tolist() == [murmur, -1]
+        assert encoding.load(impl).hashes_of(keys, MURMUR3_32_HASH).tolist() == [murmur, -1]
 
 
 # Which rows share an entry.
@@ -289,8 +289,8 @@ def test_columns_that_cannot_be_written(impl: str) -> None:
 def test_a_partition_that_does_not_exist_is_named_by_its_row(impl: str) -> None:
     partitions = pa.array([1, None, 2, 0], pa.int32())
     with pytest.raises(IndexError, match="2"):
-        group_rows(partitions, None, None, 4, 2, impl)
-    groups = group_rows(partitions, array("i", [5, 5, 5, 5]), None, 4, 3, impl)
+        encoding.load(impl).group_rows(partitions, None, None, 4, 2)
+    groups = encoding.load(impl).group_rows(partitions, array("i", [5, 5, 5, 5]), None, 4, 3)
     assert [(partition, rows.tolist()) for partition, rows in groups] == [(0, [3]), (1, [0]), (2, [1, 2])]
 
 
