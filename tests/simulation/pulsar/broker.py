@@ -513,8 +513,6 @@ class Connection:
         flags = commands.FeatureFlags(
             supports_auth_refresh=True,
             supports_broker_entry_metadata=True,
-            supports_partial_producer=True,
-            supports_topic_watchers=True,
             supports_get_partitioned_metadata_without_auto_creation=True,
         )
         version = min(command.protocol_version, 21)
@@ -535,7 +533,6 @@ class Connection:
         if count is None:
             response = commands.PartitionedMetadataResponse(
                 command.request_id,
-                response=commands.PartitionedMetadataType.Failed,
                 error=TOPIC_NOT_FOUND,
                 message="Topic does not exist",
             )

@@ -98,13 +98,6 @@ class InitialPosition(IntEnum):
     Earliest = 1
 
 
-class PartitionedMetadataType(IntEnum):
-    """Result of a request for partition metadata."""
-
-    Success = 0
-    Failed = 1
-
-
 class LookupType(IntEnum):
     """Result of a lookup: ask there, connect there, or an error."""
 
@@ -187,14 +180,6 @@ class ResourceType(IntEnum):
     Consumer = 1
 
 
-class Mode(IntEnum):
-    """Kinds of topics of a namespace to list."""
-
-    PERSISTENT = 0
-    NON_PERSISTENT = 1
-    ALL = 2
-
-
 @dataclass(frozen=True, slots=True)
 class MessageId:
     """A message id on the wire; (-1, -1) is the earliest one, and the last one of an empty topic."""
@@ -204,8 +189,6 @@ class MessageId:
     partition: Annotated[Int32, 3] = -1
     batch_index: Annotated[Int32, 4] = -1
     ack_set: Annotated[tuple[Int64, ...], 5] = ()
-    batch_size: Annotated[Int32 | None, 6] = None
-    first_chunk_message_id: Annotated[MessageId | None, 7] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +197,6 @@ class FeatureFlags:
 
     supports_auth_refresh: Annotated[bool, 1] = False
     supports_broker_entry_metadata: Annotated[bool, 2] = False
-    supports_partial_producer: Annotated[bool, 3] = False
-    supports_topic_watchers: Annotated[bool, 4] = False
     supports_get_partitioned_metadata_without_auto_creation: Annotated[bool, 5] = False
 
 
@@ -296,12 +277,11 @@ class PartitionedMetadataResponse(Response):
 
     Attributes:
         partitions: 0 for a topic without partitions.
-        error: the broker's code if `response` is Failed.
+        error: the broker's code if the request failed.
     """
 
     request_id: Annotated[Uint64, 2]
     partitions: Annotated[Uint32, 1] = 0
-    response: Annotated[PartitionedMetadataType, 3] = PartitionedMetadataType.Success
     error: Annotated[Int32 | None, 4] = None
     message: Annotated[str, 5] = ""
 
@@ -341,7 +321,6 @@ class GetTopicsOfNamespace(Request):
 
     request_id: Annotated[Uint64, 1]
     namespace: Annotated[str, 2]
-    mode: Annotated[Mode | None, 3] = None
 
 
 @_command(33)
@@ -350,9 +329,6 @@ class GetTopicsOfNamespaceResponse(Response):
 
     request_id: Annotated[Uint64, 1]
     topics: Annotated[tuple[str, ...], 2] = ()
-    filtered: Annotated[bool, 3] = False
-    topics_hash: Annotated[str | None, 4] = None
-    changed: Annotated[bool, 5] = True
 
 
 class KeyValue(TypedDict):
@@ -411,9 +387,7 @@ class Subscribe(Request):
     read_compacted: Annotated[bool | None, 11] = None
     initial_position: Annotated[InitialPosition, 13] = InitialPosition.Latest
     force_topic_creation: Annotated[bool, 15] = True
-    start_message_rollback_duration_sec: Annotated[Uint64 | None, 16] = None
     priority_level: Annotated[Int32 | None, 7] = None
-    metadata: Annotated[tuple[KeyValue, ...], 10] = ()
     key_shared_meta: Annotated[KeySharedMeta | None, 17] = None
     subscription_properties: Annotated[tuple[KeyValue, ...], 18] = ()
 
@@ -512,15 +486,10 @@ class ConsumerStatsResponse(Response):
     request_id: Annotated[Uint64, 1]
     error_code: Annotated[Int32 | None, 2] = None
     error_message: Annotated[str, 3] = ""
-    msg_rate_out: Annotated[float, 4] = 0.0
-    msg_throughput_out: Annotated[float, 5] = 0.0
     consumer_name: Annotated[str, 7] = ""
     available_permits: Annotated[Uint64, 8] = 0
     unacked_messages: Annotated[Uint64, 9] = 0
     blocked_consumer_on_unacked_msgs: Annotated[bool, 10] = False
-    address: Annotated[str, 11] = ""
-    connected_since: Annotated[str, 12] = ""
-    type: Annotated[str, 13] = ""
     msg_backlog: Annotated[Uint64, 15] = 0
 
 
@@ -645,17 +614,12 @@ class GetSchema(Request):
 
 @_command(35)
 class GetSchemaResponse(Response):
-    """The answer to GET_SCHEMA; TopicNotFound if the topic has no schema, or not this version.
-
-    Attributes:
-        schema_version: the version of the answer.
-    """
+    """The answer to GET_SCHEMA; TopicNotFound if the topic has no schema, or not this version."""
 
     request_id: Annotated[Uint64, 1]
     error_code: Annotated[Int32 | None, 2] = None
     error_message: Annotated[str, 3] = ""
     schema: Annotated[Schema | None, 4] = None
-    schema_version: Annotated[bytes, 5] = b""
 
 
 @_command(5)

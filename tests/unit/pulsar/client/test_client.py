@@ -348,8 +348,7 @@ def test_partitions_are_asked_for_without_creating_the_topic(broker, client):
 
 def test_a_topic_that_does_not_exist(broker, client):
     def missing(_, x):
-        failed = c.PartitionedMetadataType.Failed
-        return c.PartitionedMetadataResponse(x.request_id, response=failed, error=11, message="Not found")
+        return c.PartitionedMetadataResponse(x.request_id, error=11, message="Not found")
 
     one = broker({c.PartitionedMetadata: missing})
     with pytest.raises(TopicNotFoundError, match="Not found") as caught:
@@ -418,8 +417,7 @@ def test_an_older_broker_may_create_what_is_to_be_created(broker, client):
 
 def test_a_namespace_that_does_not_exist_is_not_waited_for(broker, client):
     def missing(_, x):
-        failed = c.PartitionedMetadataType.Failed
-        return c.PartitionedMetadataResponse(x.request_id, response=failed, error=1, message="Namespace not found")
+        return c.PartitionedMetadataResponse(x.request_id, error=1, message="Namespace not found")
 
     one = broker({c.PartitionedMetadata: missing})
     with pytest.raises(TopicNotFoundError, match=r"MetadataError.*check the names"):
