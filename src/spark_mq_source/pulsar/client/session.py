@@ -53,6 +53,9 @@ _PLACES_CURSORS = 4
 
 ConsumerT = TypeVar("ConsumerT", bound="BaseConsumer")
 
+_Resource = tuple[commands.ResourceType, int]
+"""A consumer or producer of one connection, by its id."""
+
 
 class ProducerEvents(Protocol):
     """Events of a producer, in the broker's order, called in the driver's thread; none may block."""
@@ -82,6 +85,7 @@ class Session(DrivenSession):
 
     Attributes:
         proxy_to: the broker behind a proxy, as `host:port`.
+        connection: its state, with what the broker has said about itself and the credentials last sent to it.
         migrated_to: the URL of the cluster to which a topic has moved.
         assigned: the URLs of the brokers to which this one has passed topic-partitions, by name.
     """
@@ -96,12 +100,13 @@ class Session(DrivenSession):
         self._consumers: dict[int, BaseConsumer] = {}
         self._producers: dict[int, ProducerEvents] = {}
         self._connected: Future[None] = Future()
-        self._opening: dict[tuple[commands.ResourceType, int], Callable[[MQSourceError], None]] = {}
+        # The requests that open consumers and producers, by what they open.
+        self._opening: dict[_Resource, int] = {}
         self.migrated_to: str | None = None
         self.assigned: dict[str, str] = {}
         self._tls = options.uses_tls
         deadline = Deadline.after_ms(options.connect_timeout_ms)
-        connection = PulsarConnection(
+        self.connection = PulsarConnection(
             client_version=client_version(),
             authentication=authentication_of(options, host),
             proxy_to_broker_url=proxy_to,
@@ -110,15 +115,9 @@ class Session(DrivenSession):
         )
         tls = TlsSettings.of(options) if options.uses_tls else None
         transport = connect(host, port, tls=tls, deadline=deadline, proxy=options.sni_proxy)
-        self._connection = connection
-        self._drive(connection, transport)
+        self._drive(self.connection, transport)
         silence = "no answer to CONNECT in time; is this a Pulsar broker's binary port, without TLS?"
         self._wait_until(self._connected, deadline, silence)
-
-    @property
-    def proof(self) -> bytes:
-        """The credentials last sent to the broker: a token, or user name and password; empty for none."""
-        return self._connection.proof
 
     @property
     def at_rest(self) -> bool:
@@ -126,22 +125,12 @@ class Session(DrivenSession):
         return not (self.closed or self._waiting or self._consumers or self._producers or self.migrated_to is not None)
 
     @property
-    def max_message_bytes(self) -> int:
-        """Maximum size of an entry that the broker accepts."""
-        return self._connection.max_message_bytes
-
-    @property
-    def server_version(self) -> str:
-        """The broker's name and version, as it reports them."""
-        return self._connection.server_version
-
-    @property
     def places_cursors(self) -> bool:
         """True if the cursor of a subscription that starts in a deleted ledger moves to the oldest message left.
 
         Seen on 4.0.8; on 2.10.1 it stays at the requested start. Versions between were not tested.
         """
-        found = re.search(r"\d+", self.server_version)
+        found = re.search(r"\d+", self.connection.server_version)
         return found is not None and int(found[0]) >= _PLACES_CURSORS
 
     @property
@@ -150,7 +139,7 @@ class Session(DrivenSession):
 
         Older brokers ignore the field and create the topic (PIP-344; seen on 2.10.1).
         """
-        return self._connection.feature_flags.supports_get_partitioned_metadata_without_auto_creation
+        return self.connection.feature_flags.supports_get_partitioned_metadata_without_auto_creation
 
     def pause_reading(self) -> None:
         """Stop reading, so that TCP holds the broker back; keep-alives continue."""
@@ -160,8 +149,17 @@ class Session(DrivenSession):
         """Continue to read."""
         self._driver.resume_reading()
 
-    def request(self, command: Callable[[int], commands.Command], convert: Callable[[object], T]) -> Answer[T]:
-        """Send a command with its own request id; the future holds `convert(response)` or the error."""
+    def request(
+        self,
+        command: Callable[[int], commands.Command],
+        convert: Callable[[object], T],
+        *,
+        opens: _Resource | None = None,
+    ) -> Answer[T]:
+        """Send a command with its own request id; the future holds `convert(response)` or the error.
+
+        `opens` is what the command opens: a broker may answer with TOPIC_MIGRATED, which names that but no request id.
+        """
         request_id = next(self._request_ids)
         answer: Future[object] = Future()
         result: Answer[T] = Answer(self)
@@ -174,11 +172,14 @@ class Session(DrivenSession):
                 except MQSourceError as refused:
                     failure = refused.within(self.address)
             if isinstance(failure, AuthorizationError):
-                failure = failure.within(f"as {self._connection.principal}")
+                failure = failure.within(f"as {self.connection.principal}")
             if failure is not None:
                 result.set_exception(failure)
 
         answer.add_done_callback(settle)
+        if opens is not None:
+            self._opening[opens] = request_id
+            result.add_done_callback(lambda _: self._opening.pop(opens, None))
         self._waiting[request_id] = answer
         try:
             self.send(command(request_id))
@@ -202,34 +203,11 @@ class Session(DrivenSession):
             if done.exception() is not None:
                 self._consumers.pop(consumer_id, None)
 
-        opened = self._request_to_open(
-            (commands.ResourceType.Consumer, consumer_id), lambda request_id: subscribe(consumer_id, request_id), open_
+        opened = self.request(
+            partial(subscribe, consumer_id), open_, opens=(commands.ResourceType.Consumer, consumer_id)
         )
         opened.add_done_callback(forget)
         return opened
-
-    def _request_to_open(
-        self,
-        what: tuple[commands.ResourceType, int],
-        command: Callable[[int], commands.Command],
-        convert: Callable[[object], T],
-    ) -> Answer[T]:
-        """Send a request that a broker may answer with TOPIC_MIGRATED, which has no request id."""
-        asked: list[int] = []
-
-        def made(request_id: int) -> commands.Command:
-            asked.append(request_id)
-            return command(request_id)
-
-        def end(error: MQSourceError) -> None:
-            waiting = self._waiting.pop(asked[0], None)
-            if waiting is not None:
-                waiting.set_exception(error)
-
-        self._opening[what] = end
-        answer = self.request(made, convert)
-        answer.add_done_callback(lambda _: self._opening.pop(what, None))
-        return answer
 
     def forget_consumer(self, consumer_id: int) -> None:
         """Stop passing events to a consumer."""
@@ -267,7 +245,7 @@ class Session(DrivenSession):
             events.opened()
             return success
 
-        return self._request_to_open((commands.ResourceType.Producer, producer_id), create, open_)
+        return self.request(create, open_, opens=(commands.ResourceType.Producer, producer_id))
 
     def has_producer(self, producer_id: int) -> bool:
         """Return whether a producer is open here, by the events so far."""
@@ -306,15 +284,13 @@ class Session(DrivenSession):
             case commands.Connected():
                 self._connected.set_result(None)
             case commands.CloseConsumer():
-                self._note_assigned(self._consumers.get(event.consumer_id), event)
-                self._end_consumer(event.consumer_id, "the broker closed the consumer (topic unloaded or moved)")
+                self._end("consumer", self._consumers.pop(event.consumer_id, None), event)
             case commands.SendReceipt() | commands.SendError():
                 producer = self._producers.get(event.producer_id)
                 if producer is not None:
                     producer.deliver(event)
             case commands.CloseProducer():
-                self._note_assigned(self._producers.get(event.producer_id), event)
-                self._end_producer(event.producer_id, "the broker closed the producer (topic unloaded or moved)")
+                self._end("producer", self._producers.pop(event.producer_id, None), event)
             case commands.TopicMigrated():
                 self._end_migrated(event)
             case commands.ReachedEndOfTopic() | commands.ActiveConsumerChange():
@@ -322,12 +298,19 @@ class Session(DrivenSession):
             case _:
                 self._answer(event)
 
-    def _note_assigned(
-        self, closed: BaseConsumer | ProducerEvents | None, event: commands.CloseConsumer | commands.CloseProducer
+    def _end(
+        self,
+        what: str,
+        closed: BaseConsumer | ProducerEvents | None,
+        event: commands.CloseConsumer | commands.CloseProducer,
     ) -> None:
+        """End a consumer or producer that the broker has closed, and remember the broker that has its topic now."""
+        if closed is None:
+            return
         url = event.assigned_broker_service_url_tls if self._tls else event.assigned_broker_service_url
-        if closed is not None and url:
+        if url:
             self.assigned[str(closed.topic_partition)] = url
+        closed.fail(ServiceNotReadyError(f"{self.address}: the broker closed the {what} (topic unloaded or moved)"))
 
     def _end_migrated(self, event: commands.TopicMigrated) -> None:
         """End a consumer for good, and a producer until it is opened on the other cluster."""
@@ -342,9 +325,9 @@ class Session(DrivenSession):
         else:
             error = ServiceNotReadyError(words)
             ended = self._producers.pop(event.resource_id, None)
-        opening = self._opening.pop((event.resource_type, event.resource_id), None)
+        opening = self._waiting.pop(self._opening.get((event.resource_type, event.resource_id), -1), None)
         if opening is not None:
-            opening(error)
+            opening.set_exception(error)
         if ended is not None:
             ended.fail(error)
 
@@ -367,16 +350,6 @@ class Session(DrivenSession):
             waiting.set_exception(error_for_code(event.error, event.message, self.address))
         else:
             waiting.set_result(event)
-
-    def _end_consumer(self, consumer_id: int, reason: str) -> None:
-        consumer = self._consumers.pop(consumer_id, None)
-        if consumer is not None:
-            consumer.fail(ServiceNotReadyError(f"{self.address}: {reason}"))
-
-    def _end_producer(self, producer_id: int, reason: str) -> None:
-        producer = self._producers.pop(producer_id, None)
-        if producer is not None:
-            producer.fail(ServiceNotReadyError(f"{self.address}: {reason}"))
 
     def _on_closed(self, error: MQSourceError) -> None:
         if not self._connected.done():
@@ -428,7 +401,7 @@ def authentication_of(options: PulsarOptions, host: str | None = None) -> Authen
 
 
 def proof_of(authentication: Authentication | None) -> bytes:
-    """Return the credentials that a new connection would send to the broker; see `Session.proof`.
+    """Return the credentials that a new connection would send to the broker; see `PulsarConnection.proof`.
 
     Raises:
         MQSourceError: they cannot be read, or no issuer provides them.

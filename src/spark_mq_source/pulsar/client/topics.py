@@ -152,8 +152,8 @@ class Topics(Admin):
             if count <= max(at.partition, 0):
                 known = "" if self._options.admin_url else "; an unused partitioned one needs adminUrl"
                 raise TopicNotFoundError(
-                    f"{session.address}: {session.server_version} lists no topic {name}: check the names of topic, "
-                    f"namespace and tenant{known}"
+                    f"{session.address}: {session.connection.server_version} lists no topic {name}: check the names of "
+                    f"topic, namespace and tenant{known}"
                 )
 
     def _fetch_names(self, session: Session, namespaces: Collection[str]) -> list[str]:

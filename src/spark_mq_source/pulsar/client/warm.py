@@ -85,11 +85,11 @@ class WarmSessions:
         now, proof = time.monotonic(), proof_of(key.authentication)
         with self._lock:
             for place in reversed(range(len(self._idle))):
-                idle = self._idle[place]
+                idle, session = self._idle[place], self._idle[place].session
                 # The time is checked here too: in a process that was stopped meanwhile, none was closed.
-                if idle.key == key and idle.session.proof == proof and idle.until > now and idle.session.at_rest:
+                if (idle.key, session.connection.proof) == (key, proof) and idle.until > now and session.at_rest:
                     del self._idle[place]
-                    return idle.session
+                    return session
         return None
 
     def give(self, key: SessionKey, session: Session) -> None:

@@ -109,6 +109,7 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
     Attributes:
         protocol_version: the common version, once CONNECTED.
         feature_flags: the broker's further features, once CONNECTED.
+        proof: the credentials last sent to the broker: a token, or user name and password; empty for none.
 
     Raises:
         MQSourceError: `authentication` has no credentials.
@@ -155,11 +156,11 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
         # Those that are open.
         self._consumers: set[int] = set()
         self._producers: set[int] = set()
-        self._shown = b"" if authentication is None else authentication.auth_data(None)
+        self.proof = b"" if authentication is None else authentication.auth_data(None)
         self._unsent += encode_command(
             commands.Connect(
                 client_version=client_version,
-                auth_data=None if authentication is None else self._shown,
+                auth_data=None if authentication is None else self.proof,
                 protocol_version=PROTOCOL_VERSION,
                 auth_method_name=None if authentication is None else authentication.method_name,
                 proxy_to_broker_url=proxy_to_broker_url,
@@ -174,12 +175,7 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
     @property
     def principal(self) -> str:
         """The name by which the broker knows us, for errors; without a secret."""
-        return "nobody in particular" if self._authentication is None else self._authentication.principal(self._shown)
-
-    @property
-    def proof(self) -> bytes:
-        """The credentials last sent to the broker; empty for none."""
-        return self._shown
+        return "nobody in particular" if self._authentication is None else self._authentication.principal(self.proof)
 
     # Output.
 
@@ -363,8 +359,8 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
         if asked and asked != method:
             raise AuthenticationError(f"the broker asks for authentication by {asked}, the options are for {method}")
         asked_with = b"" if challenge.challenge is None else challenge.challenge.auth_data
-        self._shown = self._authentication.auth_data(asked_with)
-        response = commands.AuthData(method, self._shown)
+        self.proof = self._authentication.auth_data(asked_with)
+        response = commands.AuthData(method, self.proof)
         self._unsent += encode_command(commands.AuthResponse(self._client_version, response, PROTOCOL_VERSION))
 
     def _check_version(self, command: Request | AckEntries) -> None:

@@ -801,7 +801,7 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
             producer_id=producer.producer_id,
             producer_name=opened.producer_name,
             sequence_id=opened.last_sequence_id + 1 if producer.numbers is None else producer.numbers.first_row_id,
-            max_message_bytes=session.max_message_bytes,
+            max_message_bytes=session.connection.max_message_bytes,
             compression=options.compression_type,
             batching=options.batching,
             batch_bytes=options.batching_max_bytes,
