@@ -187,7 +187,7 @@ class PulsarInspector:
                 yield asdict(tp) | {"entries_behind": waiting}
             return
         try:
-            read = {TopicPartition.parse(name): position for name, position in decode_offsets(checkpoint).items()}
+            read = decode_offsets(checkpoint)
         except ValueError as error:
             raise OptionError(
                 f"pulsar-native: not offsets of this format: {error}; a query with walDir has none: pass --subscription"

@@ -385,7 +385,7 @@ def parse_offsets(text: str, *, is_end: bool = False) -> PerTopic[Position]:
         raise ValueError("expected earliest, latest or a JSON object that begins with {")
     document = load_json_object(text)
     if type(document.get("version")) is int and "positions" in document:
-        return PerTopic(named=decode_offsets(document))
+        return PerTopic(named={str(tp): position for tp, position in decode_offsets(document).items()})
     parse = partial(parse_position, is_end=is_end)
     return PerTopic(named=_parse_per_topic(document, parse, is_value=lambda value: "ledger" in value))
 
@@ -411,7 +411,7 @@ def parse_timestamps(text: str) -> PerTopic[int]:
 
 
 def encode_offsets(
-    positions: Mapping[str, Position], begins: Mapping[str, Position] | None = None
+    positions: Mapping[TopicPartition, Position], begins: Mapping[TopicPartition, Position] | None = None
 ) -> dict[str, object]:
     """Return the versioned form in a streaming checkpoint, sorted by name so that equal offsets are equal text.
 
@@ -420,51 +420,51 @@ def encode_offsets(
         begins: its start, if it is the first one of a query: Spark records that start only once the trigger is done.
 
     Example:
-        >>> encode_offsets({"persistent://public/default/t": Position(12, 3)})
+        >>> encode_offsets({TopicPartition("persistent://public/default/t", -1): Position(12, 3)})
         {'version': 1, 'positions': {'persistent://public/default/t': {'ledger': 12, 'entry': 3, 'batch': -1}}}
     """
     encoded: dict[str, object] = {"version": OFFSETS_VERSION, "positions": _encode_positions(positions)}
     return encoded if begins is None else {**encoded, "from": _encode_positions(begins)}
 
 
-def _encode_positions(positions: Mapping[str, Position]) -> dict[str, object]:
-    return {name: positions[name].to_json() for name in sorted(positions)}
+def _encode_positions(positions: Mapping[TopicPartition, Position]) -> dict[str, object]:
+    return {str(tp): positions[tp].to_json() for tp in sorted(positions, key=str)}
 
 
-def decode_offsets(document: object) -> dict[str, Position]:
+def decode_offsets(document: object) -> dict[TopicPartition, Position]:
     """Return the positions of `encode_offsets`, from decoded JSON.
 
     Raises:
         ValueError: an unknown version, or another form; the message gives the place and the reason.
 
     Example:
-        >>> decode_offsets(encode_offsets({"persistent://public/default/t": Position(12, 3)}))
-        {'persistent://public/default/t': Position(ledger=12, entry=3, batch=-1)}
+        >>> topic = TopicPartition("persistent://public/default/t", 0)
+        >>> decode_offsets(encode_offsets({topic: Position(12, 3)})) == {topic: Position(12, 3)}
+        True
     """
     offsets = versioned_offsets(document)
     if offsets.keys() - {"from"} != {"version", "positions"}:
         raise ValueError('offsets must have the keys "version" and "positions", and may have "from"')
+    decode_begins(offsets)
     return _decode_positions("positions", offsets["positions"])
 
 
-def decode_begins(document: Mapping[str, object]) -> dict[str, Position] | None:
-    """Return the start of a trigger, if `encode_offsets` had it.
+def decode_begins(document: Mapping[str, object]) -> Mapping[TopicPartition, Position] | None:
+    """Return the start of a trigger, if `encode_offsets` had it; `decode_offsets` checks it too.
 
     Raises:
         ValueError: the positions have another form; the message gives the place and the reason.
-
-    Example:
-        >>> topic = "persistent://public/default/t"
-        >>> decode_begins(encode_offsets({topic: Position(12, 3)}, {topic: Position(12, 1)}))
-        {'persistent://public/default/t': Position(ledger=12, entry=1, batch=-1)}
     """
     return _decode_positions("from", document["from"]) if "from" in document else None
 
 
-def _decode_positions(key: str, positions: object) -> dict[str, Position]:
+def _decode_positions(key: str, positions: object) -> dict[TopicPartition, Position]:
     if not isinstance(positions, Mapping):
         raise ValueError(f'"{key}" must be a JSON object')  # noqa: TRY004 - the document is wrong, not the call
-    return {_at(name, parse_topic, name): _at(name, parse_position, value) for name, value in positions.items()}
+    return {
+        TopicPartition.parse(_at(name, parse_topic, name)): _at(name, parse_position, value)
+        for name, value in positions.items()
+    }
 
 
 def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
@@ -479,7 +479,7 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
         ValueError: not documents of this form.
 
     Example:
-        >>> topic = "persistent://public/default/t"
+        >>> topic = TopicPartition("persistent://public/default/t", -1)
         >>> read, newest = (encode_offsets({topic: Position(12, entry)}) for entry in (3, 10))
         >>> print(*count_lag(read, newest, 0))
         persistent://public/default/t 7 entries
@@ -491,8 +491,8 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
     at = decode_offsets(read)
     behind: dict[str, int] = {}
     inexact = set()
-    for name, end in decode_offsets(newest).items():
-        topic, begin = TopicPartition.parse(name).topic, at.get(name, EARLIEST)
+    for tp, end in decode_offsets(newest).items():
+        topic, begin = tp.topic, at.get(tp, EARLIEST)
         count = 0
         if begin.ledger == end.ledger:
             count = end.entry - begin.entry

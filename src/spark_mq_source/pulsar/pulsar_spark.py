@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 from urllib.parse import unquote
 
-from spark_mq_source.pulsar.offsets import LATEST, encode_offsets, parse_message_id, parse_topic
+from spark_mq_source.pulsar.offsets import LATEST, TopicPartition, encode_offsets, parse_message_id, parse_topic
 
 _CLIENT: Final = "pulsar.client."
 _ADMIN: Final = "pulsar.admin."
@@ -70,7 +70,7 @@ def from_pulsar_spark(offsets: Mapping[str, object]) -> dict[str, object] | None
     """
     if not all(isinstance(value, list) for value in offsets.values()):
         return None
-    positions = {parse_topic(name): parse_message_id(value) for name, value in offsets.items()}
+    positions = {TopicPartition.parse(parse_topic(name)): parse_message_id(value) for name, value in offsets.items()}
     if LATEST in positions.values():
         raise ValueError("a batch ends with the latest message, which says nothing about what was read")
     return encode_offsets(positions)

@@ -11,6 +11,7 @@ from spark_mq_source.pulsar.offsets import (
     LATEST,
     PerTopic,
     Position,
+    TopicPartition,
     decode_offsets,
     encode_offsets,
     parse_offsets,
@@ -253,7 +254,7 @@ def test_a_message_id_of_pulsar_spark_begins_and_ends_with_its_whole_entry(messa
 
 
 def test_checkpoint_form_is_this_text():
-    positions = {T + "-partition-1": Position(INT64, 0, 2), T + "-partition-0": EARLIEST}
+    positions = {TopicPartition(T, 1): Position(INT64, 0, 2), TopicPartition(T, 0): EARLIEST}
     text = json.dumps(encode_offsets(positions))
     assert text == (
         '{"version": 1, "positions": {"persistent://public/default/t-partition-0": {"ledger": -1, "entry": -1, '
@@ -261,7 +262,7 @@ def test_checkpoint_form_is_this_text():
         '"batch": 2}}}'
     )
     assert decode_offsets(json.loads(text)) == positions
-    assert parse_offsets(text).named == positions
+    assert parse_offsets(text).named == {str(tp): position for tp, position in positions.items()}
     assert decode_offsets(encode_offsets({})) == {}
     assert parse_position({"entry": 3, "ledger": 12}) == Position(12, 3)
 

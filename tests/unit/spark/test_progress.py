@@ -19,6 +19,10 @@ from spark_mq_source.tubemq.offsets import INDEX_BYTES, TopicPartition, Trigger
 T, U = "persistent://public/default/t", "persistent://public/default/u"
 
 
+def pulsar_offsets(positions: dict[str, Position]) -> dict[str, object]:
+    return pulsar.encode_offsets({pulsar.TopicPartition.parse(name): at for name, at in positions.items()})
+
+
 def progress(*sources: dict[str, Any], **more: Any) -> TriggerProgress:
     return TriggerProgress.parse(
         {
@@ -34,21 +38,19 @@ def source(read: object, newest: object, rows: int = 7) -> dict[str, Any]:
 
 
 def test_pulsars_lag_is_in_entries_by_topic() -> None:
-    read = pulsar.encode_offsets(
-        {f"{T}-partition-0": Position(7, 3), f"{T}-partition-1": Position(8, 9), U: Position(9, 0)}
-    )
-    newest = pulsar.encode_offsets(
+    read = pulsar_offsets({f"{T}-partition-0": Position(7, 3), f"{T}-partition-1": Position(8, 9), U: Position(9, 0)})
+    newest = pulsar_offsets(
         {f"{T}-partition-0": Position(7, 5), f"{T}-partition-1": Position(8, 10), U: Position(9, 0)}
     )
     assert progress(source(read, newest)).lags == (Lag(T, 3, "entries"), Lag(U, 0, "entries"))
 
 
 def test_pulsars_lag_across_ledgers_is_a_bound() -> None:
-    newest = pulsar.encode_offsets({T: Position(9, 4)})
+    newest = pulsar_offsets({T: Position(9, 4)})
     for read in ({T: Position(7, 300)}, {T: EARLIEST}, {}):
-        assert progress(source(pulsar.encode_offsets(read), newest)).lags == (Lag(T, 5, "entries", is_exact=False),)
+        assert progress(source(pulsar_offsets(read), newest)).lags == (Lag(T, 5, "entries", is_exact=False),)
     # Read past what was newest when the trigger was planned.
-    ahead = pulsar.encode_offsets({T: Position(10, 0)})
+    ahead = pulsar_offsets({T: Position(10, 0)})
     assert progress(source(ahead, newest)).lags == (Lag(T, 0, "entries"),)
 
 
@@ -76,7 +78,7 @@ def test_of_other_sources_and_older_sparks_there_is_no_lag(newest: object) -> No
 
 
 def test_all_sources_of_a_query_are_added_up() -> None:
-    read, newest = (pulsar.encode_offsets({T: Position(7, entry)}) for entry in (3, 5))
+    read, newest = (pulsar_offsets({T: Position(7, entry)}) for entry in (3, 5))
     at = BatchOffset("8f0e", 7).to_json()
     found = progress(source(read, newest), source(at, at | {"topic": "n", "waiting": 10}, rows=4))
     assert found.behind == 8

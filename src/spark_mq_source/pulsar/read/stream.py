@@ -72,7 +72,7 @@ class PulsarStream:
 
     Not for use by several threads at once. After an error, the same call can be repeated.
 
-    Offsets are passed as the JSON documents of Spark's checkpoint, see `offsets_to_json`.
+    Offsets are passed as the JSON documents of Spark's checkpoint, see `encode_offsets`.
 
     Attributes:
         newest: the last messages at the latest call of `latest`, regardless of limits; None before.
@@ -157,7 +157,7 @@ class PulsarStream:
         self._stops.check_begins(initial, {tp: bounds[tp].first for tp in initial})
         # A durable subscription is moved there with the first planned trigger, not before: a query that was interrupted
         # in its first batch calls this too, and that batch may begin earlier.
-        self._initial = offsets_to_json(initial)
+        self._initial = encode_offsets(initial)
         return self._initial
 
     def latest(self, start: Mapping[str, object], *, limited: bool = True) -> dict[str, object]:
@@ -190,7 +190,7 @@ class PulsarStream:
         ends = {
             tp: max(begin.get(tp, EARLIEST), b.last) for tp, b in bounds.items() if tp in begin or b.last > EARLIEST
         }
-        newest, self.newest = ends, offsets_to_json(ends)
+        newest, self.newest = ends, encode_offsets(ends)
         if self._target is not None:
             # Messages after the query's start are for the next one, also in new partitions.
             target = self._target
@@ -208,7 +208,7 @@ class PulsarStream:
             if begin == given and not is_last and self._is_delayed(starts, ends):
                 return dict(start)
             ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))
-        offered = offsets_to_json(ends, given if start == self._initial else None)
+        offered = encode_offsets(ends, given if start == self._initial else None)
         if given == ends:
             offered = dict(start)
         if self._target is None:
@@ -251,7 +251,7 @@ class PulsarStream:
         if start == end:
             return []  # Spark asks after a restart, and reads nothing
         # A first trigger that is repeated gets a new start from Spark, so its end has the start too.
-        begin, finish = _begins_from_json(end), offsets_from_json(end)
+        finish, begin = offsets_from_json(end), decode_begins(end)
         if begin is None:
             begin = offsets_from_json(start)
         starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
@@ -560,35 +560,13 @@ def _pin_positions(positions: Offsets) -> dict[TopicPartition, Position]:
     return {tp: Position(at.ledger, max(at.entry - 1, -1)) for tp, at in positions.items() if at != EARLIEST}
 
 
-def offsets_to_json(offsets: Offsets, begins: Offsets | None = None) -> dict[str, object]:
-    """Return the form in Spark's checkpoint: readable, sorted, with a version; see `encode_offsets`.
-
-    Example:
-        >>> offsets_to_json({TopicPartition("persistent://public/default/t", 0): Position(7, 3)})["positions"]
-        {'persistent://public/default/t-partition-0': {'ledger': 7, 'entry': 3, 'batch': -1}}
-    """
-    named = None if begins is None else {str(tp): position for tp, position in begins.items()}
-    return encode_offsets({str(tp): position for tp, position in offsets.items()}, named)
-
-
 def offsets_from_json(document: Mapping[str, object]) -> Offsets:
-    """Return the offsets of a document; the inverse of `offsets_to_json`.
+    """Return the offsets of Spark's checkpoint, see `decode_offsets`.
 
     Raises:
         OptionError: not written by this package, or by a release with another version.
     """
-    return _parsed(decode_offsets, document) or {}
-
-
-def _begins_from_json(document: Mapping[str, object]) -> Offsets | None:
-    return _parsed(decode_begins, document)
-
-
-def _parsed(
-    decode: Callable[[Mapping[str, object]], dict[str, Position] | None], document: Mapping[str, object]
-) -> Offsets | None:
     try:
-        found = decode(document)
+        return decode_offsets(document)
     except ValueError as error:
         raise OptionError(f"pulsar-native: the checkpoint cannot be used: {error}") from error
-    return None if found is None else {TopicPartition.parse(name): position for name, position in found.items()}

@@ -12,10 +12,10 @@ from spark_mq_source.core.errors import DataLossError, EndOfStreamError, OptionE
 from spark_mq_source.core.options import STREAM
 from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.format import PulsarFormat
-from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition, encode_offsets
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.limits import Limiter, ProgressGuard
-from spark_mq_source.pulsar.read.stream import PulsarStream, _pin_positions, offsets_from_json, offsets_to_json
+from spark_mq_source.pulsar.read.stream import PulsarStream, _pin_positions, offsets_from_json
 from spark_mq_source.spark.base import MQStreamReader
 from tests.unit.pulsar.read.topic import Topic
 
@@ -28,9 +28,9 @@ positions = st.one_of(whole, st.just(EARLIEST), st.builds(Position, st.integers(
 
 @given(st.dictionaries(partitions, positions, max_size=10))
 def test_offsets_survive_json(offsets):
-    text = json.dumps(offsets_to_json(offsets))
+    text = json.dumps(encode_offsets(offsets))
     assert offsets_from_json(json.loads(text)) == offsets
-    assert json.dumps(offsets_to_json(dict(reversed(offsets.items())))) == text
+    assert json.dumps(encode_offsets(dict(reversed(offsets.items())))) == text
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ class FakeStream(PulsarStream):
 
     def planned(self, start: Position, end: Position) -> list[str]:
         at = TopicPartition(TOPIC, -1)
-        return [str(task) for task in self.ranges(offsets_to_json({at: start}), offsets_to_json({at: end}))]
+        return [str(task) for task in self.ranges(encode_offsets({at: start}), encode_offsets({at: end}))]
 
 
 def test_a_trigger_that_ends_before_its_start_is_loss_if_the_start_is_not_there():
@@ -144,7 +144,7 @@ def test_a_trigger_never_ends_before_it_begins(last):
     stream, begin = FakeStream(Position(14, 5)), Position(14, 5)
     stream._partitions = lambda _: [AT]
     stream._watch = lambda _: {AT: Bounds(FIRST, last)}
-    start = offsets_to_json({AT: begin})
+    start = encode_offsets({AT: begin})
     assert offsets_from_json(stream.latest(start)) == {AT: max(begin, last)}
     assert offsets_from_json(stream.newest) == {AT: max(begin, last)}
 
@@ -188,10 +188,10 @@ class OnTopic(FakeStream):
         return {tp: SimpleNamespace(is_closed=False, has_ended=True, **how) for tp in starts}
 
     def after(self, start, **more):
-        return offsets_from_json(self.latest(offsets_to_json(start), **more))
+        return offsets_from_json(self.latest(encode_offsets(start), **more))
 
     def spans(self, start, end):
-        return [str(task) for task in self.ranges(offsets_to_json(start), offsets_to_json(end))]
+        return [str(task) for task in self.ranges(encode_offsets(start), encode_offsets(end))]
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_a_durable_subscription_is_brought_to_the_start_s_own_entry(cursor, star
 )
 def test_a_durable_subscription_lets_go_of_what_is_before_the_end_s_own_entry(cursor, end, moves):
     stream = Pinned(cursor)
-    stream.commit(offsets_to_json({AT: end}))
+    stream.commit(encode_offsets({AT: end}))
     assert stream.moves == moves
 
 
@@ -499,7 +499,7 @@ def test_a_first_trigger_that_is_repeated_begins_where_it_began(starting):
 
 
 def test_a_first_trigger_that_began_without_a_topic_is_repeated_from_the_first_message():
-    end = offsets_to_json({AT: Position(7, 2)}, {})
+    end = encode_offsets({AT: Position(7, 2)}, {})
     stream = OnTopic(startingOffsets="latest")
     assert [str(task) for task in stream.ranges(stream.initial(), end)] == [f"{TOPIC} (earliest, 7:2]"]
 
