@@ -9,7 +9,7 @@ import base64
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from spark_mq_source.core.errors import AuthenticationError
 from spark_mq_source.core.user_functions import AUTH_PLUGIN, ask_plugin, call_function
@@ -28,12 +28,8 @@ class TokenAuthentication:
         ('token', b'abc', TokenAuthentication())
     """
 
+    method_name: ClassVar[str] = "token"
     token: str = field(repr=False)
-
-    @property
-    def method_name(self) -> str:
-        """`token`."""
-        return "token"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
         """Return the token."""
@@ -57,12 +53,8 @@ class TokenFileAuthentication:
         b'abc'
     """
 
+    method_name: ClassVar[str] = "token"
     path: str
-
-    @property
-    def method_name(self) -> str:
-        """`token`."""
-        return "token"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
         """Return the token that the file contains now, without surrounding white space.
@@ -97,12 +89,8 @@ class TokenSupplierAuthentication:
         'token'
     """
 
+    method_name: ClassVar[str] = "token"
     function: str
-
-    @property
-    def method_name(self) -> str:
-        """`token`."""
-        return "token"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
         """Return the function's result, without surrounding white space.
@@ -133,13 +121,9 @@ class BasicAuthentication:
         b'alice:secret'
     """
 
+    method_name: ClassVar[str] = "basic"
     user: str
     password: str = field(repr=False)
-
-    @property
-    def method_name(self) -> str:
-        """`basic`."""
-        return "basic"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
         """Return ``user:password``."""
@@ -159,12 +143,8 @@ class TlsAuthentication:
         ('tls', b'')
     """
 
+    method_name: ClassVar[str] = "tls"
     client_cert: str
-
-    @property
-    def method_name(self) -> str:
-        """`tls`."""
-        return "tls"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
         """Return nothing: the TLS handshake has sent the certificate."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from spark_mq_source.core.errors import AuthenticationError, BrokerError, MQSourceError, ServiceNotReadyError
 from spark_mq_source.net.transport import TlsSettings
@@ -49,6 +49,7 @@ class OAuth2Authentication:
         'token'
     """
 
+    method_name: ClassVar[str] = "token"  # all that the broker sees
     issuer_url: str
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
@@ -58,11 +59,6 @@ class OAuth2Authentication:
     trust_certs: str | None = None
     trust_password: str | None = field(default=None, repr=False)
     timeout_ms: int = 10_000
-
-    @property
-    def method_name(self) -> str:
-        """`token`, as the broker sees only the token."""
-        return "token"
 
     def auth_data(self, challenge: bytes | None) -> bytes:
         """Return a token that is valid for some time; a new one at a challenge.
