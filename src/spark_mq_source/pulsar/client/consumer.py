@@ -79,9 +79,7 @@ class Subscription:
             # Only the option `createTopic` creates topics.
             force_topic_creation=self.creates_topic,
             key_shared_meta=meta,
-            subscription_properties=tuple(
-                commands.KeyValue(key=key, value=value) for key, value in self.properties.items()
-            ),
+            subscription_properties=commands.key_values(self.properties.items()),
         )
 
 

@@ -192,7 +192,7 @@ class Producers(Topics):
             producer_name=name,
             epoch=epoch,
             user_provided_producer_name=False,
-            metadata=tuple(commands.KeyValue(key=key, value=value) for key, value in self._options.producer_properties),
+            metadata=commands.key_values(self._options.producer_properties),
             **more,
         )
 

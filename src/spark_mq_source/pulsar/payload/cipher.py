@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.x963kdf import X963KDF
 
 from spark_mq_source.core.errors import EncryptedMessageError, OptionError
+from spark_mq_source.pulsar.protocol.commands import key_values
 from spark_mq_source.pulsar.protocol.metadata import EncryptionKeys, MessageMetadata
 
 Payload: TypeAlias = "bytes | bytearray | memoryview"
@@ -102,7 +103,7 @@ class PayloadEncryptor:
         pem, metadata = self._keys("public", name, {})
         wrapped = EncryptionKeys(key=name, value=_wrap(_parsed(f"public key {name!r}", _parse_public, pem), data_key))
         if metadata:
-            wrapped["metadata"] = [{"key": key, "value": value} for key, value in metadata.items()]
+            wrapped["metadata"] = key_values(metadata.items())
         return wrapped
 
 

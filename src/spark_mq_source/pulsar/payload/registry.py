@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from spark_mq_source.pulsar.protocol.commands import KeyValue, Schema, SchemaType
+from spark_mq_source.pulsar.protocol.commands import Schema, SchemaType, key_values
 from spark_mq_source.values.encodings import PRIMITIVES, Encoding, KeyValueEncoding, TypedWrite
 from spark_mq_source.values.protobuf.schema import FlatField, descriptor_of, flat_descriptors
 
@@ -132,24 +132,18 @@ def schema_of_write(write: TypedWrite, properties: Sequence[tuple[str, str]] = (
     value = _schema(write.value, properties)
     if not write.is_pair:
         return value if write.value is not None and write.value.has_schema else None
-    key = _schema(write.key)
-    parts = [(side, part) for side, part in (("key", key), ("value", value))]
-    described = [
-        one
-        for side, part in parts
-        for one in (
-            KeyValue(key=f"{side}.schema.name", value=part.name),
-            KeyValue(key=f"{side}.schema.type", value="BOOLEAN" if part.type == SchemaType.BOOL else part.name),
-            KeyValue(
-                key=f"{side}.schema.properties", value=json.dumps({p["key"]: p["value"] for p in part.properties})
-            ),
-        )
-    ]
+    parts = {"key": _schema(write.key), "value": value}
+    described: dict[str, str] = {}
+    for side, part in parts.items():
+        described[f"{side}.schema.name"] = part.name
+        described[f"{side}.schema.type"] = "BOOLEAN" if part.type == SchemaType.BOOL else part.name
+        described[f"{side}.schema.properties"] = json.dumps({one["key"]: one["value"] for one in part.properties})
+    described[_KEY_VALUE_TYPE] = "INLINE" if write.is_inline else "SEPARATED"
     return Schema(
         name="KEY_VALUE",
-        schema_data=b"".join(len(part.schema_data).to_bytes(4, "big") + part.schema_data for _, part in parts),
+        schema_data=b"".join(len(x.schema_data).to_bytes(4, "big") + x.schema_data for x in parts.values()),
         type=SchemaType.KEY_VALUE,
-        properties=(*described, KeyValue(key=_KEY_VALUE_TYPE, value="INLINE" if write.is_inline else "SEPARATED")),
+        properties=key_values(described.items()),
     )
 
 
@@ -163,7 +157,7 @@ def _schema(encoding: Encoding | None, properties: Sequence[tuple[str, str]] = (
         name=name,
         schema_data=encoding.definition.encode(),
         type=SchemaType[name],
-        properties=tuple(KeyValue(key=key, value=value) for key, value in properties),
+        properties=key_values(properties),
     )
 
 
@@ -179,5 +173,5 @@ def _schema_of_native_protobuf(encoding: Encoding, properties: Sequence[tuple[st
         name="PROTOBUF_NATIVE",
         schema_data=json.dumps(document, separators=(",", ":")).encode(),
         type=SchemaType.PROTOBUF_NATIVE,
-        properties=tuple(KeyValue(key=key, value=value) for key, value in properties),
+        properties=key_values(properties),
     )

@@ -12,7 +12,7 @@ MESSAGE and SEND are plain tuples: one is created for every entry. So are the id
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias, TypedDict, TypeVar
@@ -336,6 +336,11 @@ class KeyValue(TypedDict):
 
     key: Annotated[str, 1]
     value: Annotated[str, 2]
+
+
+def key_values(pairs: Iterable[tuple[str, str]]) -> tuple[KeyValue, ...]:
+    """Return properties as they are sent."""
+    return tuple(KeyValue(key=key, value=value) for key, value in pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.registry import encoding_of_schema, schema_of_write
 from spark_mq_source.pulsar.payload.schema import AVRO, BYTES, STRING
 from spark_mq_source.pulsar.protocol import commands
-from spark_mq_source.values.encodings import KeyValueEncoding, TypedWrite
+from spark_mq_source.values.encodings import Encoding, KeyValueEncoding, TypedWrite
 from spark_mq_source.values.options import AUTO, RAW, typed_write_of
 
 if TYPE_CHECKING:
@@ -133,9 +133,4 @@ def schema_to_send(options: PulsarOptions) -> commands.Schema | None:
         return schema_of_write(options.encoded, properties)
     if schema is None or schema.type == BYTES:
         return None
-    return commands.Schema(
-        name=schema.type,
-        schema_data=schema.definition.encode(),
-        type=commands.SchemaType[schema.type],
-        properties=tuple(commands.KeyValue(key=key, value=value) for key, value in properties),
-    )
+    return schema_of_write(TypedWrite(Encoding(schema.type.lower(), schema.definition)), properties)
