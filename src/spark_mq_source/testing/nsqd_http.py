@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from spark_mq_source.testing import protocol
 from spark_mq_source.testing.http import Handler, HttpError, Request, find_route
-from spark_mq_source.testing.protocol import Connection, IncompleteError, take_mpub
+from spark_mq_source.testing.protocol import IncompleteError, take_mpub
 from spark_mq_source.testing.queues import Channel, Topic, is_valid_name
 from spark_mq_source.testing.settings import VERSION
 
+if TYPE_CHECKING:
+    from spark_mq_source.testing.broker import NsqBroker
+
 _TRUTH: Final = {"true": True, "1": True, "false": False, "0": False}
 _NO_LATENCY: Final = {"count": 0, "percentiles": None}
-
-
-class Server(protocol.Server, Protocol):
-    """The interface's view of its broker."""
-
-    tcp_port: int
-    http_port: int
-    https_port: int
-    started_s: int
-
-    @property
-    def lookupd_addresses(self) -> Sequence[str]:
-        """The addresses of nsqlookupd where it is registered."""
 
 
 class NsqdHttp:
@@ -38,7 +27,7 @@ class NsqdHttp:
         encrypted: whether requests come over TLS.
     """
 
-    def __init__(self, server: Server, *, encrypted: bool) -> None:
+    def __init__(self, server: NsqBroker, *, encrypted: bool) -> None:
         self._server = server
         self._encrypted = encrypted
         self._routes: Mapping[tuple[str, str], Handler] = {
@@ -244,7 +233,7 @@ class NsqdHttp:
 def _channel_stats(channel: Channel, with_clients: str | None) -> dict[str, Any]:
     clients = None
     if with_clients is not None:
-        clients = [consumer.stats(with_clients) for consumer in channel.consumers if isinstance(consumer, Connection)]
+        clients = [consumer.stats(with_clients) for consumer in channel.consumers]
     return {
         "channel_name": channel.name,
         "depth": channel.queue.depth - channel.queue.uncounted,

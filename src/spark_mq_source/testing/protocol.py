@@ -9,23 +9,26 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_mq_source.core.errors import RemoteProtocolError
 from spark_mq_source.nsq.protocol.compression import DeflateStream, SnappyStream, Stream
 from spark_mq_source.nsq.protocol.wire import ERROR, MAGIC, MESSAGE_ID_BYTES, RESPONSE, encode_frame
-from spark_mq_source.testing.queues import Broker, Channel, InFlight, is_valid_name
+from spark_mq_source.testing.queues import Channel, InFlight, is_valid_name
 from spark_mq_source.testing.settings import VERSION, AuthorizedClient, AuthRequest, NsqSettings
+
+if TYPE_CHECKING:
+    from spark_mq_source.testing.broker import NsqBroker
 
 _MAX_LINE_BYTES: Final = 16 * 1024
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _TURN_BYTES: Final = 1024 * 1024
 """Bytes sent to one client before other clients, and its own commands (such as RDY 0), are processed."""
 _TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
-_FIN_LINE_BYTES: Final = 21
+_FINS: Final = re.compile(rb"(?:FIN [^\n]{16}\n)+")
+"""Complete FINs in a row: clients that answer many messages send such blocks, which need not be parsed one by one."""
 
 _INIT, _SUBSCRIBED, _CLOSING = 0, 3, 4
 """States, numbered as in nsqd's statistics."""
@@ -63,22 +66,10 @@ class IncompleteError(Exception):
         self.wanted = wanted
 
 
-class Server(Protocol):
-    """The broker's interface for a connection."""
-
-    settings: NsqSettings
-    broker: Broker
-    connections: dict[Connection, None]
-    tls_context: ssl.SSLContext | None
-
-    def start_timer(self) -> None:
-        """Start the timer for timeouts and deferred messages."""
-
-
 class Connection(asyncio.Protocol):
     """The connection of one client."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: NsqBroker) -> None:
         self.server = server
         self.in_flight = InFlight()
         self.sample_rate = 0
@@ -109,7 +100,6 @@ class Connection(asyncio.Protocol):
         self._upgrading = False
         self._pieces: list[bytes] = []
         self._received = self._wanted = 0
-        self._may_be_fins = True
         self._answers: list[bytes] = []
         self._upgrade_task: asyncio.Task[None] | None = None
 
@@ -167,7 +157,6 @@ class Connection(asyncio.Protocol):
                 return
             data = b"".join(self._pieces)
             self._pieces.clear()
-        self._may_be_fins = True
         rest = data[self._execute_all(data) :]
         if rest and not self._ended:
             self._pieces.append(rest)
@@ -329,12 +318,9 @@ class Connection(asyncio.Protocol):
 
     def _execute(self, data: bytes, start: int) -> int:
         """Execute one command, or a block of FINs; return the start of the next one."""
-        if self._may_be_fins and data.startswith(b"FIN ", start) and self.channel is not None:
-            end = _block_of_fins(data, start)
-            if end > start:
-                self._finish(data[start + 4 : end - 1].split(b"\nFIN "))
-                return end
-            self._may_be_fins = False  # checked once, so that mixed commands are not slower
+        if self.channel is not None and (fins := _FINS.match(data, start)):
+            self._finish(data[start + 4 : fins.end() - 1].split(b"\nFIN "))
+            return fins.end()
         newline = data.find(b"\n", start)
         if newline < 0:
             if len(data) - start > _MAX_LINE_BYTES:
@@ -715,27 +701,6 @@ def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[byte
         bodies.append(data[position + 4 : end])
         position = end
     return bodies, position
-
-
-def _block_of_fins(data: bytes, start: int) -> int:
-    """Return the end of the block of complete FINs that begins at `start`; `start` if there is none.
-
-    Clients that answer many messages send such blocks, which need not be parsed one by one.
-    """
-    last = data.rfind(b"\nFIN ", start) + 1
-    end = last + _FIN_LINE_BYTES
-    if end > len(data):
-        end = last
-    lines, rest = divmod(end - start, _FIN_LINE_BYTES)
-    if (
-        lines > 0
-        and not rest
-        and data.count(b"\n", start, end) == lines
-        and data[start + _FIN_LINE_BYTES - 1 : end : _FIN_LINE_BYTES] == b"\n" * lines
-        and data.count(b"\nFIN ", start, end) == lines - 1
-    ):
-        return end
-    return start
 
 
 def _size(data: bytes, start: int) -> int:

@@ -13,11 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count, repeat
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from spark_mq_source.nsq.protocol.commands import parse_name
 from spark_mq_source.nsq.protocol.wire import MESSAGE_HEAD_BYTES
 from spark_mq_source.testing.settings import NsqSettings
+
+if TYPE_CHECKING:
+    from spark_mq_source.testing.protocol import Connection
 
 # size, frame type, timestamp in nanoseconds, attempts; then 16 bytes of id, then the body
 _HEAD: Final = struct.Struct(">iiqH")
@@ -74,30 +77,6 @@ class MessageIds:
             ids += [text[at : at + 16] for at in range(0, len(text), 16)]
             self._next += size
         return ids
-
-
-class Consumer(Protocol):
-    """A channel's view of a subscribed connection."""
-
-    in_flight: InFlight
-
-    @property
-    def room(self) -> int:
-        """The number of messages that the client accepts now."""
-
-    @property
-    def msg_timeout_s(self) -> float:
-        """Seconds until an unanswered message times out."""
-
-    @property
-    def sample_rate(self) -> int:
-        """Percentage of messages to deliver; 0 for all."""
-
-    def deliver(self, frames: Sequence[bytes]) -> None:
-        """Send messages."""
-
-    def close(self) -> None:
-        """Close the connection."""
 
 
 class InFlight(dict[bytes, tuple[bytes, float, float]]):
@@ -299,7 +278,7 @@ class Channel:
         self.name = name
         self.ephemeral = name.endswith("#ephemeral")
         self.paused = False
-        self.consumers: list[Consumer] = []
+        self.consumers: list[Connection] = []
         self.queue = Queue(topic.broker.settings, ephemeral=self.ephemeral)
         self.message_count = self.requeue_count = self.timeout_count = 0
         # All connections with messages in flight, including closed ones, whose messages wait for their timeout.
@@ -334,12 +313,12 @@ class Channel:
     def _defer(self, frame: bytes, until_s: float) -> None:
         heappush(self._deferred, (until_s, next(self._serial), frame))
 
-    def subscribe(self, consumer: Consumer) -> None:
+    def subscribe(self, consumer: Connection) -> None:
         """Add a subscriber."""
         self.consumers.append(consumer)
         self._holders.append(consumer.in_flight)
 
-    def unsubscribe(self, consumer: Consumer) -> None:
+    def unsubscribe(self, consumer: Connection) -> None:
         """Remove a subscriber; its messages stay in flight until their timeout (seen on nsqd 1.3.0)."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
@@ -350,7 +329,7 @@ class Channel:
         """Return the holder of a message in flight, or None."""
         return next((holder for holder in self._holders if ident in holder), None)
 
-    def requeue(self, consumer: Consumer, ident: bytes, delay_s: float, now_s: float) -> None:
+    def requeue(self, consumer: Connection, ident: bytes, delay_s: float, now_s: float) -> None:
         """Requeue a message, which must be in flight at the consumer."""
         frame = _with_next_attempt(consumer.in_flight.take(ident))
         self.requeue_count += 1

@@ -192,7 +192,7 @@ class Cluster:
 
 
 class Nsqd:
-    """One nsqd, as `testing.protocol` and `testing.nsqd_http` want their server.
+    """One nsqd, as `testing.protocol` and `testing.nsqd_http` use an `NsqBroker`.
 
     Args:
         cluster: where it registers.
@@ -293,7 +293,7 @@ class Nsqd:
     # -- what its parts call
 
     def start_timer(self) -> None:
-        """See `testing.protocol.Server`."""
+        """See `testing.broker.NsqBroker`."""
         if not self._scans:
             self._scans = True
             self.cluster.world.after(SCAN_SECONDS, self._scan)
