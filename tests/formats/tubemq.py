@@ -14,6 +14,7 @@ from spark_mq_source.core.options import READ, Scope
 from spark_mq_source.tubemq.client import session as tubemq_session
 from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.members import ProducerMember
 from spark_mq_source.tubemq.client.reading_groups import reading_group
 from spark_mq_source.tubemq.format import TubeMQFormat as Door
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
@@ -187,7 +188,7 @@ def wait_until_flushed(options: TubeMQOptions, at_least: int = 0) -> None:
 def send_to_partition(options: TubeMQOptions, topic: str, partition: int, values: Sequence[bytes]) -> None:
     """Publishes values to one partition of broker 1, in order."""
     with TubeMQClient(options) as client:
-        producer = client.publish([topic])
+        producer = client.enter(ProducerMember(client.masters, [topic]))
         broker = producer.meta.brokers[1]
         sends = [
             SendMessage(producer.client_id, topic, partition, value, 0, zlib.crc32(value) & 0x7FFFFFFF, 0)

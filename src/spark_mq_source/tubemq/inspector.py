@@ -14,7 +14,6 @@ from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES, TopicPartition, decode_offsets
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
-from spark_mq_source.tubemq.protocol.commands import AuthorizedInfo
 from spark_mq_source.tubemq.read.reader import TubeMQRange
 
 _POLL_SECONDS: Final = 1.0
@@ -56,7 +55,7 @@ class TubeMQTail:
                 yield self._range(start, last)
 
     def _range(self, start: int, end: int) -> TubeMQRange:
-        return TubeMQRange(self._at, self._place.broker, start, end, self._inspector.authorized)
+        return TubeMQRange(self._at, self._place.broker, start, end, self._inspector.client.authorization.given)
 
 
 class TubeMQInspector:
@@ -64,13 +63,13 @@ class TubeMQInspector:
 
     def __init__(self, options: TubeMQOptions) -> None:
         self._options = options
-        self._client = TubeMQClient(options)
+        self.client = TubeMQClient(options)
         self.closed = threading.Event()
 
     def close(self) -> None:
         """Close the connections."""
         self.closed.set()
-        self._client.close()
+        self.client.close()
 
     def topics(self) -> Iterator[Mapping[str, object]]:
         """Yield the topics of the options, or else all topics, with their numbers of partitions and brokers.
@@ -79,7 +78,7 @@ class TubeMQInspector:
             MQSourceError: no master can be reached in time, or it refuses; or a topic is on no broker.
         """
         if not self._options.topic_names and self._options.topics_pattern is None:
-            yield from self._client.list_topics()
+            yield from self.client.list_topics()
             return
         partitions = self._partitions()
         for name in sorted({tp.topic for tp in partitions}):
@@ -150,21 +149,16 @@ class TubeMQInspector:
         partitions = self._partitions()
         return [TubeMQTail(self, tp, partitions[tp], found) for tp, found in self.fetch_bounds(partitions).items()]
 
-    @property
-    def authorized(self) -> AuthorizedInfo | None:
-        """The master's last authorization."""
-        return self._client.authorized
-
     def fetch_bounds(self, partitions: Partitions) -> dict[TopicPartition, Bounds]:
         """Fetch the bounds of partitions' stores.
 
         Raises:
             MQSourceError: a broker cannot be reached in time, or refuses.
         """
-        return fetch_bounds(self._client, self._options, partitions)
+        return fetch_bounds(self.client, self._options, partitions)
 
     def _partitions(self) -> Partitions:
-        return partitions_of(self._client.fetch_partitions())
+        return partitions_of(self.client.fetch_partitions())
 
     def _find_topics(self) -> str:
         return ", ".join(

@@ -17,7 +17,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.tubemq.client import session
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.group_members import GroupMember
-from spark_mq_source.tubemq.client.members import unique_client_id
+from spark_mq_source.tubemq.client.members import ClientBalancedMember, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
@@ -118,7 +118,7 @@ def member(client: TubeMQClient, group: str, topic: str, log: list[str], name: s
 
         return take
 
-    joined = client.join(group, [topic], on_connect=note("takes"), on_disconnect=note("leaves"))
+    joined = client.enter(GroupMember(client.masters, group, [topic], (), note("takes"), note("leaves")))
     try:
         yield joined
     finally:
@@ -133,7 +133,7 @@ def test_an_event_that_fails_is_answered_too_and_the_group_goes_on(tubemq: TubeU
         failed.set()
         raise RuntimeError
 
-    broken = client.join(group, [topic], on_connect=fail, on_disconnect=fail)
+    broken = client.enter(GroupMember(client.masters, group, [topic], (), fail, fail))
     assert failed.wait(60)
     assert broken.assigned.wait(60)
     assert not broken.assignment
@@ -165,7 +165,7 @@ def test_a_member_that_chooses_for_itself_is_remembered_and_registers_again(
     tubemq: TubeUnderTest, client_of: Clients
 ) -> None:
     client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
-    with client.join_v2(group, [topic]) as chooser:
+    with client.enter(ClientBalancedMember(client.masters, group, [topic], ())) as chooser:
         chooser.send_heartbeat()
         client.masters.ask(c.CloseConsumer(chooser.client_id, group))
         assert len(chooser.fetch_topics().partitions()) == 3

@@ -28,6 +28,7 @@ from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.members import ClientBalancedMember, ProducerMember
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol.error_codes import SERVER_RECEIVE_OVERFLOW
@@ -257,9 +258,9 @@ def test_the_leading_master_is_killed_while_a_stream_a_writer_and_members_are_at
     with (
         Query(standby_first, topic, group=group, startingOffsets="earliest") as query,
         TubeMQClient(tubemq_options(standby_first, topic, WRITE)) as client,
-        client.join_v2(f"{group}_v2", [topic]) as chooser,
+        client.enter(ClientBalancedMember(client.masters, f"{group}_v2", [topic], ())) as chooser,
     ):
-        producer = client.publish([topic])
+        producer = client.enter(ProducerMember(client.masters, [topic]))
         query.begin()
         with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE), TaskAttempt("job")) as writer:
             for begin in range(0, len(values), 500):

@@ -16,7 +16,7 @@ import pytest
 from spark_mq_source.core.errors import BrokerError, CorruptMessageError, DataLossError, OptionError
 from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.client.client import TubeMQClient
-from spark_mq_source.tubemq.client.members import unique_client_id
+from spark_mq_source.tubemq.client.members import ProducerMember, unique_client_id
 from spark_mq_source.tubemq.client.reading_groups import reading_group
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import SendMessage
@@ -253,7 +253,7 @@ def test_dead_letters_of_messages_that_have_nothing_or_cannot_be_read(
 
 def send(mq: TubeMQFormat, topic: str, data: bytes, *, flag: int) -> None:
     with TubeMQClient(mq.options(topic)) as client:
-        producer = client.publish([topic])
+        producer = client.enter(ProducerMember(client.masters, [topic]))
         message = SendMessage(producer.client_id, topic, 0, data, flag, zlib.crc32(data) & 0x7FFFFFFF, 0)
         (answer,) = client.broker(producer.meta.brokers[1]).call(message)
         client.wait(answer, "send")

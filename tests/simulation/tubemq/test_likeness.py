@@ -14,6 +14,7 @@ from brokers.tubemq import TubeCluster
 from brokers.tubemq_admin import Topic as RealTopic
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.group_members import GroupMember
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
@@ -264,7 +265,8 @@ def how_a_group_is_shared_out(lab: Lab) -> list[Any]:
         return take
 
     def join(name: str) -> Any:
-        return lab.client.join(group, [topic], on_connect=note(name, "takes"), on_disconnect=note(name, "leaves"))
+        masters = lab.client.masters
+        return lab.client.enter(GroupMember(masters, group, [topic], (), note(name, "takes"), note(name, "leaves")))
 
     def wait_for(condition: Callable[[], bool]) -> None:
         for _ in range(int(PATIENCE_S / 0.05)):
@@ -292,7 +294,7 @@ def what_a_member_gives_up_is_shared_out_again(lab: Lab) -> list[Any]:
         given.append(sorted(place.partition_id for place in places))
         return places
 
-    member = lab.client.join(group, [topic], on_connect=take, on_disconnect=lambda places: places)
+    member = lab.client.enter(GroupMember(lab.client.masters, group, [topic], (), take, lambda places: places))
 
     def wait_for(events: int) -> None:
         for _ in range(int(PATIENCE_S / 0.05)):

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
@@ -15,15 +15,15 @@ from spark_mq_source.core.ports import Closing
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.authentication import PluginAuthentication, UserAuthentication
 from spark_mq_source.tubemq.client.flow import FlowRules
-from spark_mq_source.tubemq.client.group_members import GroupMember, GroupSession
 from spark_mq_source.tubemq.client.masters import Masters
-from spark_mq_source.tubemq.client.members import ClientBalancedMember, ClusterMeta, Filters, ProducerMember
+from spark_mq_source.tubemq.client.members import ClientBalancedMember, ClusterMeta, Filters, Member, ProducerMember
 from spark_mq_source.tubemq.client.session import Authorization, PartitionConsumer, Session, wait_for
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import AuthorizedInfo
 
 T = TypeVar("T")
+MemberT = TypeVar("MemberT", bound=Member)
 
 logger = logging.getLogger(__name__)
 
@@ -33,36 +33,6 @@ IDLE_SECONDS: Final = 60.0
 _DEFAULT_WEB_PORT: Final = 8080
 """A master's default `webPort` (TubeMQ 2.4.0)."""
 
-MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
-"""Time for which a failed broker is set aside: at first, and at most."""
-
-
-class BrokerHealth:
-    """Brokers that failed: each is set aside for a second, and longer each time it fails again."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._paused: dict[Broker, tuple[float, float]] = {}
-
-    def failed(self, broker: Broker) -> None:
-        """Set a broker aside."""
-        now = time.monotonic()
-        with self._lock:
-            until, seconds = self._paused.get(broker, (0.0, 0.0))
-            if now >= until:
-                # Many calls fail at once with a broker: they count as one failure.
-                seconds = min(max(MIN_PAUSE_SECONDS, 2 * seconds), MAX_PAUSE_SECONDS)
-                self._paused[broker] = now + seconds, seconds
-
-    def works(self, broker: Broker) -> None:
-        """End the time for which a broker is set aside, if it is."""
-        with self._lock:
-            self._paused.pop(broker, None)
-
-    def is_set_aside(self, broker: Broker) -> bool:
-        """Return whether a broker failed and should not be tried again yet."""
-        return time.monotonic() < self._paused.get(broker, (0.0, 0.0))[0]
-
 
 class TubeMQClient(Closing):
     """The connections to one cluster, and the requests over them; close it when done. Thread-safe.
@@ -70,6 +40,9 @@ class TubeMQClient(Closing):
     Args:
         authorized: the driver's authorization by a master, so that a task need not request one.
         rules: the flow rules that the driver got; by default those of this client's members of the group.
+
+    Attributes:
+        authorization: the credentials; `given` by a master, it is valid for at least 16 minutes.
 
     Example:
         ::
@@ -89,11 +62,10 @@ class TubeMQClient(Closing):
             user = PluginAuthentication(options.auth_plugin, options.addresses[0][0])
         elif options.auth_user is not None:
             user = UserAuthentication(options.auth_user, options.auth_password or "")
-        self._authorization = Authorization(user, authorized, self._renew_authorization)
-        self.masters = Masters(options, self._authorization)
+        self.authorization = Authorization(user, authorized, self._registered_producer)
+        self.masters = Masters(options, self.authorization)
         if rules is not None:
             self.masters.rules.rules = rules
-        self.health = BrokerHealth()
         self._brokers_lock = threading.Lock()
         self._brokers: dict[tuple[str, int], Session] = {}
         self._closed = False
@@ -107,11 +79,6 @@ class TubeMQClient(Closing):
         self.masters.close()
 
     @property
-    def authorized(self) -> AuthorizedInfo | None:
-        """The master's last authorization, for the clients of tasks; valid for at least 16 minutes."""
-        return self._authorization.given
-
-    @property
     def flow_rules(self) -> FlowRules:
         """The flow rules of the group and of the cluster, as far as masters have sent them."""
         return self.masters.rules.rules
@@ -123,18 +90,6 @@ class TubeMQClient(Closing):
         filtered = bool(options.filters) or any(types for _, types in options.topic_filters)
         reads_memory = options.low_latency and self.flow_rules.allows_memory(filtered=filtered)
         return WITH_MEMORY if reads_memory else FLUSHED_ONLY
-
-    def authorization_for_brokers(self) -> AuthorizedInfo:
-        """Return the authorization for sending a message."""
-        return self._authorization.for_broker()
-
-    def renew_authorization(self, refused: AuthorizedInfo | None) -> None:
-        """Get a new visit token, unless a newer one than `refused` exists already.
-
-        Raises:
-            MQSourceError: no master provided one.
-        """
-        self._authorization.renew(refused)
 
     # -- masters
 
@@ -248,43 +203,13 @@ class TubeMQClient(Closing):
             logger.info("tubemq: the active master has just started: planning waits for %.1f s", seconds)
             time.sleep(seconds)
 
-    def join(
-        self,
-        group: str,
-        topics: Sequence[str],
-        *,
-        filters: Filters = (),
-        on_connect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
-        on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
-        session: GroupSession | None = None,
-    ) -> GroupMember:
-        """Join a group whose partitions the master assigns; see `GroupMember`.
-
-        Raises:
-            MQSourceError: no answer in time, or a refusal.
-        """
-        member = GroupMember(self.masters, group, topics, filters, on_connect, on_disconnect, session)
-        retrying(member.start, deadline=self._deadline())
-        return member
-
-    def join_v2(self, group: str, topics: Sequence[str], *, filters: Filters = ()) -> ClientBalancedMember:
-        """Join a group whose members choose their own partitions; see `ClientBalancedMember`.
-
-        Raises:
-            MQSourceError: no answer in time, or a refusal.
-        """
-        member = ClientBalancedMember(self.masters, group, topics, filters)
-        retrying(member.start, deadline=self._deadline())
-        return member
-
-    def publish(self, topics: Sequence[str]) -> ProducerMember:
-        """Register a producer of topics; see `ProducerMember`.
+    def enter(self, member: MemberT) -> MemberT:
+        """Register a member of a group, or a producer, and start its heartbeats; see `GroupMember` and the others.
 
         Raises:
             TopicNotFoundError: a topic is on no broker, or takes no messages on any.
             MQSourceError: no answer in time, or a refusal.
         """
-        member = ProducerMember(self.masters, topics)
         retrying(member.start, deadline=self._deadline())
         return member
 
@@ -302,7 +227,7 @@ class TubeMQClient(Closing):
         """Return the connection to a broker, opened if necessary; close idle connections to others.
 
         Raises:
-            TransportError: no connection; the broker is set aside for a while.
+            TransportError: no connection.
         """
         key = broker.host, broker.port
         with self._brokers_lock:
@@ -311,12 +236,7 @@ class TubeMQClient(Closing):
             self._close_idle(key)
             session = self._brokers.get(key)
             if session is None or session.closed:
-                try:
-                    session = Session(self._options, *key, self._authorization, broker=broker)
-                except TransportError:
-                    self.health.failed(broker)
-                    raise
-                self._brokers[key] = session
+                session = self._brokers[key] = Session(self._options, *key, self.authorization, broker=broker)
             return session
 
     def wait(self, answer: Future[T], what: str) -> T:
@@ -332,11 +252,8 @@ class TubeMQClient(Closing):
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._options.operation_timeout_ms)
 
-    def _renew_authorization(self) -> None:
-        self._registered_producer()  # the answer contains a visit token
-
     def _registered_producer(self) -> ProducerMember:
-        """Register and unregister a producer without topics, for the data that any client may get."""
+        """Register and unregister a producer without topics, for what any client may get, and a visit token."""
         producer = ProducerMember(self.masters, ())
         retrying(producer.register, deadline=self._deadline())
         producer.leave()

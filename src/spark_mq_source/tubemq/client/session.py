@@ -83,7 +83,7 @@ class Authorization:
         self,
         user: UserAuthentication | PluginAuthentication | None,
         given: AuthorizedInfo | None,
-        renew: Callable[[], None],
+        renew: Callable[[], object],
     ) -> None:
         self.given = given
         self._user = user

@@ -11,6 +11,7 @@ from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionErro
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.tubemq.client.bounds import Bounds, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.members import ProducerMember
 from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, OffsetOption, TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.read.reader import TubeMQRange
@@ -46,7 +47,7 @@ def check_dead_letter_topic(options: TubeMQOptions) -> None:
     topic = options.dead_letter_topic or ""
     with TubeMQClient(options) as client:
         try:
-            client.publish([topic]).close()
+            client.enter(ProducerMember(client.masters, [topic])).close()
         except TopicNotFoundError as error:
             place = f"tubemq: deadLetterTopic {topic} (an administrator adds topics to brokers)"
             raise error.within(place) from error
@@ -66,7 +67,9 @@ def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
         start = resolve_offset(starts, tp, bounds[tp], fail_on_data_loss=options.fail_on_data_loss)
         end = min(ends.at(tp) or 0, bounds[tp].last)
         if start < end:
-            ranges.append(TubeMQRange(tp, partitions[tp].broker, start, end, client.authorized, client.flow_rules))
+            ranges.append(
+                TubeMQRange(tp, partitions[tp].broker, start, end, client.authorization.given, client.flow_rules)
+            )
     return split_ranges(options, ranges)
 
 

@@ -35,7 +35,7 @@ from spark_mq_source.net.stops import Finish, all_read, check_stop
 from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.group_members import GroupMember, GroupSession
-from spark_mq_source.tubemq.client.members import ClientBalancedMember, unique_client_id
+from spark_mq_source.tubemq.client.members import ClientBalancedMember, ProducerMember, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.offsets import (
     EARLIEST,
@@ -240,7 +240,12 @@ class TubeMQStream:
                 begin, finish = trigger.begins[tp], trigger.positions[tp]
                 ranges.append(
                     TubeMQRange(
-                        tp, partitions[tp].broker, begin, finish, self._client.authorized, self._client.flow_rules
+                        tp,
+                        partitions[tp].broker,
+                        begin,
+                        finish,
+                        self._client.authorization.given,
+                        self._client.flow_rules,
                     )
                 )
             else:
@@ -376,7 +381,9 @@ class _AllPartitions(_Assigned):
             return {}
         if self._member is None:
             filters = {topic: options.filters_of(topic) for topic in options.topic_names}
-            self._member = self._client.join_v2(options.group_name, options.topic_names, filters=filters)
+            self._member = self._client.enter(
+                ClientBalancedMember(self._client.masters, options.group_name, options.topic_names, filters)
+            )
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         return partitions_of(retrying(self._member.fetch_topics, deadline=deadline).partitions())
 
@@ -558,14 +565,16 @@ class Membership(_Assigned):
             raise error.within(f"tubemq: group {self._group}")
         if self._member is None:
             self._session = self._start_session(known or {})
-            self._member = self._client.join(
+            member = GroupMember(
+                self._client.masters,
                 self._group,
                 self._options.topic_names,
-                filters={topic: self._options.filters_of(topic) for topic in self._options.topic_names},
-                on_connect=self._connect,
-                on_disconnect=self._disconnect,
-                session=self._session,
+                {topic: self._options.filters_of(topic) for topic in self._options.topic_names},
+                self._connect,
+                self._disconnect,
+                self._session,
             )
+            self._member = self._client.enter(member)
         return self._member
 
     def _start_session(self, known: Positions) -> GroupSession | None:
@@ -582,7 +591,7 @@ class Membership(_Assigned):
             places = dict(self._located([tp for tp in wanted.partitions if tp.topic in options.topic_names]))
             # Only a producer learns of a topic's partitions before the group has any.
             if topics := [topic for topic in options.topic_names if topic in wanted.topics]:
-                producer = self._client.publish(topics)
+                producer = self._client.enter(ProducerMember(self._client.masters, topics))
                 places |= partitions_of(producer.meta.partitions())
                 producer.close()
             check_named(options, places, needs_all=False)

@@ -70,6 +70,9 @@ ROWS_AT_ONCE: Final = 256
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 1.0
 """Pause after a failure: the first and the longest; doubled until a message is acknowledged."""
 
+MIN_ASIDE_SECONDS, MAX_ASIDE_SECONDS = 1.0, 30.0
+"""Time for which a failed broker is set aside: at first, and at most; doubled each time that it fails again."""
+
 _TEXT_COLUMNS: Final = ("topic", "key", "message_type", "attributes")
 _RESERVED: Final = ("$msgType$", "$msgTime$")
 _SEPARATORS: Final = str.maketrans(",=", ";:")
@@ -236,6 +239,7 @@ class _Target:
         most_rows: maximum of `pending_rows`: `maxPendingMessages`, or fewer for a slow broker, because brokers drop
             messages that they reach too late (seen on broker 2.4.0).
         trusted: whether the broker acknowledges; if not, it is tried with one message at a time.
+        aside_until: the time before which a broker that failed is not tried again, in monotonic seconds.
         ordered: topics and partitions whose messages keep their order.
         broken: those of them in which a message was not stored: later ones are sent again, even if stored.
         again: messages of `ordered` to send again, in the order of the answers, when none is pending.
@@ -249,6 +253,7 @@ class _Target:
         self.outbox: list[SendMessage] = []
         self.most_rows = writer._options.max_pending_messages
         self.trusted = True
+        self.aside_until = self._aside_seconds = 0.0
         self.links: list[_Link] = []
         self.ordered: set[tuple[str, int]] = set()
         self.broken: set[tuple[str, int]] = set()
@@ -263,12 +268,23 @@ class _Target:
             and self.pending_bytes + size <= self._writer._options.max_pending_bytes
         )
 
+    def failed(self) -> None:
+        """Set the broker aside for a while."""
+        self.trusted = False
+        now = time.monotonic()
+        if now >= self.aside_until:
+            # Many messages fail at once with a broker: they count as one failure.
+            self._aside_seconds = min(max(MIN_ASIDE_SECONDS, 2 * self._aside_seconds), MAX_ASIDE_SECONDS)
+            self.aside_until = now + self._aside_seconds
+
     def was_too_slow(self) -> None:
         """Halve `most_rows`: the broker has not answered in time."""
         self.most_rows = max(1, self.most_rows // 2)
 
     def acknowledged(self, rows: int) -> None:
-        """Raise `most_rows` a little: the broker has acknowledged `rows` messages."""
+        """Trust the broker, which has acknowledged `rows` messages, and raise `most_rows` a little."""
+        self.trusted = True
+        self.aside_until = self._aside_seconds = 0.0
         self.most_rows = min(self._writer._options.max_pending_messages, self.most_rows + max(1, rows // 4))
 
     def link(self, session: Session) -> _Link:
@@ -435,7 +451,7 @@ class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
                     producer.max_bytes(name) or 0,
                 )
                 client_id, sent_addr = producer.client_id, self._sent_addr
-                auth_info = self._client.authorization_for_brokers()
+                auth_info = self._client.authorization.for_broker()
             topic, partitions, largest = known
             if largest and len(data) > largest:
                 raise UnwritableRowError(
@@ -473,7 +489,7 @@ class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
     def _open(self, name: str) -> tuple[ProducerMember, _Topic]:
         try:
             if self._producer is None:
-                self._producer = self._client.publish([name])
+                self._producer = self._client.enter(ProducerMember(self._client.masters, [name]))
                 address = self._client.masters.local_address()
                 self._sent_addr = int.from_bytes(IPv4Address(address).packed, "big", signed=True)
             topic = self._topics.get(name)
@@ -492,7 +508,7 @@ class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
         bad = {
             target.broker
             for target in self._targets.values()
-            if not target.trusted and (target.pending_rows or self._client.health.is_set_aside(target.broker))
+            if not target.trusted and (target.pending_rows or time.monotonic() < target.aside_until)
         }
         return [one for one in partitions if one.broker not in bad] or partitions if bad else partitions
 
@@ -567,9 +583,6 @@ class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
                     link.stored_rows += len(receipts) - len(refused)
                 self._last_progress = time.monotonic()
                 self._failures = 0
-                if not target.trusted:
-                    target.trusted = True
-                    self._client.health.works(target.broker)
             if any(isinstance(answer, RequestTimeoutError) for _, answer in refused):
                 target.was_too_slow()
             for send, answer in receipts if target.broken or (refused and target.ordered) else refused:
@@ -608,8 +621,7 @@ class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
             if target.trusted:
                 logger.info("tubemq: broker %s is set aside for a while: %s", target.broker, error)
                 self._counters.reconnects += 1
-            target.trusted = False
-            self._client.health.failed(target.broker)
+            target.failed()
         elif self._fatal is None:
             where = f"tubemq: writing to topic {send.topic_name}, partition {send.partition_id}"
             self._fatal = error.within(where)
@@ -656,8 +668,8 @@ class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
             refused, self._renew_since = self._renew_since, None
             sends, self._again = self._again, []
         if refused is not None:
-            self._client.renew_authorization(refused)
-        auth_info = self._client.authorization_for_brokers()
+            self._client.authorization.renew(refused)
+        auth_info = self._client.authorization.for_broker()
         for send in sends:
             producer, topic = self._open(send.topic_name)
             partitions = self._working(topic.partitions(producer.meta))

@@ -20,8 +20,8 @@ from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.client import client as client_module
 from spark_mq_source.tubemq.client import group_members
 from spark_mq_source.tubemq.client.client import TubeMQClient
-from spark_mq_source.tubemq.client.group_members import GroupSession
-from spark_mq_source.tubemq.client.members import unique_client_id
+from spark_mq_source.tubemq.client.group_members import GroupMember, GroupSession
+from spark_mq_source.tubemq.client.members import ProducerMember, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands as c
@@ -104,7 +104,7 @@ def test_a_topic_without_partitions(server: Servers, client: Clients) -> None:
     [
         lambda made: made.fetch_brokers(),
         lambda made: made.fetch_topics(["t"], group="g").partitions(),
-        lambda made: made.join("g", ["t"], on_connect=list, on_disconnect=list).close() or True,
+        lambda made: join(made).close() or True,
     ],
 )
 def test_a_master_that_still_reads_its_configuration_is_asked_again(
@@ -146,7 +146,7 @@ def test_a_master_that_has_just_started_is_given_time_to_read_its_topics(
     ("ask", "request_", "times"),
     [
         (lambda made: made.fetch_topics(["t"], group="g").partitions(), c.RegisterConsumerV2, 4),
-        (lambda made: made.publish(["t"]).close(), c.ProducerHeartbeat, 3),
+        (lambda made: made.enter(ProducerMember(made.masters, ["t"])).close(), c.ProducerHeartbeat, 3),
     ],
 )
 def test_a_topic_that_a_master_has_not_read_yet_is_asked_for_again(
@@ -214,7 +214,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def join(client: TubeMQClient, **more: Any) -> Any:
     """A member that takes and leaves whatever it is told to."""
-    return client.join("g", ["t"], **{"on_connect": list, "on_disconnect": list} | more)
+    given = {"filters": (), "on_connect": list, "on_disconnect": list} | more
+    return client.enter(GroupMember(client.masters, "g", ["t"], **given))
 
 
 def events_of(*events: c.Event | None) -> Callable[[Link, Any], object]:
@@ -241,9 +242,8 @@ def test_a_member_answers_each_event_with_what_it_has_then(server: Servers, clie
         calls.append((what, [p.partition_id for p in partitions]))
         return partitions
 
-    member = client(one).join(
-        "g",
-        ["t"],
+    member = join(
+        client(one),
         filters=["a", "b"],
         on_connect=partial(note, "takes"),
         on_disconnect=partial(note, "leaves"),
@@ -269,7 +269,7 @@ def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(server
     """Otherwise the master would give it to nobody, or to another member while this one reads it."""
     events = c.Event(3, 10, None, subscribed(0, 1, 2)), c.Event(4, 20, None, subscribed(0, 2))
     one = server({c.ConsumerHeartbeat: events_of(*events)})
-    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held[:1])
+    member = join(client(one), on_connect=lambda held: held, on_disconnect=lambda held: held[:1])
     one.wait_for(lambda: len([beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None]) == 2)
     answer = [beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None][-1]
     assert (answer.event.rebalance_id, answer.event.status) == (4, c.EventStatus.FAILED)
@@ -280,7 +280,7 @@ def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(server
 
 def test_partitions_that_can_be_taken_are_though_others_cannot(server: Servers, client: Clients) -> None:
     one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1, 2)))})
-    member = client(one).join("g", ["t"], on_connect=lambda held: held[1:], on_disconnect=lambda held: held)
+    member = join(client(one), on_connect=lambda held: held[1:], on_disconnect=lambda held: held)
     assert member.assigned.wait(30)
     (answer,) = [beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None]
     assert answer.event.status == c.EventStatus.FAILED
@@ -333,7 +333,7 @@ def test_only_the_first_partitions_of_a_session_start_at_its_offsets(
         starts.append(session.is_starting)
         return held
 
-    member = client(one).join("g", ["t"], on_connect=take, on_disconnect=take, session=session)
+    member = join(client(one), on_connect=take, on_disconnect=take, session=session)
     wait_until(lambda: len(starts) == 2, "both partitions are taken", 30)
     assert (starts, session.is_counted) == ([not was_allocated, False], not was_allocated)
     (request,) = one.of(c.RegisterConsumer)
@@ -374,7 +374,7 @@ def test_heartbeats_go_on_while_an_event_is_answered(server: Servers, client: Cl
         release.wait(30)
         return partitions
 
-    member = client(one).join("g", ["t"], on_connect=take_long, on_disconnect=lambda held: held)
+    member = join(client(one), on_connect=take_long, on_disconnect=lambda held: held)
     one.wait_for(lambda: len(one.of(c.ConsumerHeartbeat)) > 5)
     assert not any(beat.event for beat in one.of(c.ConsumerHeartbeat))
     assert not member.assigned.is_set()
@@ -404,7 +404,8 @@ def test_a_heartbeat_that_a_master_fails_at_is_sent_again(server: Servers, clien
 def test_a_producer_keeps_what_it_knows_while_a_new_master_knows_nothing(server: Servers, client: Clients) -> None:
     not_ready = c.ProducerHeartbeatResponse(True, 201, "not ready")
     one = server()
-    producer = client(one).publish(["t"])
+    made = client(one)
+    producer = made.enter(ProducerMember(made.masters, ["t"]))
     before = producer.meta
     one.answers[c.ProducerHeartbeat] = lambda _, __: not_ready
     producer.send_heartbeat()
@@ -420,7 +421,8 @@ def test_a_producer_tells_what_it_knows_and_keeps_what_the_master_leaves_out(ser
     one = server()
     same = c.ProducerHeartbeatResponse(True, 200, "OK!", 1, ("t#1:1:1#5000",), appd_config=c.ApprovedClientConfig(1))
     one.answers[c.ProducerHeartbeat] = lambda _, __: same
-    producer = client(one).publish(["t"])
+    made = client(one)
+    producer = made.enter(ProducerMember(made.masters, ["t"]))
     first, (beat,) = one.of(c.RegisterProducer)[0], one.of(c.ProducerHeartbeat)
     assert [(sent.broker_check_sum, sent.appd_config) for sent in (first, beat)] == [
         (-1, c.ApprovedClientConfig(-2)),

@@ -121,7 +121,7 @@ def test_a_refused_token_is_renewed_once_under_the_call(server: Servers, client:
         consumer = consumer_of(late, one)
         answers = [consumer.register(curr_offset=0) for _ in range(3)]
         assert [late.wait(answer, "register").err_code for answer in answers] == [200] * 3
-        assert late.authorized == TOKEN
+        assert late.authorization.given == TOKEN
     # As a producer of nothing, once for all of them.
     assert [request.topic_list for request in one.of(c.RegisterProducer)] == [()]
     assert len(one.of(c.RegisterPartition)) == 6

@@ -212,7 +212,8 @@ class Master:
 
     def __init__(self, *listed: list[TopicPartition] | None) -> None:
         self.listed = itertools.chain(listed, itertools.repeat(listed[-1]))
-        self.error, self.topics = None, ("t",)
+        self.masters = self.error = None
+        self.topics = ("t",)
         self.known: set[str] = set()
 
     def matched(self, known: set[str]) -> TubeMQOptions:
@@ -222,7 +223,7 @@ class Master:
     def wait_until_settled(self) -> None:
         """It started long ago."""
 
-    def join_v2(self, *_: object, **__: object) -> Master:
+    def enter(self, _: object) -> Master:
         return self
 
     def fetch_topics(self) -> Any:
@@ -293,7 +294,7 @@ class Group:
         self.given_up: list[BrokerPartition] = []
         self.consumers: list[Consumer] = []
         self.assigned = SimpleNamespace(wait=lambda _: True)
-        self.error = None
+        self.masters = self.error = None
         self.unlisted = 0
         """How often no broker is known yet."""
 
@@ -304,7 +305,7 @@ class Group:
     def wait(self, future: Future[Any], _: str) -> Any:
         return future.result()
 
-    def join(self, *_: object, **__: object) -> Group:
+    def enter(self, _: object) -> Group:
         return self
 
     def give_up(self, partition: BrokerPartition) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import pickle
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -26,11 +27,11 @@ from spark_mq_source.core.errors import (
     UnwritableRowError,
 )
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.tubemq.client import client
 from spark_mq_source.tubemq.format import TubeMQFormat
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker
+from spark_mq_source.tubemq.write import writer as writing
 from spark_mq_source.tubemq.write.writer import RowEncoder, TubeMQWriter, writable_attributes
 from tests.fix_brokers import wait_until
 from tests.fix_net import free_port
@@ -330,8 +331,8 @@ def test_what_was_not_acknowledged_is_sent_again(server: Servers, writer: Any, f
 def test_a_broker_that_fails_is_set_aside_and_the_others_go_on(
     server: Servers, writer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "MIN_PAUSE_SECONDS", 1000.0)
-    monkeypatch.setattr(client, "MAX_PAUSE_SECONDS", 1000.0)
+    monkeypatch.setattr(writing, "MIN_ASIDE_SECONDS", 1000.0)
+    monkeypatch.setattr(writing, "MAX_ASIDE_SECONDS", 1000.0)
     dead = Broker(2, "127.0.0.1", free_port())
     one = server(brokers=(dead,))
     task = writer(one)
@@ -339,13 +340,13 @@ def test_a_broker_that_fails_is_set_aside_and_the_others_go_on(
         task.write(rows(*[b"x"] * 100))
     task.flush()
     assert len(one.of(c.SendMessage)) == 1000
-    assert task._client.health.is_set_aside(dead)
+    assert time.monotonic() < task._targets[dead].aside_until
 
 
 def test_a_broker_that_was_set_aside_is_tried_again_with_one_message(
     server: Servers, writer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_mq_source.tubemq.client.client.MIN_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("spark_mq_source.tubemq.write.writer.MIN_ASIDE_SECONDS", 0.05)
     bad = server({c.SendMessage: in_turn(*[refused(503)] * 7, STORED)}, broker_id=2)
     one = server(brokers=(bad.broker,))
     task = writer(one)
@@ -410,7 +411,7 @@ def test_a_token_that_is_refused_is_renewed(server: Servers, writer: Any) -> Non
     task.write(rows(b"x", b"y"))
     task.flush()
     assert len(one.of(c.RegisterProducer)) == 2
-    assert task._client.authorized == c.AuthorizedInfo(101)
+    assert task._client.authorization.given == c.AuthorizedInfo(101)
 
 
 @pytest.mark.parametrize(
