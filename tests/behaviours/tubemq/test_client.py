@@ -80,7 +80,7 @@ def test_a_heartbeat_finds_that_a_partition_is_lost(
     assert "HB_NO_NODE (411)" in str(consumers[1].lost)
     assert str(lost) in str(consumers[1].lost)
     assert consumers[0].lost is None
-    assert client.wait(consumers[0].get_message(), "fetch").err_code == 404
+    assert client.wait(consumers[0].get_and_commit()[0], "fetch").err_code == 404
 
 
 def test_a_refused_message_says_why_and_the_connection_goes_on(tubemq: TubeUnderTest, client_of: Clients) -> None:
@@ -200,7 +200,7 @@ def test_a_secure_cluster_takes_a_certificate_and_a_signature(
     consumer = reader(client, partition, tubemq_secure.group())
     opened = client.wait(consumer.register(curr_offset=0, qry_priority_id=1), "register")
     assert opened.max_offset == 28
-    assert values(client.wait(consumer.get_message(), "fetch")) == [b"x"]
+    assert values(client.wait(consumer.get_and_commit()[0], "fetch")) == [b"x"]
     client.wait(consumer.unregister(), "unregister")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError
 from spark_mq_source.net.driver import DrivenSession
@@ -147,12 +147,8 @@ class Authorization:
 Receipt: TypeAlias = tuple[commands.SendMessage, Response | MQSourceError]
 """The outcome of a message: the answer, or the error instead of it."""
 
-
-class Receipts(Protocol):
-    """Callback for a writer's receipts, in the driver's thread; it must not block."""
-
-    def deliver(self, receipts: Sequence[Receipt]) -> None:
-        """Handle the outcomes of messages, in the order of the answers."""
+Deliver: TypeAlias = Callable[[Sequence[Receipt]], None]
+"""Handles the outcomes of messages, in the order of the answers; called in the driver's thread, it must not block."""
 
 
 class _Pending(NamedTuple):
@@ -161,11 +157,11 @@ class _Pending(NamedTuple):
     Attributes:
         sends: those without an answer, by serial number. One object for all, because the garbage collector would
             traverse many small ones repeatedly.
-        receipts: callback for their outcomes.
+        deliver: called with their outcomes.
     """
 
     sends: dict[int, commands.SendMessage]
-    receipts: Receipts
+    deliver: Deliver
 
 
 class Session(DrivenSession):
@@ -225,16 +221,16 @@ class Session(DrivenSession):
         self._send(waiters)
         return [waiter.answer for waiter in waiters]
 
-    def send_messages(self, sends: Sequence[commands.SendMessage], receipts: Receipts) -> None:
-        """Send messages together, unchanged; `receipts` gets the outcome of each, once.
+    def send_messages(self, sends: Sequence[commands.SendMessage], deliver: Deliver) -> None:
+        """Send messages together, unchanged; `deliver` gets the outcome of each, once.
 
         Args:
             sends: with credentials in them.
-            receipts: called in the driver's thread, or in this one if the connection has ended.
+            deliver: called in the driver's thread, or in this one if the connection has ended.
         """
         self.last_used = time.monotonic()
         calls = [(_next_serial_no(), send) for send in sends]
-        pack = _Pending(dict(calls), receipts)
+        pack = _Pending(dict(calls), deliver)
         waiting = self._waiting
         waiting.update(dict.fromkeys(pack.sends, pack))
         try:
@@ -243,7 +239,7 @@ class Session(DrivenSession):
             # The driver's thread may have reported some already.
             untold = [send for serial_no, send in calls if waiting.pop(serial_no, None) is not None]
             if untold:
-                receipts.deliver([(send, error) for send in untold])
+                deliver([(send, error) for send in untold])
 
     # Inside.
 
@@ -271,13 +267,13 @@ class Session(DrivenSession):
 
     def _on_events(self, events: Sequence[Event]) -> None:
         waiting = self._waiting
-        told: dict[Receipts, list[Receipt]] = {}
+        told: dict[Deliver, list[Receipt]] = {}
         for event in events:
             if type(event) is Answer:
                 serial_no, _, response = event
                 waiter = waiting.pop(serial_no, None)
                 if type(waiter) is _Pending:
-                    told.setdefault(waiter.receipts, []).append((waiter.sends.pop(serial_no), response))
+                    told.setdefault(waiter.deliver, []).append((waiter.sends.pop(serial_no), response))
                 elif type(waiter) is _Waiter:
                     self._settle(waiter, response)
             elif type(event) is CallTimedOut:
@@ -286,13 +282,13 @@ class Session(DrivenSession):
                 self._lose_partition(event)
             elif type(event) is NotAuthorized:
                 self._in_background(partial(self._authorization.renew, event.shown))
-        for receipts, answers in told.items():
-            receipts.deliver(answers)
+        for deliver, answers in told.items():
+            deliver(answers)
 
-    def _fail(self, serial_no: int, error: MQSourceError, told: dict[Receipts, list[Receipt]]) -> None:
+    def _fail(self, serial_no: int, error: MQSourceError, told: dict[Deliver, list[Receipt]]) -> None:
         waiter = self._waiting.pop(serial_no, None)
         if type(waiter) is _Pending:
-            told.setdefault(waiter.receipts, []).append((waiter.sends.pop(serial_no), error))
+            told.setdefault(waiter.deliver, []).append((waiter.sends.pop(serial_no), error))
         elif type(waiter) is _Waiter:
             waiter.answer.set_exception(error)
 
@@ -342,11 +338,11 @@ class Session(DrivenSession):
             )
 
     def _on_closed(self, error: MQSourceError) -> None:
-        told: dict[Receipts, list[Receipt]] = {}
+        told: dict[Deliver, list[Receipt]] = {}
         for serial_no in list(self._waiting):
             self._fail(serial_no, error, told)
-        for receipts, answers in told.items():
-            receipts.deliver(answers)
+        for deliver, answers in told.items():
+            deliver(answers)
         for consumer in list(self._consumers.values()):
             consumer.lost = consumer.lost or error
 
@@ -416,23 +412,13 @@ class PartitionConsumer:
         answer.add_done_callback(self._forget_unless_registered)
         return answer  # type: ignore[return-value]  # decoded by the request's method
 
-    def get_message(self) -> Future[commands.GetMessageResponse]:
-        """Fetch messages; the answer's `err_code` is 200, 404 or 452.
-
-        Errors by code: 411 not registered, 412 another client has taken it over.
-        """
-        (answer,) = self.session.call(self._fetch, accepted=_READABLE)
-        return answer  # type: ignore[return-value]
-
-    def commit(self) -> Future[commands.CommitOffsetResponse]:
-        """Commit the last fetch. Error 401: the partition does not belong to this client."""
-        (answer,) = self.session.call(self._commit)
-        return answer  # type: ignore[return-value]
-
     def get_and_commit(
         self, *, escapes: bool = False
     ) -> tuple[Future[commands.GetMessageResponse], Future[commands.CommitOffsetResponse]]:
         """Fetch, and commit that fetch, together: the commit's `curr_offset` is the end of the fetch.
+
+        The fetch's `err_code` is 200, 404 or 452. Errors by code: 411 not registered, 412 another client has taken it
+        over; of the commit, 401: the partition does not belong to this client.
 
         Args:
             escapes: whether the broker must not apply the cluster's flow rules.

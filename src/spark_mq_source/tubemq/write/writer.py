@@ -308,7 +308,7 @@ class _Link:
         self._writer = writer
 
     def deliver(self, receipts: Sequence[Receipt]) -> None:
-        """See `session.Receipts`."""
+        """See `session.Deliver`."""
         self._writer._deliver(self._target, receipts, self)
 
 
@@ -562,7 +562,7 @@ class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
             # Later messages would not help.
             self._check_links([link for link in target.links if link.stored_rows])
             session.is_kept = True
-        session.send_messages(sends, target.link(session))
+        session.send_messages(sends, target.link(session).deliver)
 
     def _deliver(self, target: _Target, receipts: Sequence[Receipt], link: _Link | None = None) -> None:
         """Handle the results of messages sent to a target's broker; called by any thread."""

@@ -51,7 +51,7 @@ def test_answers_find_their_calls_in_any_order(server: Servers, client: Clients)
 def test_a_fetch_gives_what_is_none_of_an_error(server: Servers, client: Clients, code: int) -> None:
     one = server({c.GetMessage: lambda _, __: c.GetMessageResponse(False, code, "no", min_limit_time=70)})
     made = client(one)
-    response = made.wait(consumer_of(made, one).get_message(), "fetch")
+    response = made.wait(consumer_of(made, one).get_and_commit()[0], "fetch")
     assert (response.err_code, response.min_limit_time) == (code, 70)
 
 
@@ -62,7 +62,7 @@ def test_a_fetch_that_is_refused_raises(server: Servers, client: Clients, code: 
     with pytest.raises(
         BrokerError, match=rf"the fetch: broker {one.broker}: the server refused with .* \({code}\)"
     ) as e:
-        made.wait(consumer_of(made, one).get_message(), "the fetch")
+        made.wait(consumer_of(made, one).get_and_commit()[0], "the fetch")
     assert e.value.code == code
 
 
@@ -70,19 +70,19 @@ def test_an_exception_names_the_java_class(server: Servers, client: Clients) -> 
     one = server({c.GetMessage: lambda _, __: c.RpcException(1, "java.lang.Foo", "words")})
     made = client(one)
     with pytest.raises(BrokerError, match=r"could not handle it \(Foo\): words"):
-        made.wait(consumer_of(made, one).get_message(), "fetch")
+        made.wait(consumer_of(made, one).get_and_commit()[0], "fetch")
 
 
 def test_a_call_without_an_answer_is_given_up_and_others_go_on(server: Servers, client: Clients) -> None:
     one = server({c.GetMessage: lambda _, __: None})
     made = client(one, requestTimeout="400ms")
     consumer = consumer_of(made, one)
-    lost = consumer.get_message()
+    lost = consumer.get_and_commit()[0]
     while not lost.done():
-        made.wait(consumer.commit(), "commit")
+        made.wait(consumer.get_and_commit()[1], "commit")
     with pytest.raises(RequestTimeoutError, match=r"no answer to GetMessage within requestTimeout \(400 ms\)"):
         made.wait(lost, "fetch")
-    assert made.wait(consumer.commit(), "commit").err_code == 200
+    assert made.wait(consumer.get_and_commit()[1], "commit").err_code == 200
 
 
 def test_when_the_connection_ends_every_call_and_consumer_knows(server: Servers, client: Clients) -> None:
@@ -90,13 +90,13 @@ def test_when_the_connection_ends_every_call_and_consumer_knows(server: Servers,
     made = client(one)
     consumer = consumer_of(made, one)
     made.wait(consumer.register(curr_offset=0), "register")
-    answers = [consumer.get_message(), consumer.get_message(), consumer.commit()]
+    answers = [*consumer.get_and_commit(), *consumer.get_and_commit()]
     for answer in answers:
         with pytest.raises(ConnectionLostError, match=one.address):
             made.wait(answer, "it")  # type: ignore[arg-type]  # they are of several kinds
     assert isinstance(consumer.lost, ConnectionLostError)
     with pytest.raises(MQSourceError, match=one.address):
-        made.wait(consumer.get_message(), "it")
+        made.wait(consumer.get_and_commit()[0], "it")
     # A new one for the next who asks.
     assert made.wait(consumer_of(made, one).register(curr_offset=0), "register").err_code == 200
 
@@ -108,7 +108,7 @@ def test_a_peer_that_is_no_server_ends_the_connection(server: Servers, client: C
     one = server({c.GetMessage: speak_http})
     made = client(one)
     with pytest.raises(RemoteProtocolError, match="HTTP server"):
-        made.wait(consumer_of(made, one).get_message(), "fetch")
+        made.wait(consumer_of(made, one).get_and_commit()[0], "fetch")
 
 
 def test_a_refused_token_is_renewed_once_under_the_call(server: Servers, client: Clients) -> None:
