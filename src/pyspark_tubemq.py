@@ -1,5 +1,5 @@
 """Spark looks for a top-level module named pyspark_* and takes its DefaultSource: here, format "tubemq"."""
 
-from spark_mq_source.spark.tubemq import TubeMQDataSource as DefaultSource
+from spark_mq_source.spark.sources import TubeMQDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

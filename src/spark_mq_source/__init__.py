@@ -20,9 +20,7 @@ from spark_mq_source.core.errors import *  # noqa: F403 - all errors are public
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_mq_source.spark.nsq import NsqDataSource
-    from spark_mq_source.spark.pulsar import PulsarNativeDataSource
-    from spark_mq_source.spark.tubemq import TubeMQDataSource
+    from spark_mq_source.spark.sources import NsqDataSource, PulsarNativeDataSource, TubeMQDataSource
 
 __all__ = [
     "NsqDataSource",
@@ -34,19 +32,14 @@ __all__ = [
 __all__ += errors.__all__
 
 _PROTOCOLS = ("pulsar", "tubemq", "nsq")
-_DATA_SOURCES = {
-    "NsqDataSource": "spark_mq_source.spark.nsq",
-    "PulsarNativeDataSource": "spark_mq_source.spark.pulsar",
-    "TubeMQDataSource": "spark_mq_source.spark.tubemq",
-}
+_DATA_SOURCES = ("NsqDataSource", "PulsarNativeDataSource", "TubeMQDataSource")
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
     # The data sources import pyspark, which a program that uses only the errors should not load.
-    module = _DATA_SOURCES.get(name)
-    if module is None:
+    if name not in _DATA_SOURCES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    return getattr(import_module("spark_mq_source.spark.sources"), name)
 
 
 def implementation() -> str:

@@ -136,13 +136,13 @@ def test_debug_shows_the_tracebacks(spark: SparkSession) -> None:
 
 
 def test_an_error_that_is_not_ours_keeps_its_traceback(spark: SparkSession) -> None:
-    from spark_mq_source.spark.nsq import NsqDataSource
+    from spark_mq_source.spark.sources import NsqDataSource
 
     class BrokenDataSource(NsqDataSource):
         format_name = "broken"
 
-        @classmethod
-        def load_format(cls) -> Any:
+        @property
+        def format(self) -> Any:
             return {}["missing"]
 
     spark.dataSource.register(BrokenDataSource)

@@ -9,10 +9,11 @@ from typing import Final
 
 import typer
 
-from spark_mq_source.cli.formats import FORMATS, load_format
+from spark_mq_source.cli.formats import FORMATS
 from spark_mq_source.cli.profiles import load_profile, load_profiles
 from spark_mq_source.cli.sources import Source
 from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.formats import load_format
 
 _ADDING_SPACE: Final = ("complete_bash", "complete_zsh")
 """Shells that add a space after the only candidate, unless another candidate begins with it."""

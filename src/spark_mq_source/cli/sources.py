@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark_mq_source.cli.formats import FORMATS, load_format
+from spark_mq_source.cli.formats import FORMATS
 from spark_mq_source.cli.profiles import Profile, load_profile
 from spark_mq_source.core.errors import OptionError
+from spark_mq_source.formats import load_format
 
 if TYPE_CHECKING:
     from spark_mq_source.base_format import AnyFormat

@@ -23,6 +23,7 @@ from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import MQSourceError, OptionError, TaskEndedError, UnsupportedFeatureError
 from spark_mq_source.core.ports import Predicate, Stream, TaskAttempt
 from spark_mq_source.core.sql_types import ddl_of_schema
+from spark_mq_source.formats import load_format
 from spark_mq_source.net.stopwatch import timed_input, working
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
 from spark_mq_source.spark.boundary import called_by_spark
@@ -72,7 +73,7 @@ class MQCommit(WriterCommitMessage):
 
 
 class MQDataSource(DataSource):
-    """Spark's data source of a format; a subclass names, loads and documents the format.
+    """Spark's data source of a format; a subclass names and documents the format.
 
     Importing a format takes up to half a second of processor time. Spark imports every data source to find one, in a
     separate process, and creates one in another process, which needs the format only if no schema is given.
@@ -80,15 +81,10 @@ class MQDataSource(DataSource):
 
     format_name: ClassVar[str]
 
-    @classmethod
-    def load_format(cls) -> AnyFormat:
-        """Import the format."""
-        raise NotImplementedError
-
     @cached_property
     def format(self) -> AnyFormat:
         """The format."""
-        return self.load_format()
+        return load_format(self.format_name)
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options

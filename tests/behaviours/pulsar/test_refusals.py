@@ -14,7 +14,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.spark.base import MQStreamReader
-from spark_mq_source.spark.pulsar import PulsarNativeDataSource
+from spark_mq_source.spark.sources import PulsarNativeDataSource
 from tests.formats.pulsar import PulsarFormat
 
 # -- names

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from spark_mq_source.cli.formats import FORMATS, load_format
+from spark_mq_source.cli.formats import FORMATS
 from spark_mq_source.cli.main import app
+from spark_mq_source.formats import load_format
 
 TIMEOUT_S = 60
 BY_NAME = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_mq_source.cli.formats import FORMATS, load_format
+from spark_mq_source.cli.formats import FORMATS
 from spark_mq_source.cli.lines import TOKENS, Line, default_line
 from spark_mq_source.core.errors import OptionError
+from spark_mq_source.formats import load_format
 
 TIME = datetime(2026, 11, 22, 21, 16, 14, 294_000, timezone.utc)
 ROWS = {

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq_source.cli.formats import FORMATS, load_format
+from spark_mq_source.cli.formats import FORMATS
 from spark_mq_source.cli.profiles import load_profile, load_profiles, profiles_path
 from spark_mq_source.core.errors import OptionError
+from spark_mq_source.formats import load_format
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from spark_mq_source.cli.formats import load_format
 from spark_mq_source.cli.sources import Source
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.shared_options import OnCorrupt
+from spark_mq_source.formats import load_format
 
 GIVEN = {
     "pulsar-native": {"serviceurl": "pulsar://h"},

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -52,7 +53,7 @@ from spark_mq_source.spark.base import (
     MQStreamReader,
     check_columns,
 )
-from spark_mq_source.spark.pulsar import PulsarNativeDataSource
+from spark_mq_source.spark.sources import PulsarNativeDataSource
 from spark_mq_source.values.encodings import Encoding, TypedRead
 
 MESSAGE_ID = StructType(
@@ -142,7 +143,7 @@ class ListFormat:
 
 class ListDataSource(MQDataSource):
     format_name = "list"
-    load_format = ListFormat
+    format = cached_property(lambda _: ListFormat())
 
 
 # -- columns
