@@ -85,18 +85,21 @@ def main() -> None:
     app(prog_name="spark-mq")
 
 
-def _reporting(command: Callable[..., None]) -> Callable[..., None]:
-    """Print errors as one sentence on standard error and set the exit status, without a traceback."""
+def _command(**settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:  # noqa: ANN401 - typer's own
+    """Make a function a command, which prints errors as one sentence and sets the exit status, without a traceback."""
 
-    @wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - whatever the command takes
-        try:
-            command(*args, **kwargs)
-        except MQSourceError as error:
-            print(f"spark-mq: {error}", file=sys.stderr)  # noqa: T201 - a command line prints
-            raise typer.Exit(WRONG_ARGUMENTS if isinstance(error, OptionError) else FAILED) from error
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - whatever the command takes
+            try:
+                command(*args, **kwargs)
+            except MQSourceError as error:
+                print(f"spark-mq: {error}", file=sys.stderr)  # noqa: T201 - a command line prints
+                raise typer.Exit(WRONG_ARGUMENTS if isinstance(error, OptionError) else FAILED) from error
 
-    return run
+        return app.command(**settings)(run)
+
+    return decorate
 
 
 def _print_version(value: bool) -> None:
@@ -127,8 +130,7 @@ def select(
     _profile.set(profile)
 
 
-@app.command()
-@_reporting
+@_command()
 def topics(
     format_name: FormatName = None,
     topic: TopicName = None,
@@ -145,8 +147,7 @@ def topics(
         show(inspector.topics(), json=as_json)
 
 
-@app.command()
-@_reporting
+@_command()
 def partitions(
     format_name: FormatName = None, topic: TopicName = None, option: Options = None, *, as_json: AsJson = False
 ) -> None:
@@ -155,8 +156,7 @@ def partitions(
         show(inspector.partitions(), json=as_json)
 
 
-@app.command()
-@_reporting
+@_command()
 def offsets(
     format_name: FormatName = None, topic: TopicName = None, option: Options = None, *, as_json: AsJson = False
 ) -> None:
@@ -165,8 +165,7 @@ def offsets(
         show(inspector.offsets(), json=as_json)
 
 
-@app.command()
-@_reporting
+@_command()
 def lag(
     format_name: FormatName = None,
     topic: TopicName = None,
@@ -190,8 +189,7 @@ def lag(
         show(inspector.lag(read), json=as_json)
 
 
-@app.command()
-@_reporting
+@_command()
 def unsubscribe(
     format_name: FormatName = None, topic: TopicName = None, option: Options = None, *, as_json: AsJson = False
 ) -> None:
@@ -203,8 +201,7 @@ def unsubscribe(
         show(inspector.unsubscribe(), json=as_json)
 
 
-@app.command(epilog=TOKENS_HELP)
-@_reporting
+@_command(epilog=TOKENS_HELP)
 def peek(
     format_name: FormatName = None,
     topic: TopicName = None,
@@ -223,8 +220,7 @@ def peek(
         printer.print(itertools.islice(found, rows))
 
 
-@app.command()
-@_reporting
+@_command()
 def tail(
     format_name: FormatName = None,
     topic: TopicName = None,
@@ -251,8 +247,7 @@ def tail(
             raise
 
 
-@app.command()
-@_reporting
+@_command()
 def schema(format_name: FormatName = None, topic: TopicName = None, option: Options = None) -> None:
     """Print the columns that a read gives, as `.schema()` takes them: with valueFormat=auto by the topic's schema."""
     source = _source(format_name, topic, option)
@@ -260,8 +255,7 @@ def schema(format_name: FormatName = None, topic: TopicName = None, option: Opti
     print(ddl_of_schema(columns))  # noqa: T201 - a command line prints
 
 
-@app.command()
-@_reporting
+@_command()
 def doctor(format_name: FormatName = None, topic: TopicName = None, option: Options = None) -> None:
     """Check the steps of a read; show which one fails, and why."""
     console = Console(soft_wrap=True)
@@ -278,8 +272,7 @@ def doctor(format_name: FormatName = None, topic: TopicName = None, option: Opti
             console.print(found, markup=False, highlight=False)
 
 
-@app.command(name="migrate-checkpoint")
-@_reporting
+@_command(name="migrate-checkpoint")
 def migrate_checkpoint(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="Checkpoint folder of the stopped query.")],
     new: Annotated[Path, typer.Argument(metavar="NEW", help="Checkpoint folder to make.")],
@@ -295,8 +288,7 @@ def migrate_checkpoint(
         )
 
 
-@app.command()
-@_reporting
+@_command()
 def profiles(*, as_json: AsJson = False) -> None:
     """List the profiles; secrets are shown as references only."""
     found = load_profiles()

@@ -27,7 +27,7 @@ from spark_mq_source.formats import load_format
 from spark_mq_source.net.stopwatch import timed_input, working
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
 from spark_mq_source.spark.boundary import called_by_spark
-from spark_mq_source.spark.task_log import log_write, log_written, logged_read
+from spark_mq_source.spark.task_log import log_counters, logged_read
 from spark_mq_source.spark.worker import (
     check_running,
     connection_of_task,
@@ -339,14 +339,15 @@ class _Writer(_FormatWithOptions):
             # The driver does not receive this report, so it cannot abort it.
             self._format.abort(self._options, [report])
             raise
-        log_write(self._format.name, attempt.partition, counters)
+        log_counters(self._format.name, f"wrote task {attempt.partition}", counters)
         return MQCommit(report, counters)
 
     @called_by_spark
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
         """Commit a write, or a micro-batch: every task of it has succeeded."""
         self._format.commit(self._options, _reports(messages))
-        log_written(self._format.name, [one.counters for one in messages if isinstance(one, MQCommit)])
+        tasks = [one.counters for one in messages if isinstance(one, MQCommit)]
+        log_counters(self._format.name, f"wrote with {len(tasks)} tasks", sum(tasks, Counters()))
 
     @called_by_spark
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803

@@ -14,10 +14,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.net.ahead import made_ahead
 from spark_mq_source.net.stopwatch import timed_output
@@ -25,6 +24,7 @@ from spark_mq_source.net.stopwatch import timed_output
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_mq_source.core.counters import Counters
 
 logger = logging.getLogger(__name__)
 
@@ -68,20 +68,11 @@ def logged_read(
         yield from made_ahead(rows) if is_ahead else rows
         what = "read"
     finally:
-        _log(format_name, f"{what} {task}", counters)
+        log_counters(format_name, f"{what} {task}", counters)
 
 
-def log_write(format_name: str, partition: int, counters: Counters) -> None:
-    """Log one task of a write, on the executor."""
-    _log(format_name, f"wrote task {partition}", counters)
-
-
-def log_written(format_name: str, tasks: Sequence[Counters]) -> None:
-    """Log a whole write, on the driver: the sum over its successful tasks."""
-    _log(format_name, f"wrote with {len(tasks)} tasks", sum(tasks, Counters()))
-
-
-def _log(format_name: str, what: str, counters: Counters) -> None:
+def log_counters(format_name: str, what: str, counters: Counters) -> None:
+    """Log what was read or written, with its counters."""
     # The user lets Spark collect this process's logs: its environment then has the session's id (seen on 4.3.0).
     if "PYSPARK_SPARK_SESSION_UUID" in os.environ and logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)

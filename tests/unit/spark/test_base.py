@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import logging
 import pickle
 import socket
 import subprocess
@@ -348,7 +349,8 @@ def test_a_stream_that_is_told_no_batch_writes_nothing(monkeypatch: pytest.Monke
         ListDataSource({}).streamWriter(VALUE, False).write(iter([]))
 
 
-def test_the_driver_ends_what_the_tasks_have_reported() -> None:
+def test_the_driver_ends_what_the_tasks_have_reported(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     ListFormat.ended.clear()
     messages = [MQCommit("a", Counters(rows=1)), None, MQCommit("b", Counters(rows=2))]
     for writer, batch in [
@@ -358,6 +360,7 @@ def test_the_driver_ends_what_the_tasks_have_reported() -> None:
         writer.commit(messages, *batch)
         writer.abort(messages, *batch)
     assert ListFormat.ended == [(kind, ListOptions(1), ["a", "b"]) for kind in ("commit", "abort")] * 2
+    assert [text.partition(" in ")[0] for text in caplog.messages] == ["list: wrote with 2 tasks: 3 rows"] * 2
 
 
 def test_what_a_task_has_written_that_spark_has_ended_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.spark import task_log
-from spark_mq_source.spark.task_log import log_to_stderr, log_written, logged_read
+from spark_mq_source.spark.task_log import log_counters, log_to_stderr, logged_read
 
 BATCH = pa.record_batch({"n": [1, 2, 3]})
 WORKER = "PYSPARK_SPARK_SESSION_UUID"
@@ -23,8 +23,8 @@ WORKER = "PYSPARK_SPARK_SESSION_UUID"
 PROGRAM = """
 import logging
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.spark.task_log import log_write
-log_write("pulsar-native", 3, Counters(rows=5, entries=1, entry_bytes=10))
+from spark_mq_source.spark.task_log import log_counters
+log_counters("pulsar-native", "wrote task 3", Counters(rows=5, entries=1, entry_bytes=10))
 logging.getLogger("spark_mq_source.pulsar.read.reader").warning("messages are gone")
 """
 
@@ -114,17 +114,10 @@ def test_a_read_that_fails_says_what_it_had(caplog: pytest.LogCaptureFixture) ->
     assert [r.getMessage().partition(" rows")[0] for r in caplog.records] == ["nsq: read part of nsqd one: 3"]
 
 
-def test_a_write_is_the_sum_of_its_tasks(caplog: pytest.LogCaptureFixture) -> None:
-    log_written("tubemq", [Counters(rows=5, reconnects=1), Counters(rows=7)])
-    assert caplog.messages == [
-        "tubemq: wrote with 2 tasks: 12 rows in 0 entries of 0 B, 1 reconnects, waited 0.000 s, worked 0.000 s"
-    ]
-
-
 def test_where_spark_collects_logs_the_lines_are_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
     logging.getLogger("spark_mq_source").setLevel(logging.WARNING)
-    log_written("tubemq", [])
+    log_counters("tubemq", "wrote", Counters())
     assert not task_log.logger.isEnabledFor(logging.INFO)
     monkeypatch.setenv(WORKER, "a session")
-    log_written("tubemq", [])
+    log_counters("tubemq", "wrote", Counters())
     assert task_log.logger.isEnabledFor(logging.INFO)
