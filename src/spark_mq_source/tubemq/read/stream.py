@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -69,47 +68,6 @@ meanwhile, and repeats the request in its next round (10 rounds later without an
 Positions = Mapping[TopicPartition, int]
 
 
-class _Assigned(ABC):
-    """Assignment of partitions to a query."""
-
-    @abstractmethod
-    def initial(self) -> Positions:
-        """Return the start of a query without a checkpoint."""
-
-    @abstractmethod
-    def partitions(self, known: Positions | None = None) -> Partitions:
-        """Return the partitions to read now; `known` is the query's position, if Spark has reported it.
-
-        Partitions of `known` are waited for, for `operationTimeout`, unless other members may have them.
-        """
-
-    @abstractmethod
-    def located(self, wanted: Collection[TopicPartition]) -> Partitions:
-        """Return the locations of partitions that are or were read, except those unlisted for `operationTimeout`."""
-
-    @abstractmethod
-    def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
-        """Return the start of a trigger after `known`, in each partition that it reads."""
-
-    @abstractmethod
-    def commit(self, ends: Positions) -> None:
-        """Commit the ends that Spark has read, which moves the group's position."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the partitions at the end of the query."""
-
-    def wait(self) -> None:  # noqa: B027 - nothing to wait for, unless others decide
-        """Wait until the partitions are known; raise an error after the timeout."""
-
-    def plan(self, ends: Positions) -> Positions:
-        """Announce the end of a trigger before Spark writes it; return the ends of partitions still read."""
-        return ends
-
-    def planned(self, ends: Positions) -> None:  # noqa: B027 - matters only to a group
-        """Confirm that Spark has written the end of a trigger."""
-
-
 class TubeMQStream:
     """Plans the triggers of one query.
 
@@ -123,7 +81,7 @@ class TubeMQStream:
         self._options = options
         self.newest: dict[str, object] | None = None
         self._client = TubeMQClient(options)
-        self._assigned: _Assigned = (
+        self._assigned = (
             Membership(self._client, options)
             if options.assignment is Assignment.SERVER
             else _AllPartitions(self._client, options)
@@ -316,8 +274,8 @@ class TubeMQStream:
         logger.warning("%s", msg)
 
 
-class _AllPartitions(_Assigned):
-    """All partitions, whatever other members the group has (V2)."""
+class _AllPartitions:
+    """All partitions, whatever other members the group has (V2); with the methods of `Membership`."""
 
     def __init__(self, client: TubeMQClient, options: TubeMQOptions) -> None:
         self._client = client
@@ -394,6 +352,12 @@ class _AllPartitions(_Assigned):
         # A partition that was added meanwhile is read from its first message on.
         return {tp: known.get(tp, found.first) for tp, found in bounds.items()}
 
+    def plan(self, ends: Positions) -> Positions:
+        return ends
+
+    def planned(self, ends: Positions) -> None:
+        pass
+
     def commit(self, ends: Positions) -> None:
         """Register at the position as a member of the group would, and unregister at once."""
         partitions = self.partitions()
@@ -432,7 +396,7 @@ class _Registration:
         self.position = position
 
 
-class Membership(_Assigned):
+class Membership:
     """The query as a member of a group whose partitions the master assigns (V1).
 
     Events arrive in the member's own thread, at any time. A partition is released at once on request, with one
@@ -464,12 +428,18 @@ class Membership(_Assigned):
         self._from_first = wanted is not None and wanted.everywhere != LATEST
 
     def initial(self) -> Positions:
-        """Return no positions: the group has them."""
+        """Return the start of a query without a checkpoint: no positions, because the group has them."""
         self._joined()
         return {}
 
     def partitions(self, known: Positions | None = None) -> Partitions:
-        """Return the partitions held now; wait for some time if there are none."""
+        """Return the partitions held now; wait for some time if there are none.
+
+        `_AllPartitions` waits for those of `known`, for `operationTimeout`; here, other members may have them.
+
+        Args:
+            known: the query's position, if Spark has reported it.
+        """
         self._known = self._known.union(known or ())
         member = self._joined(known)
         with self._changed:
@@ -484,9 +454,10 @@ class Membership(_Assigned):
             return {tp: held.partition for tp, held in self._held.items() if held.consumer.lost is None}
 
     def located(self, wanted: Collection[TopicPartition]) -> Partitions:
-        """See `_Assigned`; includes partitions that were handed over, or are from an earlier run.
+        """Return the locations of partitions that are or were read, except those unlisted for `operationTimeout`.
 
-        Only the broker's address is needed, which any client may request without an authorized group.
+        Includes partitions that were handed over, or are from an earlier run. Only the broker's address is needed,
+        which any client may request without an authorized group.
         """
         with self._changed:
             found = {tp: held.partition for tp, held in self._held.items() if tp in wanted}
@@ -512,7 +483,7 @@ class Membership(_Assigned):
             )
 
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
-        """Return the later of this query's and the group's position, in each partition held."""
+        """Return the start of a trigger: the later of this query's and the group's position, in each partition held."""
         with self._changed:
             return {tp: max(known.get(tp, 0), self._held[tp].position) for tp in bounds if tp in self._held}
 
