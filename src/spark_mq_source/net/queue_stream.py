@@ -15,14 +15,13 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Final, Generic
+from typing import Any, ClassVar, Final, Generic
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.queue_offsets import BatchOffset
 from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.queue_plan import Doubts, SourceT, TaskT, plan_document, tasks_of
-from spark_mq_source.net.storage import Store
-from spark_mq_source.net.write_ahead import TaskLog, is_planned, read_plan, remove_batch, write_plan
+from spark_mq_source.net.write_ahead import TaskLog, is_planned, open_folder, read_plan, remove_batch, write_plan
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +44,14 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     Not thread-safe. After any error the same call can be repeated.
 
     Args:
+        format_name: the format.
         where: the format and the topic, the beginning of errors and logs.
+        options: the query's.
         topic: the topic whose messages `newest` counts.
+
+    Raises:
+        OptionError: `walDir` cannot be written to.
+        UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.
 
     Attributes:
         newest: the last planned offset, and the number of all waiting messages; None before the first plan.
@@ -55,22 +60,22 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     counts_held: ClassVar[bool] = False
     """True if the number of waiting messages includes unacknowledged messages at other consumers."""
 
+    task_type: ClassVar[Any]
+    """The format's subclass of `QueueTask`."""
+
     def __init__(
         self,
+        format_name: str,
         where: str,
-        store: Store,
-        task_type: type[TaskT],
+        options: Any,  # noqa: ANN401 - those of a format, which include `DrainOptions` and `PaceOptions`
         *,
         topic: str | None,
-        max_rows: int | None,
-        pace: TriggerPace,
     ) -> None:
         self._where = where
-        self._store = store
-        self._task_type = task_type
+        self._store = open_folder(format_name, options.wal_dir or "", probe=True)
         self._topic = topic
-        self._max_rows = max_rows
-        self._pace = pace
+        self._max_rows: int | None = options.max_rows_per_trigger
+        self._pace = TriggerPace(options.min_rows_per_trigger, options.max_trigger_delay_ms)
         self.newest: dict[str, object] | None = None
         # With `cap_at_current_end`: messages still to read, by source name; None (unknown) until a batch finds none.
         self._left: dict[str, int | None] | None = None
@@ -205,7 +210,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     # -- inside
 
     def _planned(self, at: BatchOffset) -> list[TaskT]:
-        return tasks_of(self._task_type, at.folder, read_plan(self._store, at.folder))
+        return tasks_of(self.task_type, at.folder, read_plan(self._store, at.folder))
 
     def _update_doubts(self, at: BatchOffset) -> None:
         """Recall the doubts of another driver, and find the doubted sources of which the last batch read all."""
@@ -280,7 +285,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
             for name, texts in plan["duplicates"].items()
         }
         recent: dict[str, str] = dict(plan["recent"])
-        for task in filter(lambda task: task.is_repeatable, tasks_of(self._task_type, at.folder, plan)):
+        for task in filter(lambda task: task.is_repeatable, tasks_of(self.task_type, at.folder, plan)):
             unconfirmed, last = TaskLog(self._store, at.folder, task.task).outcome()
             name = task.source.name
             recent[name] = self._merged(recent.get(name, ""), last)

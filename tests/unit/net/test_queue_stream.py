@@ -7,16 +7,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.queue_offsets import BatchOffset
 from spark_mq_source.net import queue_stream
-from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.queue_plan import QueueTask, share_drain, split_parts
 from spark_mq_source.net.queue_stream import MAX_STEP_SECONDS, REMEMBERED_SECONDS, QueueStream
-from spark_mq_source.net.write_ahead import TaskLog, open_folder, read_plan
+from spark_mq_source.net.write_ahead import TaskLog, read_plan
 
 Waiting = dict[str, int | None]
 NOW = 1_800_000_000.0
@@ -40,9 +40,13 @@ class Stream(QueueStream[Source, Task]):
         checked: the sources that were asked why they have nothing.
     """
 
+    task_type = Task
+
     def __init__(self, folder: Path, depths: Waiting) -> None:
-        store = open_folder("nsq", str(folder))
-        super().__init__("queue", store, Task, topic="t", max_rows=None, pace=TriggerPace(None, 0))
+        options = SimpleNamespace(
+            wal_dir=str(folder), max_rows_per_trigger=None, min_rows_per_trigger=None, max_trigger_delay_ms=0
+        )
+        super().__init__("nsq", "queue", options, topic="t")
         self.depths = depths
         self.checked: list[str] = []
 

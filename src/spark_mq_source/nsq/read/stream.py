@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from spark_mq_source.core.errors import TransportError
-from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.queue_stream import QueueStream
 from spark_mq_source.net.retry import until_found
-from spark_mq_source.net.write_ahead import open_folder
 from spark_mq_source.nsq.client.client import NsqClient, Source
 from spark_mq_source.nsq.client.session import Session
 from spark_mq_source.nsq.options import NsqOptions
@@ -32,22 +30,12 @@ EPHEMERAL: Final = "#ephemeral"
 
 
 class NsqStream(QueueStream[Source, NsqRange]):
-    """Plans the triggers of one query.
+    """Plans the triggers of one query."""
 
-    Raises:
-        OptionError: `walDir` cannot be written to.
-        UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.
-    """
+    task_type = NsqRange
 
     def __init__(self, options: NsqOptions) -> None:
-        super().__init__(
-            options.topics_text,
-            open_folder("nsq", options.wal_dir or "", probe=True),
-            NsqRange,
-            topic=options.topics_text.removeprefix("nsq topic "),
-            max_rows=options.max_rows_per_trigger,
-            pace=TriggerPace(options.min_rows_per_trigger, options.max_trigger_delay_ms),
-        )
+        super().__init__("nsq", options.topics_text, options, topic=options.topics_text.removeprefix("nsq topic "))
         self._options = options
         self._client = NsqClient(options)
         self._known: set[str] = set()

@@ -10,11 +10,9 @@ from typing import Final
 
 from spark_mq_source.core.errors import MQSourceError, TopicNotFoundError
 from spark_mq_source.core.options import INT32_MAX
-from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.queue_plan import plan_once, share_drain, share_waiting, split_parts
 from spark_mq_source.net.queue_stream import QueueStream
 from spark_mq_source.net.retry import Deadline, retrying, until_found
-from spark_mq_source.net.write_ahead import open_folder
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
 from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent, split_partition
@@ -211,23 +209,17 @@ def _by_partition(sources: Sequence[QueueSource]) -> dict[TopicPartition, QueueS
 
 
 class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
-    """Plans the triggers of one query.
-
-    Raises:
-        OptionError: `walDir` cannot be written to.
-        UnsupportedFeatureError: the file system of `walDir` has no exclusive creation.
-    """
+    """Plans the triggers of one query."""
 
     counts_held = True
+    task_type = PulsarQueueRange
 
     def __init__(self, options: PulsarOptions) -> None:
         super().__init__(
+            "pulsar-native",
             f"pulsar-native: subscription {options.subscription}",
-            open_folder("pulsar-native", options.wal_dir or "", probe=True),
-            PulsarQueueRange,
+            options,
             topic=options.topic or ", ".join(options.topics) or str(options.topics_pattern),
-            max_rows=options.max_rows_per_trigger,
-            pace=TriggerPace(options.min_rows_per_trigger, options.max_trigger_delay_ms),
         )
         self._options = options
         self._client = PulsarClient(options)
