@@ -11,7 +11,7 @@ from spark_mq_source.core.errors import AuthenticationError, MQSourceError, Remo
 from spark_mq_source.core.options import READ
 from spark_mq_source.net.queue_plan import Doubts
 from spark_mq_source.nsq.client import client as module
-from spark_mq_source.nsq.client.client import ChannelStats, Limits, NsqClient, Nsqd, Source
+from spark_mq_source.nsq.client.client import ChannelStats, NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.planner import fetch_waiting
 from tests.behaviours.nsq.clients import Proxies, open_session
@@ -212,7 +212,7 @@ def test_a_host_map_leads_to_what_is_announced_under_another_name(nsq_private: S
         assert proxy.connections == 1
     # Its HTTP interface is where nobody finds it: nothing needs it.
     assert by_port.fetch_stats(nsqd, topic, "c") is None
-    assert by_port.fetch_limits(nsqd) == Limits()
+    assert by_port.fetch_setting(nsqd, "max_msg_size", 7) == 7
 
     unmapped = client(nsqlookupdHttpAddresses=nsq.lookupd_address, connectTimeout="5s")
     (nsqd,) = unmapped.fetch_topology(topic).nsqds
@@ -247,14 +247,13 @@ def test_a_channel_that_is_not_there_yet_would_get_what_waits_in_the_topic(nsq: 
     assert made.fetch_stats(nsqd, topic, "none") == ChannelStats(exists=False, depth=2)
 
 
-def test_limits_are_asked_for_or_given_or_the_defaults(nsq_private: Start):
+def test_settings_are_asked_for_or_the_defaults(nsq_private: Start):
     nsq = nsq_private(max_msg_size=1000, max_body_size=5000, max_req_timeout_ms=7000)
     asked = client(nsqdTcpAddresses=nsq.tcp_address, nsqdHttpAddresses=nsq.http_address)
     (nsqd,) = asked.fetch_topology("t").nsqds
-    assert asked.fetch_limits(nsqd) == Limits(1000, 5000)
-    assert asked.fetch_max_defer_ms(nsqd) == 7000
-    given = client(nsqdTcpAddresses=nsq.tcp_address, nsqdHttpAddresses=nsq.http_address, maxMessageBytes="10")
-    assert given.fetch_limits(nsqd) == Limits(10, 5000)
+    found = {name: asked.fetch_setting(nsqd, name, 0) for name in ("max_msg_size", "max_body_size", "max_req_timeout")}
+    assert found == {"max_msg_size": 1000, "max_body_size": 5000, "max_req_timeout": 7_000_000_000}
+    assert asked.fetch_setting(nsqd, "no_such_setting", 7) == 7
 
 
 def test_an_http_interface_that_is_a_guess_is_made_sure_of(

@@ -23,16 +23,10 @@ from spark_mq_source.nsq.options import NsqOptions, parse_address
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_MESSAGE_BYTES: Final = 1 << 20
-DEFAULT_MAX_BODY_BYTES: Final = 5 << 20
-DEFAULT_MAX_DEFER_MS: Final = 3_600_000
-"""nsqd's defaults of `-max-msg-size`, `-max-body-size` and `-max-req-timeout` (nsqd 1.3.0)."""
-
 _OPTIONAL_SECONDS: Final = 1.0
 """Timeout of a request whose answer is optional."""
 _UNREACHABLE_SECONDS: Final = 60.0
 """Time for which an HTTP interface that did not answer gets no further optional requests."""
-_NANOSECONDS_A_MS: Final = 1_000_000
 
 _NO_SUCH_TOPIC: Final = "TOPIC_NOT_FOUND"
 """Text in the body of nsqlookupd's 404 to a lookup (nsqlookupd 1.3.0)."""
@@ -114,19 +108,6 @@ class ChannelStats:
     deferred: int = 0
     is_paused: bool = False
     started_s: int = field(default=0, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of an nsqd.
-
-    Attributes:
-        max_message_bytes: `-max-msg-size`.
-        max_body_bytes: `-max-body-size`, of an MPUB.
-    """
-
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
 
 
 class NsqClient:
@@ -218,11 +199,9 @@ class NsqClient:
     def fetch_stats(self, nsqd: Nsqd, topic: str, channel: str) -> ChannelStats | None:
         """Return the statistics of a channel; None if the HTTP interface does not answer."""
         # All channels: if the channel is missing, nsqd 1.3.0 omits the topic too.
-        wanted = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
-        answer = self._http_get(nsqd, f"/stats?{urlencode(wanted)}")
-        if not isinstance(answer, dict):
+        answer = self._get_stats(nsqd, topic)
+        if answer is None:
             return None
-        answer = answer.get("data", answer)  # nsqd before 1.0
         started_s = _number(answer.get("start_time"))
         topics = answer.get("topics") or ()
         of_topic = next((one for one in topics if one.get("topic_name") == topic), None)
@@ -244,31 +223,19 @@ class NsqClient:
 
     def fetch_channels(self, nsqd: Nsqd, topic: str = "") -> dict[str, list[str]] | None:
         """Return the channels of one or each topic of an nsqd; None if the HTTP interface does not answer."""
-        wanted = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
-        answer = self._http_get(nsqd, f"/stats?{urlencode(wanted)}")
-        if not isinstance(answer, dict):
+        answer = self._get_stats(nsqd, topic)
+        if answer is None:
             return None
-        topics = answer.get("data", answer).get("topics") or ()
+        topics = answer.get("topics") or ()
         return {one["topic_name"]: [each["channel_name"] for each in one.get("channels") or ()] for one in topics}
 
     def missing_stats_reason(self, nsqd: Nsqd) -> str:
         """Return the reason why `fetch_stats` returned None; empty if unknown."""
         return _unreachable_reasons.get((nsqd.http_url or "", self._tls), "")
 
-    def fetch_limits(self, nsqd: Nsqd) -> Limits:
-        """Return the limits of an nsqd: from the options, else reported by nsqd, else nsqd's defaults."""
-        options = self._options
-        message_bytes, body_bytes = options.max_message_bytes, options.max_body_bytes
-        if message_bytes is None:
-            message_bytes = _number(self._http_get(nsqd, "/config/max_msg_size"), DEFAULT_MAX_MESSAGE_BYTES)
-        if body_bytes is None:
-            body_bytes = _number(self._http_get(nsqd, "/config/max_body_size"), DEFAULT_MAX_BODY_BYTES)
-        return Limits(message_bytes, body_bytes)
-
-    def fetch_max_defer_ms(self, nsqd: Nsqd) -> int:
-        """Return the longest deferral of a message, reported by nsqd, else nsqd's default."""
-        nanoseconds = _number(self._http_get(nsqd, "/config/max_req_timeout"), DEFAULT_MAX_DEFER_MS * _NANOSECONDS_A_MS)
-        return nanoseconds // _NANOSECONDS_A_MS
+    def fetch_setting(self, nsqd: Nsqd, name: str, default: int) -> int:
+        """Return a number of an nsqd's configuration, such as `max_msg_size`; `default` if it does not report it."""
+        return _number(self._http_get(nsqd, f"/config/{name}"), default)
 
     # -- addresses
 
@@ -355,6 +322,11 @@ class NsqClient:
             else:
                 _unreachable_until.pop((url, self._tls), None)
         return [(url, answer) for url, answer in answers if not isinstance(answer, MQSourceError)], failures
+
+    def _get_stats(self, nsqd: Nsqd, topic: str) -> Mapping[str, Any] | None:
+        wanted = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
+        answer = self._http_get(nsqd, f"/stats?{urlencode(wanted)}")
+        return answer.get("data", answer) if isinstance(answer, dict) else None  # under "data" in nsqd before 1.0
 
     def _http_get(self, nsqd: Nsqd, path: str) -> object:
         """Return an answer of nsqd's HTTP interface; None without one."""

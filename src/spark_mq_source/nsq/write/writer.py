@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from spark_mq_source.core.columns import rows_by_topic
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, ServiceNotReadyError, UnwritableRowError
 from spark_mq_source.net.sending import Writer
-from spark_mq_source.nsq.client.client import Limits, NsqClient, Nsqd
+from spark_mq_source.nsq.client.client import NsqClient, Nsqd
 from spark_mq_source.nsq.payload.messages import build_body, find_unwritable, open_rows
 from spark_mq_source.nsq.protocol.commands import Dpub, Mpub, Pub, parse_name
 
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1 << 20
+DEFAULT_MAX_BODY_BYTES: Final = 5 << 20
+DEFAULT_MAX_DEFER_NS: Final = 3_600_000_000_000
+"""nsqd's defaults of `-max-msg-size`, `-max-body-size` and `-max-req-timeout` (nsqd 1.3.0)."""
 
 _PAUSE_SECONDS: Final = 1.0
 """Time for which an nsqd is not used after a failed connection."""
@@ -153,14 +158,14 @@ class NsqWriter(Writer["NsqOptions", int]):
 
     def _check(self, source: RowSource, defer: list[int | None] | None) -> None:
         """Refuse rows for which nsqd would close the connection."""
-        limits = self._limits
-        row = find_unwritable(source, limits.max_message_bytes)
+        most = self._max_message_bytes
+        row = find_unwritable(source, most)
         if row >= 0:
             value = source.value(row)
             problem = "its value is NULL" if value is None else "its value is empty, and NSQ has no empty messages"
             if value:
                 problem = (
-                    f"its value has {len(value)} bytes, but nsqd accepts at most {limits.max_message_bytes} "
+                    f"its value has {len(value)} bytes, but nsqd accepts at most {most} "
                     "(-max-msg-size; set maxMessageBytes if nsqd's HTTP is unreachable)"
                 )
             raise UnwritableRowError(self._about(row, problem))
@@ -178,16 +183,22 @@ class NsqWriter(Writer["NsqOptions", int]):
     # Limits that all nsqd accept, because a command may be resent to any of them.
 
     @cached_property
-    def _limits(self) -> Limits:
-        limits = [self._client.fetch_limits(target.nsqd) for target in self._targets]
-        return Limits(min(one.max_message_bytes for one in limits), min(one.max_body_bytes for one in limits))
+    def _max_message_bytes(self) -> int:
+        return self._options.max_message_bytes or self._least_setting("max_msg_size", DEFAULT_MAX_MESSAGE_BYTES)
+
+    @cached_property
+    def _max_body_bytes(self) -> int:
+        return self._options.max_body_bytes or self._least_setting("max_body_size", DEFAULT_MAX_BODY_BYTES)
 
     @cached_property
     def _max_defer_ms(self) -> int:
-        return min(self._client.fetch_max_defer_ms(target.nsqd) for target in self._targets)
+        return self._least_setting("max_req_timeout", DEFAULT_MAX_DEFER_NS) // 1_000_000
+
+    def _least_setting(self, name: str, default: int) -> int:
+        return min(self._client.fetch_setting(target.nsqd, name, default) for target in self._targets)
 
     def _write_at_once(self, topic: str, source: RowSource, order: array[int] | None) -> None:
-        max_bytes = min(self._options.batching_max_bytes, self._limits.max_body_bytes)
+        max_bytes = min(self._options.batching_max_bytes, self._max_body_bytes)
         at, end = 0, source.rows if order is None else len(order)
         while at < end:
             body, following = build_body(
