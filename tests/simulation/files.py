@@ -18,7 +18,7 @@ _open_store = storage.open_store
 
 
 class Store:
-    """A `net.storage.Store`. A process may be killed in the middle of every call, and its file be torn then.
+    """A `net.storage.LocalStore`. A process may be killed in the middle of every call, and its file be torn then.
 
     Attributes:
         files: by path.
@@ -33,11 +33,11 @@ class Store:
         self._name = name
 
     def where(self, path: str) -> str:
-        """See `net.storage.Store`."""
+        """See `net.storage.LocalStore`."""
         return f"{self._name}{SCHEME}{path}"
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """See `net.storage.Store`."""
+        """See `net.storage.LocalStore`."""
         whole = bytes(data)
         self._step()
         self._check_room(path)
@@ -49,7 +49,7 @@ class Store:
         self._step()
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `net.storage.Store`."""
+        """See `net.storage.LocalStore`."""
         self._step()
         self._check_room(path)
         if path in self.files:
@@ -59,7 +59,7 @@ class Store:
         return True
 
     def read(self, path: str) -> bytes:
-        """See `net.storage.Store`."""
+        """See `net.storage.LocalStore`."""
         self._step()
         world = clockwork.here()
         # Requests are repeated for a minute (`storage.RETRIES`).
@@ -71,28 +71,28 @@ class Store:
         return self.files[path]
 
     def read_part(self, path: str, offset: int, into: memoryview) -> memoryview:
-        """See `net.storage.Store`."""
+        """See `net.storage.LocalStore`."""
         part = self.read(path)[offset : offset + len(into)]
         storage._whole(into, len(part), self.where(path))[:] = part
         return into
 
     def close(self) -> None:
-        """See `net.storage.Store`."""
+        """See `net.storage.LocalStore`."""
 
     def exists(self, path: str) -> bool:
-        """See `net.storage.Store`."""
+        """See `net.storage.LocalStore`."""
         self._step()
         return path in self.files or any(name.startswith(f"{path}/") for name in self.files)
 
     def names(self, folder: str) -> list[str]:
-        """See `net.storage.Store`."""
+        """See `net.storage.LocalStore`."""
         self._step()
         return list(
             dict.fromkeys(p[len(folder) + 1 :].partition("/")[0] for p in self.files if p.startswith(f"{folder}/"))
         )
 
     def remove(self, folder: str) -> None:
-        """See `net.storage.Store`."""
+        """See `net.storage.LocalStore`."""
         for path in [p for p in self.files if p == folder or p.startswith(f"{folder}/")]:
             self._step()
             self.files.pop(path, None)

@@ -27,7 +27,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spark_mq_source.core.buffer import fill
 from spark_mq_source.core.errors import OptionError, StorageError, UnsupportedFeatureError
@@ -56,51 +56,10 @@ _NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP
 _CONFLICTS: Final = 5
 
 
-class Store(Protocol):
-    """A folder that the driver and all executors can access. Paths are relative, with slashes.
+class LocalStore:
+    """Files of this machine, or of a file system that is mounted on all machines. Paths are relative, with slashes.
 
     If the storage itself fails (full, read-only, unreachable), every method raises StorageError with the file's path.
-    """
-
-    def where(self, path: str) -> str:
-        """Return the folder's name and the whole path or URL of a file, for errors."""
-
-    def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """Write a file with a unique name; return once it is stored durably."""
-
-    def create(self, path: str, data: bytes) -> bool:
-        """Write a file unless it exists; return whether it was written. Of several concurrent calls one succeeds."""
-
-    def read(self, path: str) -> bytes:
-        """Return the bytes of a file.
-
-        Raises:
-            FileNotFoundError: the file does not exist.
-        """
-
-    def read_part(self, path: str, offset: int, into: memoryview) -> memoryview:
-        """Fill this memory with a part of a file; return it. Safe to call from several threads.
-
-        Raises:
-            FileNotFoundError: the file does not exist.
-            StorageError: the file is shorter.
-        """
-
-    def exists(self, path: str) -> bool:
-        """Return whether a file exists."""
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names of the files and folders in a folder; an empty list if the folder does not exist."""
-
-    def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all its files; do nothing if it does not exist."""
-
-    def close(self) -> None:
-        """Close the connections that are kept for `read_part`."""
-
-
-class LocalStore:
-    """Files of this machine, or of a file system that is mounted on all machines.
 
     Args:
         root: the folder; created if it does not exist.
@@ -117,20 +76,21 @@ class LocalStore:
         self._name = name
 
     def where(self, path: str) -> str:
-        """See `Store`."""
+        """Return the folder's name and the whole path or URL of a file, for errors."""
         return f"{self._name}{self._root / path}"
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """See `Store`."""
+        """Write a file with a unique name; return once it is stored durably."""
         with _failing(self.where(path), "written"):
             target = self._folder_of(path)
             _write_new(target, data)
             _sync_folder(target.parent)
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `Store`. A hard link replaces no file, and shows only complete files.
+        """Write a file unless it exists; return whether it was written. Of several concurrent calls one succeeds.
 
-        In a file system without links the file is written in place, so a reader may see an incomplete file.
+        A hard link replaces no file, and shows only complete files. In a file system without links the file is written
+        in place, so a reader may see an incomplete file.
         """
         with _failing(self.where(path), "written"):
             target = self._folder_of(path)
@@ -151,24 +111,33 @@ class LocalStore:
         return True
 
     def read(self, path: str) -> bytes:
-        """See `Store`."""
+        """Return the bytes of a file.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+        """
         with _failing(self.where(path), "read"):
             return (self._root / path).read_bytes()
 
     def read_part(self, path: str, offset: int, into: memoryview) -> memoryview:
-        """See `Store`."""
+        """Fill this memory with a part of a file; return it. Safe to call from several threads.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+            StorageError: the file is shorter.
+        """
         with _failing(self.where(path), "read"), (self._root / path).open("rb", buffering=0) as file:
             file.seek(offset)
             filled = fill(into, file.readinto)
         return _whole(into, filled, self.where(path))
 
     def exists(self, path: str) -> bool:
-        """See `Store`."""
+        """Return whether a file exists."""
         with _failing(self.where(path), "read"):
             return (self._root / path).exists()
 
     def names(self, folder: str) -> list[str]:
-        """See `Store`."""
+        """Return the names of the files and folders in a folder; an empty list if the folder does not exist."""
         try:
             with _failing(self.where(folder), "read"):
                 return [path.name for path in (self._root / folder).iterdir() if not path.name.startswith(".")]
@@ -176,7 +145,7 @@ class LocalStore:
             return []
 
     def remove(self, path: str) -> None:
-        """See `Store`."""
+        """Remove a file, or a folder with all its files; do nothing if it does not exist."""
         target = self._root / path
         with _failing(self.where(path), "removed"), contextlib.suppress(FileNotFoundError):
             if target.is_dir():
@@ -185,7 +154,7 @@ class LocalStore:
                 target.unlink()
 
     def close(self) -> None:
-        """See `Store`."""
+        """Close the connections that `read_part` keeps; here, none."""
 
     def _folder_of(self, path: str) -> Path:
         target = self._root / path
@@ -223,6 +192,8 @@ def _sync_folder(folder: Path) -> None:
 class ObjectStore:
     """Objects under a prefix of a bucket, accessed with credentials from the environment (``AWS_...`` and so on).
 
+    The interface is that of `LocalStore`.
+
     Args:
         url: the URL of the prefix.
 
@@ -253,16 +224,16 @@ class ObjectStore:
         self._direct = SignedReads(self._sign)
 
     def where(self, path: str) -> str:
-        """See `Store`."""
+        """See `LocalStore`."""
         return f"{self._name}{self._url}/{path}"
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """See `Store`."""
+        """See `LocalStore`."""
         with _failing(self.where(path), "written", self._errors):
             self._obstore.put(self._store, path, memoryview(data).cast("B"))
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `Store`. A request is repeated if its answer is lost, so an existing object with `data` is this one."""
+        """See `LocalStore`. A request is repeated if its answer is lost: an existing object with `data` is this one."""
         with _failing(self.where(path), "written", self._errors):
             for conflict in range(_CONFLICTS):
                 try:
@@ -277,12 +248,12 @@ class ObjectStore:
         raise StorageError(f"{self.where(path)} cannot be written: the store reports a conflict again and again")
 
     def read(self, path: str) -> bytes:
-        """See `Store`."""
+        """See `LocalStore`."""
         with _failing(self.where(path), "read", self._errors):
             return bytes(self._obstore.get(self._store, path).bytes())
 
     def read_part(self, path: str, offset: int, into: memoryview) -> memoryview:
-        """See `Store`. What cannot be read directly is read by obstore, which repeats requests."""
+        """See `LocalStore`. What cannot be read directly is read by obstore, which repeats requests."""
         if not self._direct.read_part(path, offset, into):
             with _failing(self.where(path), "read", self._errors):
                 part = memoryview(self._obstore.get_range(self._store, path, start=offset, length=len(into)))
@@ -290,7 +261,7 @@ class ObjectStore:
         return into
 
     def exists(self, path: str) -> bool:
-        """See `Store`."""
+        """See `LocalStore`."""
         try:
             with _failing(self.where(path), "read", self._errors):
                 self._obstore.head(self._store, path)
@@ -299,14 +270,14 @@ class ObjectStore:
         return True
 
     def names(self, folder: str) -> list[str]:
-        """See `Store`."""
+        """See `LocalStore`."""
         with _failing(self.where(folder), "read", self._errors):
             found = self._obstore.list_with_delimiter(self._store, folder)
         paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
         return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
     def remove(self, path: str) -> None:
-        """See `Store`."""
+        """See `LocalStore`."""
         with _failing(self.where(path), "removed", self._errors):
             inside = [one["path"] for some in self._obstore.list(self._store, path) for one in some]
             for one in [*inside, path]:
@@ -314,7 +285,7 @@ class ObjectStore:
                     self._obstore.delete(self._store, one)
 
     def close(self) -> None:
-        """See `Store`."""
+        """See `LocalStore`."""
         self._direct.close()
 
     def _sign(self, path: str) -> str:
@@ -322,6 +293,10 @@ class ObjectStore:
             return str(self._obstore.sign(self._store, "GET", path, SIGNED_FOR))
         except self._errors as error:
             raise OSError(str(error)) from error
+
+
+Store: TypeAlias = LocalStore | ObjectStore
+"""A folder that the driver and all executors can access."""
 
 
 @functools.lru_cache(maxsize=4)

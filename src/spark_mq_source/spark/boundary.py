@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.spark.worker import is_called_by_spark
@@ -22,16 +22,6 @@ _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
-class _CalledBySpark(Protocol):
-    """An object whose methods Spark calls."""
-
-    @property
-    def format_name(self) -> str: ...
-
-    @property
-    def debug(self) -> bool: ...
-
-
 def called_by_spark(method: MethodT) -> MethodT:
     """Decorate a method that Spark calls, so that errors of the method or of the iterator it returns are one sentence.
 
@@ -39,7 +29,7 @@ def called_by_spark(method: MethodT) -> MethodT:
     """
 
     @functools.wraps(method)
-    def call(self: _CalledBySpark, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the method
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the method
         with _one_sentence(self):
             result = method(self, *args, **kwargs)
         return _iterate(self, result) if isinstance(result, Iterator) else result
@@ -47,13 +37,13 @@ def called_by_spark(method: MethodT) -> MethodT:
     return cast("MethodT", call)
 
 
-def _iterate(called: _CalledBySpark, rows: Iterator[Any]) -> Iterator[Any]:
+def _iterate(called: Any, rows: Iterator[Any]) -> Iterator[Any]:  # noqa: ANN401 - the same
     with _one_sentence(called):
         yield from rows
 
 
 @contextmanager
-def _one_sentence(called: _CalledBySpark) -> Iterator[None]:
+def _one_sentence(called: Any) -> Iterator[None]:  # noqa: ANN401 - it has `format_name`, `debug`
     try:
         yield
     except MQSourceError as error:

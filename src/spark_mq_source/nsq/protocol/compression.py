@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from spark_mq_source.core.compression import package_of
 from spark_mq_source.core.errors import RemoteProtocolError
@@ -27,16 +27,6 @@ _DATA_CHUNKS: Final = (0, 1)
 _CHUNK_HEAD_BYTES: Final = 4
 _MAX_DATA_CHUNK_BYTES: Final = 4 + 32 + 65_536 * 7 // 6
 """The checksum, and snappy's worst case for 64 KiB (framing format, section 4.2)."""
-
-
-class Stream(Protocol):
-    """Both directions of a compressed connection."""
-
-    def compress(self, data: bytes) -> bytes:
-        """Compress data so that the peer can read all of it."""
-
-    def decompress(self, data: bytes | memoryview) -> Iterator[bytes | memoryview]:
-        """Yield the complete data, in pieces. Raises RemoteProtocolError if the stream is damaged."""
 
 
 class DeflateStream:
@@ -56,11 +46,11 @@ class DeflateStream:
         self._inflater = zlib.decompressobj(-zlib.MAX_WBITS)
 
     def compress(self, data: bytes) -> bytes:
-        """See `Stream`."""
+        """Compress data so that the peer can read all of it."""
         return self._deflater.compress(data) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
 
     def decompress(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """See `Stream`.
+        """Yield the complete data, in pieces.
 
         Raises:
             RemoteProtocolError: the stream is damaged, or continues after its end.
@@ -97,11 +87,11 @@ class SnappyStream:
         self._identifier = b""
 
     def compress(self, data: bytes) -> bytes:
-        """See `Stream`. Each piece begins with the stream's identifier, which may be repeated (section 4.1)."""
+        """See `DeflateStream`. Each piece begins with the stream's identifier, which may be repeated (section 4.1)."""
         return bytes(self._snappy.compress(data))
 
     def decompress(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """See `Stream`.
+        """See `DeflateStream`.
 
         Raises:
             RemoteProtocolError: the stream is damaged.
@@ -130,3 +120,7 @@ class SnappyStream:
                 break
             end += _CHUNK_HEAD_BYTES + size
         return end
+
+
+Stream: TypeAlias = DeflateStream | SnappyStream
+"""Both directions of a compressed connection."""
