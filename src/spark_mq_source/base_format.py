@@ -51,6 +51,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     columns: ColumnTable
     options_type: ClassVar[type[TypedOptions]]
     writer_type: ClassVar[type[Writer[Any, Any]]]
+    inspector_type: ClassVar[type[Any]]
     has_namespaces: ClassVar[bool] = False
     raw_errors: ClassVar[Collection[str]] = ()
 
@@ -225,7 +226,8 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
 
     def open_inspector(self, options: OptionsT) -> Inspector:
         """Open an inspector with the options of a read."""
-        raise NotImplementedError
+        inspector: Inspector = self.inspector_type(options)
+        return inspector
 
     def option_names(self) -> Sequence[str]:
         """Return the names of the options of a batch read, without aliases."""

@@ -31,6 +31,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
     name = "nsq"
     columns = COLUMNS
     writer_type = NsqWriter
+    inspector_type = NsqInspector
     options_type = NsqOptions
     count_lag = staticmethod(count_lag)
 
@@ -88,7 +89,3 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
     def open_stream(self, options: NsqOptions) -> NsqStream:
         """See `NsqStream`."""
         return NsqStream(options)
-
-    def open_inspector(self, options: NsqOptions) -> NsqInspector:
-        """See `NsqInspector`."""
-        return NsqInspector(options)

@@ -58,6 +58,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
     has_namespaces = True
     columns = COLUMNS
     writer_type = PulsarWriter
+    inspector_type = PulsarInspector
     options_type = PulsarOptions
     raw_errors = (CORRUPT, ERROR)
     count_lag = staticmethod(count_lag)
@@ -302,10 +303,6 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         """See `PulsarStream` and `PulsarQueueStream`; a missing dead letter topic is an error, or is created."""
         check_dead_letter_topic(options)
         return PulsarStream(options) if options.wal_dir is None else PulsarQueueStream(options)
-
-    def open_inspector(self, options: PulsarOptions) -> PulsarInspector:
-        """See `PulsarInspector`."""
-        return PulsarInspector(options)
 
 
 def _value_type(typed: TypedRead | None) -> pa.DataType:

@@ -31,6 +31,7 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, WriteReport]):
     name = "tubemq"
     columns = COLUMNS
     writer_type = TubeMQWriter
+    inspector_type = TubeMQInspector
     options_type = TubeMQOptions
     raw_errors = (CORRUPT, ERROR)
     count_lag = staticmethod(count_lag)
@@ -69,7 +70,3 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, WriteReport]):
         """See `TubeMQStream`; a missing dead letter topic is an error."""
         check_dead_letter_topic(options)
         return TubeMQStream(options)
-
-    def open_inspector(self, options: TubeMQOptions) -> TubeMQInspector:
-        """See `TubeMQInspector`."""
-        return TubeMQInspector(options)
