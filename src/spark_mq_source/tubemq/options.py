@@ -146,7 +146,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
 
     Example:
         >>> options = TubeMQOptions.from_spark({"masters": "m1,m2:8000", "topic": "flights"}, READ)
-        >>> options.addresses, options.topic_names
+        >>> options.masters, options.topic_names
         ((('m1', 8715), ('m2', 8000)), ('flights',))
     """
 
@@ -172,12 +172,11 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
     }
 
     # -- connection and authentication
-    masters: str = option(
+    masters: tuple[tuple[str, int], ...] = option(
         "Addresses of the masters: `host1:8715,host2:8715`. Default port: 8715. The active master is detected, also "
         "after a failover.",
         scope=EVERYWHERE,
-        parse=parse_text,
-        check=parse_masters,
+        parse=parse_masters,
         section=Section.CONNECT,
     )
     admin_url: str | None = option(
@@ -370,11 +369,6 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         default=False,
         scope=WRITE,
     )
-
-    @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        """(host, port) of each master."""
-        return parse_masters(self.masters)
 
     @property
     def topic_names(self) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class TubeMQClient(Closing):
         self._options = options
         user: UserAuthentication | PluginAuthentication | None = None
         if options.auth_plugin is not None:
-            user = PluginAuthentication(options.auth_plugin, options.addresses[0][0])
+            user = PluginAuthentication(options.auth_plugin, options.masters[0][0])
         elif options.auth_user is not None:
             user = UserAuthentication(options.auth_user, options.auth_password or "")
         self.authorization = Authorization(user, authorized, self._registered_producer)

@@ -43,7 +43,7 @@ class Masters:
         self.rules = KnownRules()
         self._options = options
         self._authorization = authorization
-        self._addresses = list(options.addresses)
+        self._addresses = list(options.masters)
         self._lock = threading.Lock()
         self._links = {address: _Link() for address in self._addresses}
         self._closed = False
@@ -64,12 +64,11 @@ class Masters:
         """Return this machine's IPv4 address as masters see it."""
         return local_address(*self._addresses[0])
 
-    def ask(self, request: MasterRequest, *, any_code: bool = False) -> Response:
+    def ask(self, request: MasterRequest) -> Response:
         """Send a request once to the active master: the last one used, or the first of the others that is active.
 
         Args:
             request: the request; the credentials are added to it.
-            any_code: whether answers with an error are returned rather than raised.
 
         Raises:
             MQSourceError: no master answered, or the active one refused.
@@ -77,7 +76,7 @@ class Masters:
         failures: list[MQSourceError] = []
         for address in list(self._addresses):
             try:
-                return self._ask(address, request, any_code=any_code)
+                return self._ask(address, request)
             except (StandbyError, TransportError) as failure:
                 failures.append(failure)
                 with self._lock:
@@ -85,7 +84,7 @@ class Masters:
                         self._addresses.append(self._addresses.pop(0))
         raise _no_active_master(failures)
 
-    def _ask(self, address: tuple[str, int], request: MasterRequest, *, any_code: bool) -> Response:
+    def _ask(self, address: tuple[str, int], request: MasterRequest) -> Response:
         link = self._links[address]
         with link.lock:
             if self._closed:
@@ -99,7 +98,7 @@ class Masters:
         assert not isinstance(response, commands.RpcException)  # noqa: S101 - for mypy: raised by the session
         self._authorization.take(getattr(response, "authorized_info", None))
         self.rules.take(response)
-        if response.err_code != SUCCESS and not any_code:
+        if response.err_code != SUCCESS:
             raise error_for_code(response.err_code, response.err_msg, session.address)
         return response
 

@@ -26,8 +26,8 @@ from spark_mq_source.tubemq.protocol.addresses import (
     parse_topic_infos,
     parse_topic_metas,
 )
-from spark_mq_source.tubemq.protocol.commands import SUCCESS, MasterRequest
-from spark_mq_source.tubemq.protocol.error_codes import HB_NO_NODE, NOT_READY, TOPIC_NOT_DEPLOYED, error_for_code
+from spark_mq_source.tubemq.protocol.commands import MasterRequest
+from spark_mq_source.tubemq.protocol.error_codes import HB_NO_NODE, NOT_READY, TOPIC_NOT_DEPLOYED
 
 AnswerT = TypeVar("AnswerT", bound=commands.Answer | commands.AnswerV2)
 
@@ -182,15 +182,17 @@ class Member:
         Raises:
             MQSourceError: no answer, or a refusal; names the request as `what`.
         """
-        for is_last in (False, True):
-            response = expect(self._masters.ask(request, any_code=True), kind)
-            if response.err_code != HB_NO_NODE or is_last:
-                break
-            logger.warning("the master has forgotten %s, which registers again: %s", self.client_id, response.err_msg)
+        try:
+            try:
+                return expect(self._masters.ask(request), kind)
+            except BrokerError as error:
+                if error.code != HB_NO_NODE:
+                    raise
+                logger.warning("the master has forgotten %s, which registers again: %s", self.client_id, error)
             self.register()
-        if response.err_code != SUCCESS:
-            raise error_for_code(response.err_code, response.err_msg, what)
-        return response
+            return expect(self._masters.ask(request), kind)
+        except BrokerError as error:
+            raise error.within(what) from error
 
     def _run(self) -> None:
         while True:

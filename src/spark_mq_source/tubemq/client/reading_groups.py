@@ -6,7 +6,7 @@ reads or requests bounds uses the first of these groups in which the partition i
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from spark_mq_source.core.errors import AuthorizationError, BrokerError, MQSourceError, ResourceBusyError
 from spark_mq_source.tubemq.client.client import TubeMQClient
@@ -26,17 +26,10 @@ def reading_group(options: TubeMQOptions, number: int) -> str:
     return f"{options.group_name}-read-{number}"
 
 
-class Registered(NamedTuple):
-    """A registered partition, and the broker's answer."""
-
-    consumer: PartitionConsumer
-    response: RegisterPartitionResponse
-
-
 def register_in_any_group(
     client: TubeMQClient, options: TubeMQOptions, partition: BrokerPartition, offset: int, *, priority: int
-) -> Registered:
-    """Register a partition at an offset, in the first of our groups in which it is free.
+) -> tuple[PartitionConsumer, RegisterPartitionResponse]:
+    """Register a partition at an offset, in the first of our groups in which it is free; return the broker's answer.
 
     Raises:
         ResourceBusyError: it has a reader in all of them.
@@ -50,7 +43,7 @@ def register_in_any_group(
             answer = consumer.register(
                 curr_offset=offset, filters=options.filters_of(partition.topic), qry_priority_id=priority
             )
-            return Registered(consumer, client.wait(answer, f"register of {partition}"))
+            return consumer, client.wait(answer, f"register of {partition}")
         except BrokerError as error:
             if error.code != PARTITION_OCCUPIED:
                 raise with_names_to_authorize(error, options) from error

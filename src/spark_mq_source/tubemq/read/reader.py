@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
@@ -124,13 +124,6 @@ def read_range(
             raise error.within(f"tubemq: reading {task}") from error
 
 
-class _Pair(NamedTuple):
-    """A pending fetch, with its commit."""
-
-    got: Future[GetMessageResponse]
-    committed: Future[CommitOffsetResponse]
-
-
 class _Cursor:
     """Fetches of one registered partition, in order, several in transit.
 
@@ -159,7 +152,8 @@ class _Cursor:
         self._most = options.fetches_in_flight if self._pace is None else 1
         self._not_before = 0.0
         self._timeout_ms = options.operation_timeout_ms
-        self._pairs: deque[_Pair] = deque()
+        self._pairs: deque[tuple[Future[GetMessageResponse], Future[CommitOffsetResponse]]] = deque()
+        """The pending fetches, each with its commit."""
         self._advance = 1
         self._pause = FIRST_PAUSE_SECONDS
         self._is_held_back = False
@@ -182,8 +176,7 @@ class _Cursor:
         while True:
             patience = self._wait_as_ruled(patience)
             self._prefetch(end)
-            pair = self._pairs.popleft()
-            got, ended = self._wait(pair)
+            got, ended = self._wait(*self._pairs.popleft())
             default_ms = round(self._pause * 1000)
             wait_ms = None if self._pace is None else self._pace.wait_ms(got, default_ms)
             if got.err_code == SUCCESS and got.curr_offset != self.position:
@@ -238,16 +231,19 @@ class _Cursor:
                 f"from where on fetches found none"
             )
 
-    def _wait(self, pair: _Pair) -> tuple[GetMessageResponse, int]:
+    def _wait(
+        self, fetch: Future[GetMessageResponse], commit: Future[CommitOffsetResponse]
+    ) -> tuple[GetMessageResponse, int]:
+        """Return an answer to a fetch, and where it ended."""
         what = f"fetch at {self.position}"
         try:
             # The commit's answer comes last: waiting for the fetch first would wake the thread twice.
-            ended = self._client.wait(pair.committed, f"commit of the {what}").curr_offset
+            ended = self._client.wait(commit, f"commit of the {what}").curr_offset
         except MQSourceError:
-            if pair.got.done():
-                self._client.wait(pair.got, what)  # if this failed, its error explains the commit's
+            if fetch.done():
+                self._client.wait(fetch, what)  # if this failed, its error explains the commit's
             raise
-        return self._client.wait(pair.got, what), ended
+        return self._client.wait(fetch, what), ended
 
     def _wait_as_ruled(self, patience: Deadline) -> Deadline:
         """Wait as the flow rules demand, which does not count as silence of the broker; return the later deadline."""
@@ -263,7 +259,7 @@ class _Cursor:
         while not self._pairs or (
             len(self._pairs) < self._most and self.position + len(self._pairs) * self._advance < end
         ):
-            self._pairs.append(_Pair(*self._consumer.get_and_commit(escapes=escapes)))
+            self._pairs.append(self._consumer.get_and_commit(escapes=escapes))
 
     def _rest(self, seconds: float) -> None:
         # Fetches in transit get the same answer; then there is one at a time until the position moves again.
