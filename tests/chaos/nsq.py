@@ -168,8 +168,8 @@ class Scene:
         nsqd, go_on = self._nsqd[name], threading.Event()
         if isinstance(nsqd, NsqBroker):
             # Its event loop waits, so that it accepts connections and answers nothing, as after SIGSTOP.
-            assert nsqd._thread is not None
-            nsqd._thread._loop.call_soon_threadsafe(go_on.wait)
+            assert nsqd._daemon is not None
+            nsqd._daemon._loop.call_soon_threadsafe(go_on.wait)
         else:
             assert nsqd._process is not None
             nsqd._process.signal(signal.SIGSTOP)

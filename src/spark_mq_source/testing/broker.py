@@ -28,39 +28,19 @@ _WAKE_INTERVAL_S: Final = 0.02
 _PATIENCE_S: Final = 20.0
 
 
-class _LoopThread:
-    """An event loop in a separate thread."""
+class _Daemon:
+    """The event loop of one daemon, in a separate thread, and its listening sockets."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, host: str) -> None:
+        self._host = host
+        self._servers: list[asyncio.Server] = []
+        self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"{name} {host}", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
-
-    def close(self) -> None:
-        """Cancel running tasks and end the thread."""
-        self.run(_cancel_others())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_PATIENCE_S)
-        self._loop.close()
-
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-
-
-class _Listeners:
-    """The listening sockets of one daemon."""
-
-    def __init__(self, host: str) -> None:
-        self._host = host
-        self._servers: list[asyncio.Server] = []
-        self._writers: set[asyncio.StreamWriter] = set()
 
     async def add_http(self, handler: Handler, port: int, context: ssl.SSLContext | None = None) -> int:
 
@@ -80,11 +60,26 @@ class _Listeners:
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
-    def close(self) -> None:
+    def stop_listening(self) -> None:
+        """Close the sockets, and the connections of HTTP clients; in the loop's thread."""
         for server in self._servers:
             server.close()
         for writer in self._writers:
             writer.transport.abort()
+
+    def close(self) -> None:
+        """Stop listening, cancel running tasks and end the thread."""
+        self.run(self._end_tasks())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE_S)
+        self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        self.stop_listening()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 class NsqLookupd:
@@ -108,8 +103,7 @@ class NsqLookupd:
         self.registry = Registry()
         self._host = host
         self._http_port = http_port
-        self._thread: _LoopThread | None = None
-        self._listeners: _Listeners | None = None
+        self._daemon: _Daemon | None = None
 
     @property
     def http_address(self) -> str:
@@ -126,22 +120,19 @@ class NsqLookupd:
         Raises:
             OSError: the port is in use.
         """
-        self._thread = _LoopThread(f"nsqlookupd {self._host}")
-        self._listeners = _Listeners(self._host)
+        self._daemon = _Daemon("nsqlookupd", self._host)
         try:
-            self._http_port = self._thread.run(self._listeners.add_http(LookupHttp(self.registry), self._http_port))
+            self._http_port = self._daemon.run(self._daemon.add_http(LookupHttp(self.registry), self._http_port))
         except OSError:
-            self._thread.close()
-            self._thread = None
+            self.stop()
             raise
         return self
 
     def stop(self) -> None:
         """Stop listening, but keep the registrations."""
-        if self._thread is not None and self._listeners is not None:
-            self._thread.run(_call(self._listeners.close))
-            self._thread.close()
-        self._thread = self._listeners = None
+        if self._daemon is not None:
+            self._daemon.close()
+            self._daemon = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -200,8 +191,7 @@ class NsqBroker:
         self._own_lookupd = self.lookupds[0] if has_own_lookupd else None
         self._host = host
         self._node: Node | None = None
-        self._thread: _LoopThread | None = None
-        self._listeners: _Listeners | None = None
+        self._daemon: _Daemon | None = None
         self._wake: asyncio.TimerHandle | None = None
 
     # -- addresses
@@ -241,9 +231,9 @@ class NsqBroker:
         """
         if self._own_lookupd is not None:
             self._own_lookupd.start()
-        self._thread = _LoopThread(f"nsqd {self._host}")
+        self._daemon = _Daemon("nsqd", self._host)
         try:
-            self._thread.run(self._listen())
+            self._daemon.run(self._listen(self._daemon))
         except OSError:
             self.stop()
             raise
@@ -342,10 +332,10 @@ class NsqBroker:
 
     def _http(self, method: str, path: str, body: bytes = b"", **parameters: object) -> object:
         request = Request(method, path, {name: [str(value)] for name, value in parameters.items()}, body)
-        if self._thread is None:
+        if self._daemon is None:
             raise RuntimeError("the broker is not running")
         try:
-            return self._thread.run(_call(functools.partial(NsqdHttp(self, encrypted=True), request)))
+            return self._daemon.run(_call(functools.partial(NsqdHttp(self, encrypted=True), request)))
         except HttpError as error:
             raise ValueError(f"{path} {dict(parameters)}: {error.text}") from error
 
@@ -362,13 +352,12 @@ class NsqBroker:
         if any(c.is_waiting for topic in self.broker.topics.values() for c in topic.channels.values()):
             self.start_timer()
 
-    async def _listen(self) -> None:
-        self._listeners = listeners = _Listeners(self._host)
-        self.tcp_port = await listeners.add_tcp(lambda: Connection(self), self.tcp_port)
-        self.http_port = await listeners.add_http(NsqdHttp(self, encrypted=False), self.http_port)
+    async def _listen(self, daemon: _Daemon) -> None:
+        self.tcp_port = await daemon.add_tcp(lambda: Connection(self), self.tcp_port)
+        self.http_port = await daemon.add_http(NsqdHttp(self, encrypted=False), self.http_port)
         if self.tls_context is not None:
             handler = NsqdHttp(self, encrypted=True)
-            self.https_port = await listeners.add_http(handler, self.https_port, self.tls_context)
+            self.https_port = await daemon.add_http(handler, self.https_port, self.tls_context)
         self.started_s = int(time.time())
         self._register()
 
@@ -397,16 +386,15 @@ class NsqBroker:
         return {channel: None for lookupd in self.lookupds for channel in lookupd.registry.channels(topic)}
 
     def _end(self, *, crash: bool) -> None:
-        if self._thread is not None:
-            self._thread.run(self._shut(crash=crash))
-            self._thread.close()
-            self._thread = None
+        if self._daemon is not None:
+            self._daemon.run(self._shut(self._daemon, crash=crash))
+            self._daemon.close()
+            self._daemon = None
         if self._own_lookupd is not None:
             self._own_lookupd.stop()
 
-    async def _shut(self, *, crash: bool) -> None:
-        if self._listeners is not None:
-            self._listeners.close()
+    async def _shut(self, daemon: _Daemon, *, crash: bool) -> None:
+        daemon.stop_listening()
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
