@@ -128,9 +128,6 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         copy.args = error.args
         return copy
 
-    def _named(self, error: MQSourceError) -> MQSourceError:
-        return _named(error, self.address)
-
     def _set_reading(self, reading: bool) -> None:
         with self._lock:
             if self._reading == reading:
@@ -162,7 +159,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             self._pump()
             error: MQSourceError = ConnectionLostError(f"{self.address}: this connection was closed here")
         except MQSourceError as failure:
-            error = self._named(self._transport.why_lost(failure))
+            error = _named(self._transport.why_lost(failure), self.address)
         except Exception as failure:  # noqa: BLE001 - a bug must not leave callers waiting for ever
             error = LocalProtocolError(f"{self.address}: {type(failure).__name__}: {failure}")
             error.__cause__ = failure
@@ -186,7 +183,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                 try:
                     flushed = self._flush()
                 except MQSourceError as error:
-                    broken = self._error = self._named(self._peer_reason(error))
+                    broken = self._error = _named(self._peer_reason(error), self.address)
                     said = self._connection.events_received()
                     break
                 if self._closing:
@@ -254,7 +251,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                     self._connection.handle_timer(now)
             except MQSourceError as error:
                 # Set at once: the closed connection would reject further commands as errors of their sender.
-                failure = self._error = self._named(error)
+                failure = self._error = _named(error, self.address)
             return self._connection.events_received(), failure
 
 

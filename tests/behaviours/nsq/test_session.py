@@ -126,9 +126,9 @@ def test_a_full_queue_holds_the_broker_back(nsq: NsqUnderTest):
 def test_a_refused_publish_has_the_brokers_words_and_ends_the_connection(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     with open_session(nsq.tcp_address) as session:
-        stored = session.publish(Pub(topic, b"fine"))
-        refused = session.publish(Pub(topic, bytes((1 << 20) + 1)))
-        behind = session.publish(Pub(topic, b"behind"))
+        stored = session.request(Pub(topic, b"fine"))
+        refused = session.request(Pub(topic, bytes((1 << 20) + 1)))
+        behind = session.request(Pub(topic, b"behind"))
         assert stored.result(PATIENCE_S) is None
         with pytest.raises(BrokerError, match="E_BAD_MESSAGE: PUB message too big 1048577 > 1048576") as caught:
             refused.result(PATIENCE_S)
@@ -139,14 +139,14 @@ def test_a_refused_publish_has_the_brokers_words_and_ends_the_connection(nsq: Ns
         assert isinstance(failure, ConnectionLostError), failure
         assert failure.retryable
         with pytest.raises(MQSourceError):
-            session.publish(Pub(topic, b"later")).result(PATIENCE_S)
+            session.request(Pub(topic, b"later")).result(PATIENCE_S)
     assert nsq.topic_stats(topic)["message_count"] == 1
 
 
 def test_a_name_that_is_none_is_refused_before_the_broker_misunderstands_it(nsq: NsqUnderTest):
     with open_session(nsq.tcp_address) as session:
         with pytest.raises(LocalProtocolError, match="is not a valid name"):
-            session.publish(Pub("t\nNOP", b"x")).result(PATIENCE_S)
+            session.request(Pub("t\nNOP", b"x")).result(PATIENCE_S)
         assert not session.closed
 
 

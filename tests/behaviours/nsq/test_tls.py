@@ -47,7 +47,7 @@ def round_trip(session: Session, topic: str, messages: list[bytes]) -> list[byte
     for start in range(0, len(messages), 50):
         part = messages[start : start + 50]
         packed = b"".join(len(message).to_bytes(4, "big") + message for message in part)
-        session.publish(Mpub(topic, len(part).to_bytes(4, "big") + packed)).result(PATIENCE_S)
+        session.request(Mpub(topic, len(part).to_bytes(4, "big") + packed)).result(PATIENCE_S)
     consumer = session.subscribe(topic, "c")
     consumer.ready(2500)
     got: list[bytes] = []
@@ -105,7 +105,7 @@ def test_everything_at_once(nsq_private: Start, tls_material: TlsMaterial):
         assert (session.authorized.identity, session.authorized.identity_url) == ("me", "http://who/me")
         consumer = session.subscribe("allowed", "c")
         consumer.ready(1)
-        session.publish(Pub("allowed", b"all of it")).result(PATIENCE_S)
+        session.request(Pub("allowed", b"all of it")).result(PATIENCE_S)
         assert take(consumer, 1) == [b"all of it"]
 
 
@@ -145,4 +145,4 @@ def test_what_a_secret_does_not_allow_is_an_authorization_error(nsq_private: Sta
     ):
         session.subscribe("denied", "c")
     with open_session(nsq.tcp_address, authSecret=SECRET) as session, pytest.raises(AuthorizationError):
-        session.publish(Pub("denied", b"x")).result(PATIENCE_S)
+        session.request(Pub("denied", b"x")).result(PATIENCE_S)

@@ -24,7 +24,7 @@ received and not yet taken: above it the driver's thread sends RDY 0, and the re
 
 To write::
 
-    session.publish(commands.Mpub(topic, body)).result()   # a Future; the OKs come in order, many may be under way
+    session.request(commands.Mpub(topic, body)).result()   # a Future; the OKs come in order, many may be under way
 
 An error for which nsqd closes the connection ends all waiting futures; the first of them has nsqd's own text.
 """
@@ -259,15 +259,12 @@ class Session(DrivenSession):
             raise error.within(f"nsq topic {topic}, channel {channel}") from error
         return consumer
 
-    def publish(self, command: commands.Pub | commands.Mpub | commands.Dpub) -> Future[None]:
-        """Publish messages; the future is done when nsqd has accepted them, or holds the error.
-
-        After a retryable error, it is unknown whether nsqd has accepted the messages.
-        """
-        return self.request(command)
-
     def request(self, command: commands.Command) -> Future[None]:
-        """Send a command that has an answer; answers come in the order of the commands."""
+        """Send a command that has an answer, such as messages to publish; the future holds the error, if any.
+
+        Answers come in the order of the commands. After a retryable error, it is unknown whether nsqd has accepted the
+        messages.
+        """
         answer: Future[None] = Future()
         with self._sending:
             self._waiting.append(answer)

@@ -309,7 +309,7 @@ class _Task:
                 f"{self._where}: message {id_} was delivered {attempts} times, and maxAttempts is "
                 f"{options.max_attempts}; set onMaxAttempts=deadLetter to put such messages aside"
             )
-        answer = consumer.session.publish(Pub(options.dead_letter_topic or "", value))
+        answer = consumer.session.request(Pub(options.dead_letter_topic or "", value))
         try:
             answer.result(options.operation_timeout_ms / 1000)
         except FutureTimeoutError:

@@ -285,7 +285,7 @@ class NsqWriter(Writer["NsqOptions", int]):
             target.pending_bytes += entry.size
             self._counters.entries += 1
             self._counters.entry_bytes += entry.size
-            entry.answer = target.session.publish(entry.command)
+            entry.answer = target.session.request(entry.command)
             entry.answer.add_done_callback(self._answered)
             return True
         return False
