@@ -55,15 +55,7 @@ class _FatalError(Exception):
 
 
 class IncompleteError(Exception):
-    """A command's body has not arrived yet.
-
-    Args:
-        wanted: the required bytes of the data, as far as known.
-    """
-
-    def __init__(self, wanted: int) -> None:
-        super().__init__(wanted)
-        self.wanted = wanted
+    """A command has not arrived completely."""
 
 
 class Connection(asyncio.Protocol):
@@ -98,8 +90,7 @@ class Connection(asyncio.Protocol):
         self._magic_read = False
         self._ended = False
         self._upgrading = False
-        self._pieces: list[bytes] = []
-        self._received = self._wanted = 0
+        self._incomplete = b""
         self._answers: list[bytes] = []
         self._upgrade_task: asyncio.Task[None] | None = None
 
@@ -150,17 +141,8 @@ class Connection(asyncio.Protocol):
             except RemoteProtocolError:  # nsqd sees the end of the stream and closes
                 self.close()
                 return
-        if self._pieces:
-            self._pieces.append(data)
-            self._received += len(data)
-            if self._received < self._wanted:
-                return
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-        rest = data[self._execute_all(data) :]
-        if rest and not self._ended:
-            self._pieces.append(rest)
-            self._received = len(rest)
+        data = self._incomplete + data
+        self._incomplete = data[self._execute_all(data) :]
         self._send_answers()
         self.server.broker.pump(time.monotonic())
 
@@ -294,7 +276,6 @@ class Connection(asyncio.Protocol):
         start = 0
         if not self._magic_read:
             if len(data) < len(MAGIC):
-                self._wanted = len(MAGIC)
                 return 0
             start = len(MAGIC)
             self._magic_read = True
@@ -303,10 +284,10 @@ class Connection(asyncio.Protocol):
                 self._end()
         try:
             while start < len(data) and not self._ended:
-                self._last_command_s = time.monotonic()
                 start = self._execute(data, start)
-        except IncompleteError as incomplete:
-            self._wanted = incomplete.wanted - start
+                self._last_command_s = time.monotonic()
+        except IncompleteError:
+            pass
         except _FatalError as error:
             self._answer(str(error).encode(), ERROR)
             self._end()
@@ -325,7 +306,7 @@ class Connection(asyncio.Protocol):
         if newline < 0:
             if len(data) - start > _MAX_LINE_BYTES:
                 self._end()
-            raise IncompleteError(len(data) + 1)
+            raise IncompleteError
         line = data[start:newline]
         parameters = line.removesuffix(b"\r").split(b" ")
         name = parameters[0].decode(errors="replace")
@@ -651,7 +632,7 @@ class Connection(asyncio.Protocol):
             raise _FatalError(f"{code} {command} invalid {'message ' * is_message}body size {size}")
         end = start + 4 + size
         if len(data) < end:
-            raise IncompleteError(end)
+            raise IncompleteError
         return data[start + 4 : end], end
 
 
@@ -692,12 +673,12 @@ def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[byte
         end = position + 4 + size
         if size <= 0 or size > most or end > len(data):
             if len(data) < position + 4:
-                raise IncompleteError(position + 4)
+                raise IncompleteError
             if size <= 0:
                 raise ValueError(f"E_BAD_MESSAGE MPUB invalid message({index}) body size {size}")
             if size > most:
                 raise ValueError(f"E_BAD_MESSAGE MPUB message too big {size} > {most}")
-            raise IncompleteError(end)
+            raise IncompleteError
         bodies.append(data[position + 4 : end])
         position = end
     return bodies, position
@@ -705,7 +686,7 @@ def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[byte
 
 def _size(data: bytes, start: int) -> int:
     if len(data) < start + 4:
-        raise IncompleteError(start + 4)
+        raise IncompleteError
     return int.from_bytes(data[start : start + 4], "big", signed=True)
 
 
