@@ -38,7 +38,7 @@ def encode_sized(data: bytes) -> bytes:
     return encode_varint(len(data)) + data
 
 
-def take_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+def take_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
     """Decode the unsigned 64-bit varint at `at`; return its value and its end.
 
     Raises:

@@ -13,13 +13,14 @@ that a call could not be read or has no handler (both seen on 2.4.0).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final, TypeVar, get_args
 
 from spark_mq_source.core.errors import CorruptMessageError, LocalProtocolError, RemoteProtocolError
 from spark_mq_source.core.protobuf import Int32, Int64, MissingFieldsError, ProtobufCodec, constant_name, serialized
-from spark_mq_source.core.varint import encode_sized
+from spark_mq_source.core.varint import encode_sized, take_varint
 from spark_mq_source.tubemq.payload.messages import without_messages
 from spark_mq_source.tubemq.protocol.commands import (
     CommitOffset,
@@ -174,17 +175,10 @@ def _take_response_body(body: memoryview) -> tuple[int, memoryview]:
 
 def _undelimited(data: memoryview, at: int) -> tuple[memoryview, int]:
     """Return the bytes at `at`, after their size as a varint, and the offset of their end."""
-    size = shift = 0
-    try:
-        while (byte := data[at]) >= _MORE:
-            size |= (byte & 0x7F) << shift
-            shift += 7
-            at += 1
-    except IndexError:
-        size, byte, at = len(data), 0, len(data)
-    size |= byte << shift
-    at += 1
-    if shift > 28 or at + size > len(data):
+    size = len(data) + 1
+    with suppress(CorruptMessageError):
+        size, at = take_varint(data, at, len(data))
+    if at + size > len(data):
         raise RemoteProtocolError(
             f"a call of {len(data)} bytes cannot be parsed: a part ends outside: a damaged stream"
         )
