@@ -323,9 +323,14 @@ def _tls_handshake(
     except OSError as error:  # Python reads from a socket that is reset already.
         raise _lost_in_handshake(address, error) from error
     try:
-        _shake_hands(secure, address, deadline)
+        # The timeout is that of the whole handshake.
+        secure.settimeout(max(deadline.remaining_seconds(), 0.001))
+        secure.do_handshake()
+        secure.setblocking(False)
     except BaseException as error:
         secure.close()
+        if isinstance(error, TimeoutError):
+            raise ConnectTimeoutError(f"{address}: no TLS handshake in time; does this port speak TLS?") from error
         if isinstance(error, ssl.SSLCertVerificationError):
             raise _refused(
                 f"{address}: the certificate is not trusted ({error.verify_message}); set trustCerts to the PEM file "
@@ -343,23 +348,6 @@ def _tls_handshake(
 
 def _lost_in_handshake(address: str, error: OSError) -> ConnectionLostError:
     return ConnectionLostError(f"{address}: closed during the TLS handshake ({error}); does this port speak TLS?")
-
-
-def _shake_hands(secure: ssl.SSLSocket, address: str, deadline: Deadline) -> None:
-    # Not select.select, which cannot wait on a descriptor above 1023.
-    with selectors.DefaultSelector() as selector:
-        selector.register(secure, selectors.EVENT_READ)
-        while True:
-            try:
-                secure.do_handshake()
-            except ssl.SSLWantReadError:
-                selector.modify(secure, selectors.EVENT_READ)
-            except ssl.SSLWantWriteError:
-                selector.modify(secure, selectors.EVENT_WRITE)
-            else:
-                return
-            if not selector.select(deadline.remaining_seconds()):
-                raise ConnectTimeoutError(f"{address}: no TLS handshake in time; does this port speak TLS?")
 
 
 def _peer_of(sock: socket.socket) -> tuple[str, int] | None:
