@@ -70,18 +70,25 @@ def _lines(marked: str) -> str:
     return "\n".join(line[1:] for line in marked.splitlines())
 
 
-def mutated_source(mutation: Mutation, folder: Path) -> Path:
-    """Return a copy of the source in the folder, with the edits made.
+def edited(mutation: Mutation) -> dict[str, str]:
+    """Return the text of each file that a mutation changes, with its edits.
 
     Raises:
         ValueError: a text is not in its file, or more than once.
     """
-    target = folder / "src"
-    shutil.copytree(SOURCE, target, ignore=shutil.ignore_patterns("__pycache__"))
+    texts: dict[str, str] = {}
     for name, old, new in mutation.edits:
-        file = target / "spark_mq_source" / name
-        text = file.read_text()
+        text = texts.get(name) or (SOURCE / "spark_mq_source" / name).read_text()
         if text.count(old) != 1:
             raise ValueError(f"mutation {mutation.name}: {name} has {text.count(old)} places with {old!r}")
-        file.write_text(text.replace(old, new))
+        texts[name] = text.replace(old, new)
+    return texts
+
+
+def mutated_source(mutation: Mutation, folder: Path) -> Path:
+    """Return a copy of the source in the folder, with the edits made."""
+    target = folder / "src"
+    shutil.copytree(SOURCE, target, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in edited(mutation).items():
+        (target / "spark_mq_source" / name).write_text(text)
     return target
