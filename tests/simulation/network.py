@@ -8,8 +8,7 @@ delay; a fault cuts a stream, makes it half-open, or holds up one direction.
 from __future__ import annotations
 
 import selectors
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, MQSourceError, TransportError
@@ -105,8 +104,6 @@ class Stream:
         self.received_bytes = 0
         self._latency = latency
         self._dice = here().dice("network")
-        self._to_broker: deque[bytes] = deque()
-        self._to_client: deque[bytes] = deque()
         self._in_flight = {"broker": 0, "client": 0}
         self._last_at = {"broker": 0.0, "client": 0.0}
         self.process.on_killed.append(self.abandon)
@@ -433,9 +430,6 @@ class Selector:
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
         return self._keys.pop(id(fileobj))
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return {key.fileobj: key for key in self._keys.values()}
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         world = here()

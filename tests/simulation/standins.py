@@ -73,9 +73,6 @@ class Lock:
             world.wake(self._waiters.popleft())
         world.pause()
 
-    def locked(self) -> bool:
-        return self._owner is not None
-
     def __enter__(self) -> Lock:
         self.acquire()
         return self
@@ -237,64 +234,7 @@ def current_thread() -> Any:
     return getattr(fiber, "thread", fiber)
 
 
-class _Local:
-    """A `threading.local`."""
-
-    def __init__(self) -> None:
-        object.__setattr__(self, "_of", {})
-
-    def _mine(self) -> dict[str, Any]:
-        return self._of.setdefault(id(here().current), {})
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self._mine()[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._mine()[name] = value
-
-
-# -- queues and futures
-
-
-class Queue:
-    """A `queue.Queue`."""
-
-    def __init__(self, maxsize: int = 0) -> None:
-        self._items: deque[Any] = deque()
-        self._most = maxsize
-        self._changed = Condition()
-
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        with self._changed:
-            if self._most and not self._changed.wait_for(
-                lambda: len(self._items) < self._most, timeout if block else 0
-            ):
-                raise queue.Full
-            self._items.append(item)
-            self._changed.notify_all()
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._items, timeout if block else 0):
-                raise queue.Empty
-            item = self._items.popleft()
-            self._changed.notify_all()
-            return item
-
-    def put_nowait(self, item: Any) -> None:
-        self.put(item, block=False)
-
-    def get_nowait(self) -> Any:
-        return self.get(block=False)
-
-    def empty(self) -> bool:
-        return not self._items
-
-    def qsize(self) -> int:
-        return len(self._items)
+# -- futures
 
 
 class Future(concurrent.futures.Future):
@@ -401,9 +341,9 @@ THREADING = _namespace(
     Condition=Condition,
     Event=Event,
     Thread=Thread,
-    local=_Local,
     current_thread=current_thread,
     get_ident=lambda: id(here().current),
+    local=_refuse("threading.local"),
     Timer=_refuse("threading.Timer"),
     Semaphore=_refuse("threading.Semaphore"),
     BoundedSemaphore=_refuse("threading.BoundedSemaphore"),
@@ -419,7 +359,7 @@ TIME = _namespace(
     time_ns=lambda: int(_wall() * 1e9),
     sleep=lambda seconds: time.sleep(seconds) if _is_foreign() else here().sleep(seconds),
 )
-QUEUE = _namespace(queue, Queue=Queue, SimpleQueue=Queue)
+QUEUE = _namespace(queue, Queue=_refuse("queue.Queue"), SimpleQueue=_refuse("queue.SimpleQueue"))
 SELECTORS = _namespace(selectors, DefaultSelector=network.Selector)
 SOCKET = _namespace(
     socket, socketpair=network.socketpair, create_connection=_refuse("a socket"), gethostname=lambda: "host"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import selectors
 
 import pytest
@@ -74,24 +73,6 @@ def test_orders_differ_between_seeds_and_not_between_runs():
     orders = [play(seed, main) for seed in SEEDS]
     assert orders == [play(seed, main) for seed in SEEDS]
     assert len(set(orders)) > 12
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_queue_hands_on_everything_in_order(seed):
-    def main(world):
-        items, found = standins.Queue(maxsize=2), []
-
-        def put():
-            for n in range(20):
-                items.put(n)
-
-        standins.Thread(target=put).start()
-        found += [items.get(timeout=1) for _ in range(20)]
-        with pytest.raises(queue.Empty):
-            items.get(timeout=1)
-        assert found == list(range(20))
-
-    play(seed, main)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -343,13 +343,6 @@ class World:
             raise first.error
         return first.result
 
-    def settle(self, seconds: float) -> None:
-        """Run everybody for a while, after `run`."""
-        until = self.now + seconds
-        self.at(until, lambda: None)
-        while self.now < until:
-            self._step()
-
     def _step(self) -> None:
         runnable = self._ready
         if self.stopped_until > self.now and any(f.process.stopped_until > self.now for f in runnable):

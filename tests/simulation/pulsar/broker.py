@@ -471,8 +471,6 @@ class Connection:
                 self._partitioned_metadata(command)
             case commands.Lookup():
                 self._lookup(command)
-            case commands.GetTopicsOfNamespace():
-                self._topics_of_namespace(command)
             case commands.Subscribe():
                 self._subscribe(command)
             case commands.Flow():
@@ -481,8 +479,6 @@ class Connection:
                 self._ack(command)
             case commands.RedeliverUnacknowledgedMessages():
                 self._redeliver(command)
-            case commands.Unsubscribe():
-                self._unsubscribe(command)
             case commands.Seek():
                 self._seek(command)
             case commands.GetLastMessageId():
@@ -566,10 +562,6 @@ class Connection:
                 authoritative=True,
             )
         self.reply(response)
-
-    def _topics_of_namespace(self, command: commands.GetTopicsOfNamespace) -> None:
-        names = tuple(n for n in self.cluster.storage if n.startswith(f"persistent://{command.namespace}/"))
-        self.reply(commands.GetTopicsOfNamespaceResponse(command.request_id, names))
 
     def _served(self, name: str, request_id: int, *, create: bool) -> Topic | None:
         """Return the topic-partition, if this broker serves it; otherwise the client has its error."""
@@ -660,19 +652,6 @@ class Connection:
             positions = [(one.ledger_id, one.entry_id) for one in command.message_ids]
             consumer.subscription.dispatcher.redeliver(consumer, positions)
 
-    def _unsubscribe(self, command: commands.Unsubscribe) -> None:
-        consumer = self.consumers.get(command.consumer_id)
-        if consumer is None:
-            self._error(command.request_id, METADATA_ERROR, "Consumer not found")
-        elif len(consumer.subscription.consumers) > 1:
-            text = "Unconnected or shared consumer attempting to unsubscribe"
-            self._error(command.request_id, METADATA_ERROR, text)
-        else:
-            self.consumers.pop(command.consumer_id)
-            consumer.subscription.topic.remove_consumer(consumer)
-            consumer.subscription.topic.unsubscribe(consumer.subscription)
-            self.reply(commands.Success(command.request_id))
-
     def _ack(self, command: commands.Ack) -> None:
         consumer = self.consumers.get(command.consumer_id)
         if consumer is None:
@@ -696,11 +675,8 @@ class Connection:
             return
         subscription = consumer.subscription
         topic = subscription.topic
-        if command.message_id is not None:
-            read = command.message_id.ledger_id, command.message_id.entry_id
-        else:
-            read = _position_at(topic.ledger, command.message_publish_time or 0)
-        subscription.cursor.reset(read)
+        assert command.message_id is not None  # no scenario seeks by time
+        subscription.cursor.reset((command.message_id.ledger_id, command.message_id.entry_id))
         topic.disconnect(subscription)
         self.reply(commands.Success(command.request_id))
 
@@ -828,13 +804,3 @@ class Connection:
             self.reply(commands.EndTxnResponse(command.request_id, txn[1], txn[0], code, text))
 
         self.cluster.coordinators.end(txn, command.txn_action is commands.TxnAction.COMMIT, done)
-
-
-def _position_at(ledger: ManagedLedger, time_ms: int) -> Position:
-    """Return where SEEK by publish time puts the cursor: behind the last entry published before."""
-    found: Position | None = None
-    for position, entry in ledger.walk():
-        if entry.publish_time >= time_ms:
-            break
-        found = position
-    return EARLIEST if found is None else (found[0], found[1] + 1)

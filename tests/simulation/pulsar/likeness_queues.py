@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.commands import IntRange, KeySharedMeta, KeySharedMode, SubType
 from tests.simulation.pulsar.dispatch import Limits, active_name
 from tests.simulation.pulsar.entries import make_chunks, make_entry
@@ -502,17 +501,6 @@ def types_do_not_mix(c: Client) -> Any:
                 c.close_consumer(got)
         c.close_consumer(mine)
     return seen
-
-
-@trace((1, "Success", 1))
-def only_the_last_one_unsubscribes(c: Client) -> Any:
-    c.publish(1)
-    a, b = c.join(SHARED), c.join(SHARED)
-    refused = c.ask(lambda n: commands.Unsubscribe(a, n))
-    c.close_consumer(b)
-    done = c.ask(lambda n: commands.Unsubscribe(a, n))
-    c.consume(SHARED)
-    return refused.error, type(done).__name__, len(c.deliveries())
 
 
 @trace([(2, (0, 0), 0), (2, (0, 2), 0)])

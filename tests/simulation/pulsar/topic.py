@@ -242,11 +242,6 @@ class Topic:
             self.subscriptions.pop(subscription.cursor.name, None)
             self.ledger.cursors.pop(subscription.cursor.name, None)
 
-    def unsubscribe(self, subscription: Subscription) -> None:
-        """Delete the subscription; nobody gets what it has not acknowledged."""
-        self.subscriptions.pop(subscription.cursor.name, None)
-        self.ledger.cursors.pop(subscription.cursor.name, None)
-
     def acknowledged(self, before: Position, cursor: Cursor) -> None:
         """Remove ledgers that nobody needs after a cursor has moved, and write it to disk some time."""
         if cursor.durable and before[0] != cursor.mark[0]:
