@@ -415,7 +415,6 @@ class _Link:
         self.number = number
         self.broker: socket.socket | None = None
         self.aborted = False
-        self.frozen = False
         self.faults = faults
         self.passed: dict[Direction, int] = {"c2b": 0, "b2c": 0}
 
@@ -485,13 +484,6 @@ class FaultProxy:
         """Forwards nothing any more, on any connection, until `resume`."""
         with self._change:
             self._stalled = True
-
-    def freeze_now(self) -> int:
-        """Forwards nothing any more on the connections that are open, for good; new ones work. How many there were."""
-        with self._change:
-            for link in self._links:
-                link.frozen = True
-            return len(self._links)
 
     def resume(self) -> None:
         """Lets stalled connections go on."""
@@ -614,8 +606,6 @@ class FaultProxy:
         with self._change:
             if self._stalled:
                 self._change.wait_for(lambda: not self._stalled or self._stopping.is_set())
-            if link.frozen:
-                self._change.wait_for(self._stopping.is_set)
         for fault in list(faults):
             offset = fault.at - begin
             if fault.kind == "delay":

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from brokers.pulsar import PulsarStandalone
-from spark_mq_source.pulsar.offsets import Position
-from tests.behaviours.pulsar.streams import PIN, Query, backlog, cursor, numbered, position, publish, started
+from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish, started
 from tests.behaviours.pulsar.test_interruptions import SMALL, publish_batches
-from tests.fix_brokers import _start, _under_test, wait_until
+from tests.fix_brokers import _start, _under_test
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 
 ROW = f"value binary, {MESSAGE_ID}"
@@ -24,12 +23,7 @@ Filled = tuple[str, list[bytes]]
 @pytest.fixture(scope="module")
 def impatient(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarFormat]:
     """A broker that drops clients which were silent for four seconds, and that a test may crash."""
-    overrides = {
-        "keepAliveIntervalSeconds": str(KEEP_ALIVE_SECONDS),
-        # A cursor is written to disk once, and then not again before the topic is closed: a crash takes it back.
-        "managedLedgerDefaultMarkDeleteRateLimit": "0.001",
-        "managedLedgerCursorPositionFlushSeconds": "3600",
-    }
+    overrides = {"keepAliveIntervalSeconds": str(KEEP_ALIVE_SECONDS)}
     broker = PulsarStandalone(tmp_path_factory.mktemp("pulsar-impatient"), overrides=overrides)
     under_test = _under_test(_start(pytestconfig, broker))
     yield PulsarFormat(under_test)
@@ -90,30 +84,6 @@ def test_a_broker_that_crashes_and_restarts_while_a_range_is_read(impatient: Pul
             impatient.broker.require_own().restart(crash=True)
     assert [row["value"] for row in rows] == values
     assert_each_once(rows, impatient.position_of)
-
-
-@pytest.mark.slow
-def test_a_pin_that_a_crash_took_back_is_moved_again_and_nothing_comes_twice(
-    impatient: PulsarFormat, query: Callable[..., Query]
-):
-    broker = impatient.broker
-    topic = broker.topic(namespace=broker.new_namespace(keep_data=False))
-    values = numbered(60)
-    q = query(topic, subscription=PIN, maxEntriesPerTrigger=6, operationTimeout="100s")
-    q.trigger()
-    publish(broker, topic, values)
-    for _ in range(5):
-        q.trigger()
-    before = cursor(broker, topic)
-    at = position(q.at or {}, topic)
-    assert Position(*map(int, before.split(":"))) < at
-    broker.require_own().restart(crash=True)
-    broker.client().get_topic_partitions(topic)
-    wait_until(lambda: PIN in broker.admin.subscriptions(topic), "the topic is back", 60)
-    rolled_back = Position(*map(int, cursor(broker, topic).split(":")))
-    assert rolled_back < Position(*map(int, before.split(":")))
-    assert [row["value"] for row in q.rows] + q.drain() == values
-    assert backlog(broker, topic) == 1
 
 
 def test_connections_outlive_a_driver_that_computes(impatient: PulsarFormat, query: Callable[..., Query]):

@@ -6,17 +6,12 @@ All on one cluster: broker 1 has every acknowledged message on disk, broker 2 lo
 
 from __future__ import annotations
 
-import json
 import logging
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -36,12 +31,11 @@ from spark_mq_source.tubemq.read.planner import plan_batch
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from spark_mq_source.tubemq.write.writer import TubeMQWriter
 from tests.behaviours.tubemq.java_client import TubeJavaClient
-from tests.behaviours.tubemq.streams import Offset, Query, encoded, numbered
+from tests.behaviours.tubemq.streams import Query, encoded, numbered
 from tests.fix_tubemq import Shape, TubeUnderTest, memory_folder, start_or_skip, tube_topics
 from tests.formats import schema_of
 from tests.formats.tubemq import tubemq_options, wait_until_flushed
 
-ROOT = Path(__file__).resolve().parents[3]
 ROW = "partition int, message_id bigint, value binary"
 WIDE = 400
 """Bytes of a value: so many make more fetches than a reader asks for ahead."""
@@ -288,62 +282,3 @@ def test_the_leading_master_is_killed_while_a_stream_a_writer_and_members_are_at
         assert len(producer.meta.partitions(topic)) == 3
         producer.close()
     assert Counter(query.values + [m.value.decode() for m in member.read]) == Counter(values)
-
-
-# -- tasks and drivers
-
-DRIVER = """
-import json, sys
-from tests.behaviours.tubemq.streams import Query
-
-query = Query(sys.argv[1], sys.argv[2], group=sys.argv[3], startingOffsets="earliest")
-while True:
-    if values := query.trigger():
-        print(json.dumps([query.at, values]), flush=True)
-"""
-
-
-@dataclass(frozen=True)
-class DeadDriver:
-    """A driver that has read all that was there and was killed then."""
-
-    topic: str
-    group: str
-    written: list[str]
-    read: list[str]
-    checkpoint: Offset
-
-
-@pytest.fixture(scope="module")
-def dead_driver(faulty: TubeUnderTest, tube_java: TubeJavaClient) -> DeadDriver:
-    """Killed before another test is run: the broker keeps for 20 s what it held, for which nobody need wait."""
-    topic, group = faulty.topic(3), faulty.group()
-    values = numbered(500, "before.")
-    tube_java.produce(faulty.cluster, topic, encoded(values))
-    checkpoint: Offset = {}
-    read: list[str] = []
-    command = [sys.executable, "-c", DRIVER, faulty.masters, topic, group]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as driver:
-        assert driver.stdout is not None
-        while len(read) < 500:
-            checkpoint, more = json.loads(driver.stdout.readline())
-            read += more
-        driver.kill()
-    return DeadDriver(topic, group, values, read, checkpoint)
-
-
-# -- tasks and drivers
-
-
-@pytest.mark.slow
-def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(
-    faulty: TubeUnderTest, tube_java: TubeJavaClient, dead_driver: DeadDriver
-):
-    more = numbered(500, "after.")
-    tube_java.produce(faulty.cluster, dead_driver.topic, encoded(more))
-    group = dead_driver.group
-    with Query(
-        faulty.masters, dead_driver.topic, dead_driver.checkpoint, group=group, startingOffsets="earliest"
-    ) as query:
-        query.trigger_until(lambda: len(query.rows) >= 500, "the rest is read")
-        assert Counter(dead_driver.read + query.values) == Counter(dead_driver.written + more)
