@@ -96,7 +96,6 @@ class RowEncoder:
         """Fill a step and bind its column; do the same for its inner steps, which follow the steps used so far."""
         at: cython.Py_ssize_t
         self.described[step - self.steps] = described
-        step.code = described.code
         step.head = slice_of(described.head)
         step.count = len(described.steps)
         step.steps = self.steps + self.num_steps
@@ -119,7 +118,7 @@ class RowEncoder:
         return 0
 
     def describe(self, step, described):
-        """Fill the members of a step that belong to this encoding."""
+        """Fill the code of a step, and the members that belong to this encoding."""
         raise NotImplementedError
 
     def encode(self, array):

@@ -1,4 +1,4 @@
-"""Checks of the steps that compiled loops execute: of their codes, and of the columns that they read."""
+"""The steps that compiled loops execute: their codes, and a check of the columns that they read."""
 
 from __future__ import annotations
 
@@ -9,24 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 
-def check_codes(codes: type[IntEnum], compiled: Iterable[IntEnum]) -> None:
-    """Check that a compiled loop, which has the codes as a C enum, was built with the same ones.
-
-    Names in C may end with an underscore.
-
-    Raises:
-        ImportError: the codes differ: the module is older or newer than the package.
-
-    Example:
-        >>> from spark_mq_source.values.json.steps import Code
-        >>> check_codes(Code, Code)
-        >>> check_codes(Code, [])
-        Traceback (most recent call last):
-        ...
-        ImportError: the compiled module was built from another version of this package: build it again
-    """
-    if [(code.name, code.value) for code in codes] != [(code.name.rstrip("_"), code.value) for code in compiled]:
-        raise ImportError("the compiled module was built from another version of this package: build it again")
+def codes_of(compiled: Iterable[IntEnum]) -> dict[str, int]:
+    """Return the codes of a compiled loop by name; names in C may end with an underscore."""
+    return {code.name.rstrip("_"): code.value for code in compiled}
 
 
 def check_write_step(
@@ -46,8 +31,8 @@ def check_write_step(
     """
     types = _types_of(step, type_)
     if step.code not in reads or not reads[step.code](type_) or len(types) != len(step.steps):
-        steps = ", ".join(one.code.name for one in step.steps)
-        raise AssertionError(f"write step {step.code.name} with steps ({steps}) within cannot read {type_}")
+        steps = ", ".join(one.code for one in step.steps)
+        raise AssertionError(f"write step {step.code} with steps ({steps}) within cannot read {type_}")
     if pa.types.is_nested(type_):
         for one, inside in zip(step.steps, types, strict=True):
             check_write_step(one, inside, reads)

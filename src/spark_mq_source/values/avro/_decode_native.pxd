@@ -5,13 +5,13 @@ from spark_mq_source.values._loops_native cimport RowDecoder, int128
 from spark_mq_source.values._tree_native cimport Node
 
 
-# Equal to `avro.steps.Code`; `check_codes` compares them.
+# The actions of the steps of `avro.steps`, which have them by name.
 cpdef enum Code:
     NULL_
     BOOLEAN
-    INT
+    INT  # 32 bits
     LONG
-    MILLIS
+    MILLIS  # read as microseconds
     INT_TO_FLOAT
     INT_TO_DOUBLE
     FLOAT
@@ -19,21 +19,21 @@ cpdef enum Code:
     DOUBLE
     TEXT
     BINARY
-    FIXED
-    DECIMAL
+    FIXED  # `size` bytes
+    DECIMAL  # of `size` bytes; if `size` is negative, the bytes begin with their size
     ENUM
     RECORD
     ARRAY
     MAP
-    UNION
-    MEMBER
-    DEFAULT
+    UNION  # one step per branch
+    MEMBER  # one field of a struct that represents a union; the others are NULL
+    DEFAULT  # the step reads `data`
     FAIL
-    SEQUENCE
-    SKIP_BYTES
-    SKIP_VARINTS
-    SKIP_SIZED
-    SKIP_BLOCKS
+    SEQUENCE  # a sequence of steps that skip
+    SKIP_BYTES  # `size` of them
+    SKIP_VARINTS  # `size` of them
+    SKIP_SIZED  # `size` texts or binary values
+    SKIP_BLOCKS  # an array or a map
 
 
 # `node` is the node that the step fills, NULL if it skips; `steps` are `count` consecutive steps.

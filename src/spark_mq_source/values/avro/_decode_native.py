@@ -44,11 +44,9 @@ from spark_mq_source.values.avro.steps import (
     TOO_MANY,
     unknown_symbol,
 )
-from spark_mq_source.values.avro.steps import Code as StepCode
-from spark_mq_source.values.steps import check_codes
+from spark_mq_source.values.steps import codes_of
 
-check_codes(StepCode, list(Code))
-
+_CODES = codes_of(list(Code))
 _MAX_EMPTY_ITEMS = cython.declare(cython.Py_ssize_t, MAX_EMPTY_ITEMS)
 _MAX_MILLIS = cython.declare(cython.longlong, (2**63 - 1) // 1000)
 _MAX_LONG = cython.declare(cython.longlong, 2**63 - 1)
@@ -85,7 +83,7 @@ class AvroDecoder(RowDecoder):
         at: cython.Py_ssize_t
         inner: cython.pointer(Node)
         self.described[step - self.steps] = described
-        step.code = described.code
+        step.code = _CODES[described.code]
         step.is_int = described.is_int
         step.is_empty = described.is_empty
         step.node = node

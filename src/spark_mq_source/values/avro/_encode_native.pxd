@@ -3,28 +3,28 @@
 from spark_mq_source.values._loops_native cimport RowEncoder, WriteStep
 
 
-# Equal to `avro.write_steps.WriteCode`; `check_codes` compares them.
+# The actions of the steps of `avro.write_steps`, which have them by name.
 cpdef enum Code:
-    CONSTANT
+    CONSTANT  # `data`, without a column
     BOOLEAN
-    BYTE
+    BYTE  # an integer of this width
     SHORT
     INT
     LONG
-    MILLIS
+    MILLIS  # from microseconds, rounded towards the past as in Spark
     FLOAT
     DOUBLE
     INT_TO_DOUBLE
     FLOAT_TO_DOUBLE
-    SIZED
-    FIXED
-    DECIMAL
-    FIXED_DECIMAL
+    SIZED  # a text or a binary value after its size
+    FIXED  # a binary value of `size` bytes
+    DECIMAL  # after its size
+    FIXED_DECIMAL  # of `size` bytes
     ENUM
     RECORD
     ARRAY
     MAP
-    MEMBERS
+    MEMBERS  # the only field of a struct that is not NULL
 
 
 cdef class AvroEncoder(RowEncoder):

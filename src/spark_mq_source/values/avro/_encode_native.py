@@ -24,11 +24,10 @@ from cython.cimports.spark_mq_source.values._loops_native import (
     zigzag,
 )
 
-from spark_mq_source.values.avro.write_steps import NO_MEMBER, NO_NULL, NO_SIZE, NO_SYMBOL, WriteCode
-from spark_mq_source.values.steps import check_codes
+from spark_mq_source.values.avro.write_steps import NO_MEMBER, NO_NULL, NO_SIZE, NO_SYMBOL
+from spark_mq_source.values.steps import codes_of
 
-check_codes(WriteCode, list(Code))
-
+_CODES = codes_of(list(Code))
 # The room reserved before each value: for a union's branch and a number, or for eight bytes.
 _HEAD_ROOM = cython.declare(cython.Py_ssize_t, 64)
 
@@ -39,6 +38,7 @@ class AvroEncoder(RowEncoder):
     """Encodes the values of one array, by a step from `avro.write_steps`."""
 
     def describe(self, step, described):
+        step.code = _CODES[described.code]
         step.size = described.size
         step.has_null = described.null is not None
         if step.has_null:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.values.avro.defaults import encode_default
 from spark_mq_source.values.avro.schema import AvroField, AvroType
-from spark_mq_source.values.avro.steps import Code, Step, check_step
+from spark_mq_source.values.avro.steps import Step, check_step
 from spark_mq_source.values.avro.types import (
     arrow_type,
     check_conversion,
@@ -67,9 +67,9 @@ def _read(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
         return _read_record(writer, reader, wanted)
     if writer.kind == "array":
         item = _read(inner_of(writer), inner_of(reader), wanted.value_type)
-        return Step(Code.ARRAY, steps=(item,), is_empty=_is_empty(inner_of(writer)))
+        return Step("ARRAY", steps=(item,), is_empty=_is_empty(inner_of(writer)))
     if writer.kind == "map":
-        return Step(Code.MAP, steps=(_read(inner_of(writer), inner_of(reader), wanted.item_type),))
+        return Step("MAP", steps=(_read(inner_of(writer), inner_of(reader), wanted.item_type),))
     return _read_leaf(writer, reader, wanted)
 
 
@@ -89,27 +89,27 @@ def _read_union(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step
         try:
             steps.append(_read(branch, reader, wanted))
         except MismatchError as mismatch:
-            steps.append(Step(Code.FAIL, text=str(mismatch)))
-    faults = [step.text for step in steps if step.code == Code.FAIL]
+            steps.append(Step("FAIL", text=str(mismatch)))
+    faults = [step.text for step in steps if step.code == "FAIL"]
     if len(faults) == len(steps):
         raise MismatchError(faults[0] if faults else "a union has no branches")
-    return Step(Code.UNION, steps=tuple(steps))
+    return Step("UNION", steps=tuple(steps))
 
 
 def _read_branch(writer: AvroType, union: AvroType, wanted: pa.DataType) -> Step:
     """Read a value that is not a union as the first accepting branch of the reader's union."""
     branch = _branch_for(writer, union, wanted)
     if branch.kind == "null":
-        return Step(Code.NULL)
+        return Step("NULL")
     branches = not_null_branches(union)
     if len(branches) == 1 or is_number_union(union):
         return _read(writer, branch, wanted)
     names = [f"member{n}" for n in range(len(branches))]
     place = places_of(names, wanted).get(branches.index(branch))
     if place is None:
-        return Step(Code.MEMBER, steps=(_sequence(_skip(writer, "")),))
+        return Step("MEMBER", steps=(_sequence(_skip(writer, "")),))
     slot, field = place
-    return Step(Code.MEMBER, steps=(replace(_read(writer, branch, field.type), slot=slot),))
+    return Step("MEMBER", steps=(replace(_read(writer, branch, field.type), slot=slot),))
 
 
 def _branch_for(writer: AvroType, union: AvroType, wanted: pa.DataType) -> AvroType:
@@ -173,7 +173,7 @@ def _read_record(writer: AvroType, reader: AvroType, wanted: pa.StructType) -> S
         except MismatchError as mismatch:
             raise MismatchError(mismatch.why, f".{one.name}{mismatch.path}") from None
         steps.append(replace(step, name=f".{one.name}", slot=slot))
-    return Step(Code.RECORD, steps=(*_merged(steps), *missing))
+    return Step("RECORD", steps=(*_merged(steps), *missing))
 
 
 def _sources(writer: AvroType, reader: AvroType) -> list[list[int]]:
@@ -206,7 +206,7 @@ def _default(field: AvroField, wanted: pa.DataType) -> Step:
         data = encode_default(field.type, field.default)
     except ValueError:
         raise MismatchError(f"{field.name} was not written and its default is not a value of {field.type!r}") from None
-    return Step(Code.DEFAULT, name=f".{field.name}", steps=(_read(field.type, field.type, wanted),), data=data)
+    return Step("DEFAULT", name=f".{field.name}", steps=(_read(field.type, field.type, wanted),), data=data)
 
 
 def _read_leaf(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
@@ -214,7 +214,7 @@ def _read_leaf(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
     if writer.kind in ("int", "long"):
         return _read_integer(writer, reader, wanted)
     if writer.kind == "float":
-        return Step(Code.FLOAT if pa.types.is_float32(wanted) else Code.FLOAT_TO_DOUBLE)
+        return Step("FLOAT" if pa.types.is_float32(wanted) else "FLOAT_TO_DOUBLE")
     if writer.kind == "fixed" and writer.size != reader.size:
         raise MismatchError(f"a fixed of {writer.size} bytes cannot be read as one of {reader.size}")
     if reader.logical == "decimal":
@@ -222,32 +222,32 @@ def _read_leaf(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
             raise MismatchError(f"a decimal of scale {writer.scale} cannot be read as one of scale {reader.scale}")
         size = writer.size if writer.kind == "fixed" else -1
         shift = wanted.scale - reader.scale
-        return Step(Code.DECIMAL, size=size, precision=reader.precision, shift=shift)
+        return Step("DECIMAL", size=size, precision=reader.precision, shift=shift)
     if reader.kind == "enum":
         known = {symbol: symbol.encode() for symbol in reader.symbols}
         instead = known.get(reader.default)
         symbols = tuple(known.get(symbol, instead) for symbol in writer.symbols)
-        return Step(Code.ENUM, symbols=symbols, written=writer.symbols)
+        return Step("ENUM", symbols=symbols, written=writer.symbols)
     return Step(_LEAVES[reader.kind], size=writer.size)
 
 
 def _read_integer(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
     is_int = writer.kind == "int"
     if pa.types.is_floating(wanted):
-        return Step(Code.INT_TO_FLOAT if pa.types.is_float32(wanted) else Code.INT_TO_DOUBLE, is_int=is_int)
+        return Step("INT_TO_FLOAT" if pa.types.is_float32(wanted) else "INT_TO_DOUBLE", is_int=is_int)
     is_scaled = _is_scaled(writer, reader, wanted)
     if reader.kind == "int" and not pa.types.is_int64(wanted):
-        return Step(Code.INT, is_int=is_int)
-    return Step(Code.MILLIS if is_scaled else Code.LONG, is_int=is_int)
+        return Step("INT", is_int=is_int)
+    return Step("MILLIS" if is_scaled else "LONG", is_int=is_int)
 
 
-_LEAVES: Final[Mapping[str, Code]] = {
-    "null": Code.NULL,
-    "boolean": Code.BOOLEAN,
-    "double": Code.DOUBLE,
-    "string": Code.TEXT,
-    "bytes": Code.BINARY,
-    "fixed": Code.FIXED,
+_LEAVES: Final[Mapping[str, str]] = {
+    "null": "NULL",
+    "boolean": "BOOLEAN",
+    "double": "DOUBLE",
+    "string": "TEXT",
+    "bytes": "BINARY",
+    "fixed": "FIXED",
 }
 
 
@@ -276,24 +276,24 @@ def _skip(type_: AvroType, name: str) -> list[Step]:
     if kind == "record":
         return [step for field in type_.fields for step in _skip(field.type, f"{name}.{field.name}")]
     if kind == "union":
-        return [Step(Code.UNION, name, steps=tuple(_sequence(_skip(branch, "")) for branch in type_.branches))]
+        return [Step("UNION", name, steps=tuple(_sequence(_skip(branch, "")) for branch in type_.branches))]
     if kind in ("array", "map"):
-        key = [Step(Code.SKIP_SIZED, size=1)] if kind == "map" else []
+        key = [Step("SKIP_SIZED", size=1)] if kind == "map" else []
         items = (*_merged([*key, *_skip(inner_of(type_), "")]),)
-        return [Step(Code.SKIP_BLOCKS, name, steps=items, is_empty=not items)]
+        return [Step("SKIP_BLOCKS", name, steps=items, is_empty=not items)]
     if kind in ("bytes", "string"):
-        return [Step(Code.SKIP_SIZED, name, size=1)]
+        return [Step("SKIP_SIZED", name, size=1)]
     if kind in ("int", "long", "enum"):
-        return [Step(Code.SKIP_VARINTS, name, size=1)]
+        return [Step("SKIP_VARINTS", name, size=1)]
     size = {"null": 0, "boolean": 1, "float": 4, "double": 8, "fixed": type_.size}[kind]
-    return [Step(Code.SKIP_BYTES, name, size=size)] if size else []
+    return [Step("SKIP_BYTES", name, size=size)] if size else []
 
 
 def _merged(steps: Iterable[Step]) -> Iterator[Step]:
     """Yield the steps, with consecutive skips of the same kind merged into one."""
     last: Step | None = None
     for step in steps:
-        if last and step.code == last.code and step.code in (Code.SKIP_BYTES, Code.SKIP_VARINTS, Code.SKIP_SIZED):
+        if last and step.code == last.code and step.code in ("SKIP_BYTES", "SKIP_VARINTS", "SKIP_SIZED"):
             first = last.name.partition("..")[0]
             last = replace(last, size=last.size + step.size, name=f"{first}..{step.name[1:]}" if step.name else "")
             continue
@@ -307,9 +307,9 @@ def _merged(steps: Iterable[Step]) -> Iterator[Step]:
 def _sequence(steps: Sequence[Step]) -> Step:
     """Return one step for several steps, also for use as a branch: the loop resolves only one union per step."""
     merged = tuple(_merged(steps))
-    if len(merged) == 1 and merged[0].code != Code.UNION:
+    if len(merged) == 1 and merged[0].code != "UNION":
         return merged[0]
-    return Step(Code.SEQUENCE, steps=merged)
+    return Step("SEQUENCE", steps=merged)
 
 
 def _is_empty(type_: AvroType) -> bool:

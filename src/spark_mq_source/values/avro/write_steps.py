@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,43 +21,19 @@ NO_SIZE: Final = "has a value in a row that is not as long as the schema's fixed
 NO_MEMBER: Final = "must have exactly one member in a row, as every union"
 
 
-class WriteCode(IntEnum):
-    """The action of a step that writes; in the order of ``_encode_native.pxd``."""
-
-    CONSTANT = 0  # `data`, regardless of the column
-    BOOLEAN = 1
-    BYTE = 2  # an integer of this width
-    SHORT = 3
-    INT = 4
-    LONG = 5
-    MILLIS = 6  # from microseconds, rounded towards the past as in Spark
-    FLOAT = 7
-    DOUBLE = 8
-    INT_TO_DOUBLE = 9
-    FLOAT_TO_DOUBLE = 10
-    SIZED = 11  # a text or a binary value after its size
-    FIXED = 12  # a binary value of `size` bytes
-    DECIMAL = 13  # after its size
-    FIXED_DECIMAL = 14  # of `size` bytes
-    ENUM = 15
-    RECORD = 16
-    ARRAY = 17
-    MAP = 18
-    MEMBERS = 19  # the only field of a struct that is not NULL
-
-
 @dataclass(frozen=True, slots=True)
 class WriteStep:
     """One action that writes a value.
 
     Attributes:
+        code: the action; ``_encode_native.pxd`` has all codes.
         column: the field of the enclosing struct that contains the values.
         head: the number of the union's branch.
         null: the bytes of NULL; None if NULL is not allowed.
         shift: the number of digits by which a decimal grows.
     """
 
-    code: WriteCode
+    code: str
     path: str = ""
     column: int = -1
     head: bytes = b""
@@ -85,27 +60,27 @@ def _is_time(type_: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(type_) and type_.unit == "us")
 
 
-_READS: Final[Mapping[WriteCode, Callable[[pa.DataType], bool]]] = {
-    WriteCode.CONSTANT: pa.types.is_null,
-    WriteCode.BOOLEAN: pa.types.is_boolean,
-    WriteCode.BYTE: pa.types.is_int8,
-    WriteCode.SHORT: pa.types.is_int16,
-    WriteCode.INT: lambda type_: pa.types.is_int32(type_) or pa.types.is_date32(type_),
-    WriteCode.LONG: lambda type_: pa.types.is_int64(type_) or _is_time(type_),
-    WriteCode.MILLIS: _is_time,
-    WriteCode.FLOAT: pa.types.is_float32,
-    WriteCode.DOUBLE: pa.types.is_float64,
-    WriteCode.INT_TO_DOUBLE: pa.types.is_int32,
-    WriteCode.FLOAT_TO_DOUBLE: pa.types.is_float32,
-    WriteCode.SIZED: lambda type_: pa.types.is_string(type_) or pa.types.is_binary(type_),
-    WriteCode.FIXED: pa.types.is_binary,
-    WriteCode.DECIMAL: pa.types.is_decimal128,
-    WriteCode.FIXED_DECIMAL: pa.types.is_decimal128,
-    WriteCode.ENUM: pa.types.is_string,
-    WriteCode.RECORD: pa.types.is_struct,
-    WriteCode.ARRAY: pa.types.is_list,
-    WriteCode.MAP: pa.types.is_map,
-    WriteCode.MEMBERS: pa.types.is_struct,
+_READS: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
+    "CONSTANT": pa.types.is_null,
+    "BOOLEAN": pa.types.is_boolean,
+    "BYTE": pa.types.is_int8,
+    "SHORT": pa.types.is_int16,
+    "INT": lambda type_: pa.types.is_int32(type_) or pa.types.is_date32(type_),
+    "LONG": lambda type_: pa.types.is_int64(type_) or _is_time(type_),
+    "MILLIS": _is_time,
+    "FLOAT": pa.types.is_float32,
+    "DOUBLE": pa.types.is_float64,
+    "INT_TO_DOUBLE": pa.types.is_int32,
+    "FLOAT_TO_DOUBLE": pa.types.is_float32,
+    "SIZED": lambda type_: pa.types.is_string(type_) or pa.types.is_binary(type_),
+    "FIXED": pa.types.is_binary,
+    "DECIMAL": pa.types.is_decimal128,
+    "FIXED_DECIMAL": pa.types.is_decimal128,
+    "ENUM": pa.types.is_string,
+    "RECORD": pa.types.is_struct,
+    "ARRAY": pa.types.is_list,
+    "MAP": pa.types.is_map,
+    "MEMBERS": pa.types.is_struct,
 }
 
 
@@ -113,19 +88,19 @@ def _write(schema: AvroType, type_: pa.DataType, path: str) -> WriteStep:  # noq
     if schema.kind == "union":
         return _write_union(schema, type_, path)
     if schema.kind == "null" and pa.types.is_null(type_):
-        return WriteStep(WriteCode.CONSTANT)
+        return WriteStep("CONSTANT")
     if schema.kind == "record" and pa.types.is_struct(type_):
         return _write_record(schema, type_, path)
     if schema.kind == "array" and pa.types.is_list(type_):
-        return WriteStep(WriteCode.ARRAY, path, steps=(_write(inner_of(schema), type_.value_type, f"{path}[]"),))
+        return WriteStep("ARRAY", path, steps=(_write(inner_of(schema), type_.value_type, f"{path}[]"),))
     if schema.kind == "map" and pa.types.is_map(type_) and pa.types.is_string(type_.key_type):
         inside = f"{path}{{}}"
-        key = WriteStep(WriteCode.SIZED, inside)
-        return WriteStep(WriteCode.MAP, path, steps=(key, _write(inner_of(schema), type_.item_type, inside)))
+        key = WriteStep("SIZED", inside)
+        return WriteStep("MAP", path, steps=(key, _write(inner_of(schema), type_.item_type, inside)))
     if schema.logical == "decimal" and pa.types.is_decimal128(type_):
         shift = schema.scale - type_.scale
         if shift >= 0 and type_.precision + shift <= schema.precision:
-            code = WriteCode.FIXED_DECIMAL if schema.kind == "fixed" else WriteCode.DECIMAL
+            code = "FIXED_DECIMAL" if schema.kind == "fixed" else "DECIMAL"
             return WriteStep(code, path, size=schema.size, shift=shift)
     if schema.kind not in ("record", "array", "map", "null") and schema.logical != "decimal":
         code_ = _leaf_code(schema, type_)
@@ -135,36 +110,36 @@ def _write(schema: AvroType, type_: pa.DataType, path: str) -> WriteStep:  # noq
     raise OptionError(f"{path} is {type_}, which cannot be written as {schema!r}: cast it")
 
 
-def _leaf_code(schema: AvroType, type_: pa.DataType) -> WriteCode | None:
+def _leaf_code(schema: AvroType, type_: pa.DataType) -> str | None:
     if schema.kind == "enum":
-        return WriteCode.ENUM if pa.types.is_string(type_) else None
+        return "ENUM" if pa.types.is_string(type_) else None
     if pa.types.is_timestamp(type_):
         if type_.unit != "us" or not arrow_type(schema).equals(pa.timestamp("us", type_.tz and "UTC")):
             return None
-        return WriteCode.MILLIS if schema.logical.endswith("-millis") else WriteCode.LONG
+        return "MILLIS" if schema.logical.endswith("-millis") else "LONG"
     if arrow_type(schema).equals(type_):
         return _CODES[schema.kind]
     return _WIDER.get((str(type_), str(arrow_type(schema))))
 
 
-_CODES: Final[Mapping[str, WriteCode]] = {
-    "boolean": WriteCode.BOOLEAN,
-    "int": WriteCode.INT,
-    "long": WriteCode.LONG,
-    "float": WriteCode.FLOAT,
-    "double": WriteCode.DOUBLE,
-    "string": WriteCode.SIZED,
-    "bytes": WriteCode.SIZED,
-    "fixed": WriteCode.FIXED,
+_CODES: Final[Mapping[str, str]] = {
+    "boolean": "BOOLEAN",
+    "int": "INT",
+    "long": "LONG",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "SIZED",
+    "bytes": "SIZED",
+    "fixed": "FIXED",
 }
-_WIDER: Final[Mapping[tuple[str, str], WriteCode]] = {
-    ("int8", "int32"): WriteCode.BYTE,
-    ("int8", "int64"): WriteCode.BYTE,
-    ("int16", "int32"): WriteCode.SHORT,
-    ("int16", "int64"): WriteCode.SHORT,
-    ("int32", "int64"): WriteCode.INT,
-    ("int32", "double"): WriteCode.INT_TO_DOUBLE,
-    ("float", "double"): WriteCode.FLOAT_TO_DOUBLE,
+_WIDER: Final[Mapping[tuple[str, str], str]] = {
+    ("int8", "int32"): "BYTE",
+    ("int8", "int64"): "BYTE",
+    ("int16", "int32"): "SHORT",
+    ("int16", "int64"): "SHORT",
+    ("int32", "int64"): "INT",
+    ("int32", "double"): "INT_TO_DOUBLE",
+    ("float", "double"): "FLOAT_TO_DOUBLE",
 }
 
 
@@ -173,14 +148,14 @@ def _write_union(union: AvroType, type_: pa.DataType, path: str) -> WriteStep:
     null = next((head for head, one in zip(heads, union.branches, strict=True) if one.kind == "null"), None)
     branches = not_null_branches(union)
     if pa.types.is_null(type_) and null is not None:
-        return WriteStep(WriteCode.CONSTANT, data=null)
+        return WriteStep("CONSTANT", data=null)
     if pa.types.is_struct(type_) and len(branches) > 1 and all(field.name.startswith("member") for field in type_):
         places = places_of([f"member{n}" for n in range(len(branches))], type_, path)
         steps = []
         for at, (column, field) in places.items():
             head = heads[union.branches.index(branches[at])]
             steps.append(replace(_write(branches[at], field.type, f"{path}.{field.name}"), column=column, head=head))
-        return WriteStep(WriteCode.MEMBERS, path, null=null, steps=tuple(steps))
+        return WriteStep("MEMBERS", path, null=null, steps=tuple(steps))
     if is_number_union(union):
         # The wider branch, regardless of its logical type: Spark has only the number.
         at, wide = next((at, one) for at, one in enumerate(union.branches) if one.kind in ("long", "double"))
@@ -206,11 +181,9 @@ def _write_record(schema: AvroType, struct: pa.StructType, path: str) -> WriteSt
             steps.append(replace(_write(field.type, given.type, inside), column=column))
         else:
             steps.append(
-                WriteStep(
-                    WriteCode.CONSTANT, data=_without_column(field.type, field.has_default, field.default, inside)
-                )
+                WriteStep("CONSTANT", data=_without_column(field.type, field.has_default, field.default, inside))
             )
-    return WriteStep(WriteCode.RECORD, path, steps=tuple(steps))
+    return WriteStep("RECORD", path, steps=tuple(steps))
 
 
 def _without_column(type_: AvroType, has_default: bool, default: Any, path: str) -> bytes:  # noqa: ANN401 - JSON

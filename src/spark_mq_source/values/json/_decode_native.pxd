@@ -29,7 +29,7 @@ cdef extern from *:
     int first_byte "spark_mq_first_byte"(unsigned long long word) nogil  # the lowest byte that is not 0
 
 
-# Equal to `json.steps.Code`; `check_codes` compares them.
+# The kinds of values that the steps of `json.steps` read, which have them by name.
 cpdef enum Code:
     NOTHING
     BOOLEAN

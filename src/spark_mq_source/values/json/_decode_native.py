@@ -43,11 +43,9 @@ from cython.cimports.spark_mq_source.values.json._decode_native import PyOS_stri
 
 from spark_mq_source.values.json.explain import reason_of, unscaled_of
 from spark_mq_source.values.json.steps import MAX_DEPTH
-from spark_mq_source.values.json.steps import Code as StepCode
-from spark_mq_source.values.steps import check_codes
+from spark_mq_source.values.steps import codes_of
 
-check_codes(StepCode, list(Code))
-
+_CODES = codes_of(list(Code))
 _MAX_DEPTH = cython.declare(cython.int, MAX_DEPTH)
 _LAST_US = cython.declare(cython.longlong, (1 << 63) - 1)
 _POWERS = cython.declare(cython.double[23], [float(f"1e{n}") for n in range(23)])
@@ -84,7 +82,7 @@ class JsonDecoder(RowDecoder):
     def lay_out(self, step, described):
         at: cython.Py_ssize_t
         type_ = described.type
-        step.code = described.code.value
+        step.code = _CODES[described.code]
         step.factor = described.factor
         step.has_seconds = described.has_seconds
         step.unit_ns = described.unit_ns

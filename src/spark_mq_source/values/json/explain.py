@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from spark_mq_source.values._loops_python import BadPayloadError, RowDecoder
-from spark_mq_source.values.json.steps import MAX_DEPTH, Code, Step
+from spark_mq_source.values.json.steps import MAX_DEPTH, Step
 
 _MAX_SHOWN: Final = 60
 _INTEGER: Final = re.compile(r"-?[0-9]+")
@@ -410,18 +410,18 @@ def _map(step: Step, value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
     return list(made.items())
 
 
-_CONVERTERS: Final[dict[Code, Callable[[Step, Any], Any]]] = {
-    Code.NOTHING: _nothing,
-    Code.BOOLEAN: _boolean,
-    Code.INT: _int,
-    Code.FLOAT: _float,
-    Code.DOUBLE: _double,
-    Code.DECIMAL: _decimal,
-    Code.TEXT: _text,
-    Code.BINARY: _binary,
-    Code.DATE: _date,
-    Code.TIMESTAMP: _timestamp,
-    Code.STRUCT: _struct,
-    Code.LIST: _list,
-    Code.MAP: _map,
+_CONVERTERS: Final[dict[str, Callable[[Step, Any], Any]]] = {
+    "NOTHING": _nothing,
+    "BOOLEAN": _boolean,
+    "INT": _int,
+    "FLOAT": _float,
+    "DOUBLE": _double,
+    "DECIMAL": _decimal,
+    "TEXT": _text,
+    "BINARY": _binary,
+    "DATE": _date,
+    "TIMESTAMP": _timestamp,
+    "STRUCT": _struct,
+    "LIST": _list,
+    "MAP": _map,
 }

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Final
 
 import pyarrow as pa
@@ -47,29 +46,12 @@ MAX_DEPTH: Final = 500
 """The maximum depth of arrays and objects in a payload. Jackson allows 1000, Python's parser less."""
 
 
-class Code(IntEnum):
-    """The kinds of values that steps read; in the order of ``_decode_native.pxd``."""
-
-    NOTHING = 0
-    BOOLEAN = 1
-    INT = 2
-    FLOAT = 3
-    DOUBLE = 4
-    DECIMAL = 5
-    TEXT = 6
-    BINARY = 7
-    DATE = 8
-    TIMESTAMP = 9
-    STRUCT = 10
-    LIST = 11
-    MAP = 12
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """The plan for reading values of one type.
 
     Attributes:
+        code: the kind of the values; ``_decode_native.pxd`` has all codes.
         names: of a struct: its fields, in the order of `steps`.
         keys: of a struct: the JSON keys of its fields, likewise.
         known: of a struct: all keys that its payloads are known to have, in the order of the schema.
@@ -79,7 +61,7 @@ class Step:
         unit_ns: unit of a number for a time of day, which may also be ``[hour, minute, second, nanosecond]``; else 0.
     """
 
-    code: Code
+    code: str
     type: pa.DataType
     title: str
     names: tuple[str, ...] = ()
@@ -91,18 +73,18 @@ class Step:
     unit_ns: int = 0
 
 
-_SCALARS: Final[tuple[tuple[Callable[[pa.DataType], bool], Code, str], ...]] = (
-    (pa.types.is_null, Code.NOTHING, "void"),
-    (pa.types.is_boolean, Code.BOOLEAN, "boolean"),
-    (pa.types.is_int8, Code.INT, "tinyint"),
-    (pa.types.is_int16, Code.INT, "smallint"),
-    (pa.types.is_int32, Code.INT, "int"),
-    (pa.types.is_int64, Code.INT, "bigint"),
-    (pa.types.is_float32, Code.FLOAT, "float"),
-    (pa.types.is_float64, Code.DOUBLE, "double"),
-    (pa.types.is_string, Code.TEXT, "string"),
-    (pa.types.is_binary, Code.BINARY, "binary"),
-    (pa.types.is_date32, Code.DATE, "date"),
+_SCALARS: Final[tuple[tuple[Callable[[pa.DataType], bool], str, str], ...]] = (
+    (pa.types.is_null, "NOTHING", "void"),
+    (pa.types.is_boolean, "BOOLEAN", "boolean"),
+    (pa.types.is_int8, "INT", "tinyint"),
+    (pa.types.is_int16, "INT", "smallint"),
+    (pa.types.is_int32, "INT", "int"),
+    (pa.types.is_int64, "INT", "bigint"),
+    (pa.types.is_float32, "FLOAT", "float"),
+    (pa.types.is_float64, "DOUBLE", "double"),
+    (pa.types.is_string, "TEXT", "string"),
+    (pa.types.is_binary, "BINARY", "binary"),
+    (pa.types.is_date32, "DATE", "date"),
 )
 _SECONDS: Final = 1_000_000
 _FACTORS: Final = {
@@ -138,11 +120,11 @@ def _step(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step:
         return _struct(wanted, definition, path)
     inner = definition.inner if definition is not None else None
     if pa.types.is_list(wanted):
-        return Step(Code.LIST, wanted, "array", steps=(_step(wanted.value_type, inner, f"{path}[]"),))
+        return Step("LIST", wanted, "array", steps=(_step(wanted.value_type, inner, f"{path}[]"),))
     if pa.types.is_map(wanted):
         if not pa.types.is_string(wanted.key_type):
             raise OptionError(f"{_field(path)}JSON has no {wanted}: its keys must be strings")
-        return Step(Code.MAP, wanted, "map", steps=(_step(wanted.item_type, inner, f"{path}{{}}"),))
+        return Step("MAP", wanted, "map", steps=(_step(wanted.item_type, inner, f"{path}{{}}"),))
     return _scalar(wanted, definition, path)
 
 
@@ -154,7 +136,7 @@ def _struct(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step
         raise OptionError(f"{_field(path)}two of the wanted fields are the key {twice[0]!r}")
     steps = (_step(field.type, known.get(key), f"{path}.{field.name}") for key, field in zip(keys, wanted, strict=True))
     names = tuple(field.name for field in wanted)
-    return Step(Code.STRUCT, wanted, "struct", names, keys, tuple(dict.fromkeys((*known, *keys))), tuple(steps))
+    return Step("STRUCT", wanted, "struct", names, keys, tuple(dict.fromkeys((*known, *keys))), tuple(steps))
 
 
 def _key(name: str, known: Mapping[str, AvroType]) -> str:
@@ -169,15 +151,15 @@ def _scalar(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step
     factor = _FACTORS.get(definition.logical, 0) if definition is not None else 0
     for is_it, code, title in _SCALARS:
         if is_it(wanted):
-            unit_ns = _TIME_UNITS.get(definition.logical, 0) if definition is not None and code == Code.INT else 0
-            return Step(code, wanted, title, factor=factor if code == Code.DATE else 0, unit_ns=unit_ns)
+            unit_ns = _TIME_UNITS.get(definition.logical, 0) if definition is not None and code == "INT" else 0
+            return Step(code, wanted, title, factor=factor if code == "DATE" else 0, unit_ns=unit_ns)
     if pa.types.is_timestamp(wanted) and wanted.unit == "us":
         if wanted.tz is None:
-            return Step(Code.TIMESTAMP, wanted, "timestamp_ntz", factor=factor)
+            return Step("TIMESTAMP", wanted, "timestamp_ntz", factor=factor)
         has_seconds, factor = bool(factor), factor if definition is not None else _SECONDS
-        return Step(Code.TIMESTAMP, wanted, "timestamp", factor=factor, has_seconds=has_seconds)
+        return Step("TIMESTAMP", wanted, "timestamp", factor=factor, has_seconds=has_seconds)
     if pa.types.is_decimal128(wanted) and 0 <= wanted.scale <= wanted.precision <= _MAX_DECIMAL:
-        return Step(Code.DECIMAL, wanted, f"decimal({wanted.precision},{wanted.scale})")
+        return Step("DECIMAL", wanted, f"decimal({wanted.precision},{wanted.scale})")
     raise OptionError(f"{_field(path)}Spark has no type {wanted}")
 
 

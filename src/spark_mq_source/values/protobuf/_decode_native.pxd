@@ -5,7 +5,7 @@ from spark_mq_source.values._loops_native cimport RowDecoder
 from spark_mq_source.values._tree_native cimport Node
 
 
-# Equal to `protobuf.schema.Read`; `check_codes` compares them.
+# The conversion of a number on the wire to a value; the plans of `protobuf.schema` have it by name.
 cpdef enum Read:
     AS_IS
     SIGNED32
@@ -15,19 +15,19 @@ cpdef enum Read:
     TRUTH
 
 
-# Equal to `protobuf.schema.Put`, likewise.
+# The form of a value in its column, likewise.
 cpdef enum Put:
-    NOWHERE
-    INT
-    LONG
-    NUMBER
-    FLOAT
+    NOWHERE  # no column
+    INT  # or the bits of a float
+    LONG  # or the bits of a double
+    NUMBER  # an integer as a double
+    FLOAT  # a float as a double
     DECIMAL
     BOOL
     BINARY
     TEXT
-    NAME
-    MICROS
+    NAME  # the name of an enum's number
+    MICROS  # from seconds and nanoseconds
     STRUCT
 
 

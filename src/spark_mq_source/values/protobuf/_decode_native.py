@@ -33,13 +33,10 @@ from cython.cimports.spark_mq_source.values._tree_native import (
 )
 
 from spark_mq_source.values.protobuf.schema import MAX_DEPTH, MAX_SECONDS, why_of
-from spark_mq_source.values.protobuf.schema import Put as PlannedPut
-from spark_mq_source.values.protobuf.schema import Read as PlannedRead
-from spark_mq_source.values.steps import check_codes
+from spark_mq_source.values.steps import codes_of
 
-check_codes(PlannedRead, list(Read))
-check_codes(PlannedPut, list(Put))
-
+_READS = codes_of(list(Read))
+_PUTS = codes_of(list(Put))
 _DEPTH = cython.declare(cython.int, MAX_DEPTH)
 _TABLE = cython.declare(cython.int, 4096)
 _MIN_PIECES = cython.declare(cython.Py_ssize_t, 64)
@@ -141,8 +138,8 @@ class ProtobufDecoder(RowDecoder):
     def build_field(self, field, plan, node):
         field.number = plan.number
         field.wire_type = plan.wire_type
-        field.read = plan.read
-        field.put = plan.put
+        field.read = _READS[plan.read]
+        field.put = _PUTS[plan.put]
         field.is_repeated = plan.is_repeated
         field.is_map = plan.is_map
         field.is_required = plan.is_required
@@ -192,7 +189,7 @@ class ProtobufDecoder(RowDecoder):
             fits = fits and plan.names is not None
         if field.is_repeated:
             fits = fits and field.node.kind == Kind.LIST
-        if not fits or not Read.AS_IS <= field.read <= Read.TRUTH:
+        if not fits:
             raise TypeError(f"the protobuf decoder cannot put field {plan.name} into a column of {plan.type}")
         return 0
 

@@ -3,32 +3,32 @@
 from spark_mq_source.values._loops_native cimport RowEncoder, WriteStep
 
 
-# Equal to `protobuf.write_steps.WriteCode`; `check_codes` compares them.
+# The content of a column; the steps of `protobuf.write_steps` have it by name.
 cpdef enum Code:
-    BYTE
+    BYTE  # an integer of this width
     SHORT
-    INT
-    LONG
-    WIDE
-    DECIMAL
+    INT  # or the bits of a float
+    LONG  # or the bits of a double
+    WIDE  # an int64 whose lower 32 bits are written
+    DECIMAL  # without a fraction; its lower 64 bits are written
     BOOLEAN
-    FLOAT
-    SIZED
-    NAME
-    CHECKED
-    TIMESTAMP
-    DURATION
+    FLOAT  # written as a double
+    SIZED  # text or binary
+    NAME  # a text, written as its number in the enum
+    CHECKED  # an int32 that must be in a closed enum
+    TIMESTAMP  # microseconds; the nanoseconds are never negative
+    DURATION  # microseconds; the nanoseconds have the sign of the seconds
     MESSAGE
     GROUP
-    LIST
+    LIST  # one field per element
     PACKED
     MAP
 
 
-# Equal to `protobuf.write_steps.Form`, likewise.
+# The form of a number on the wire, likewise.
 cpdef enum Form:
     VARINT
-    VARINT32
+    VARINT32  # the lower 32 bits
     ZIGZAG32
     ZIGZAG64
     FIXED32

@@ -30,15 +30,12 @@ from spark_mq_source.values.protobuf.write_steps import (
     NO_NULL,
     NO_NUMBER,
     NO_UNSIGNED,
-    WriteCode,
     end_of_group,
 )
-from spark_mq_source.values.protobuf.write_steps import Form as WireForm
-from spark_mq_source.values.steps import check_codes
+from spark_mq_source.values.steps import codes_of
 
-check_codes(WriteCode, list(Code))
-check_codes(WireForm, list(Form))
-
+_CODES = codes_of(list(Code))
+_FORMS = codes_of(list(Form))
 # The room for a tag and a number.
 _HEAD_ROOM = cython.declare(cython.Py_ssize_t, 32)
 
@@ -50,11 +47,10 @@ class ProtobufEncoder(RowEncoder):
 
     def describe(self, step, described):
         at: cython.Py_ssize_t
-        step.form = described.form
-        if not (Code.BYTE <= step.code <= Code.MAP and Form.VARINT <= step.form <= Form.FIXED64):
-            raise TypeError(f"the protobuf encoder has no branch for {described.code!r} and {described.form!r}")
+        step.code = _CODES[described.code]
+        step.form = _FORMS[described.form]
         if step.code in (Code.TIMESTAMP, Code.DURATION) and step.count != 2:
-            raise TypeError(f"{described.code!r} needs steps for seconds and nanoseconds")
+            raise TypeError(f"{described.code} needs steps for seconds and nanoseconds")
         step.is_implicit = described.is_implicit
         step.is_required = described.is_required
         step.oneof = described.oneof

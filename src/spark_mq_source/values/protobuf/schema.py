@@ -33,7 +33,6 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -60,49 +59,21 @@ _INT64: Final = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_SINT64, FieldD
 _UINT64: Final = (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
 
 
-class Read(IntEnum):
-    """The conversion of a number on the wire to a value; in the order of ``_decode_native.pxd``."""
+_OF_32: Final = {pa.int32(): "INT", pa.int64(): "LONG", pa.float64(): "NUMBER"}
+_OF_INT64: Final = {pa.int64(): "LONG"}
+_OF_UINT64: Final = {pa.int64(): "LONG", pa.decimal128(20, 0): "DECIMAL"}
 
-    AS_IS = 0
-    SIGNED32 = 1
-    UNSIGNED32 = 2
-    ZIGZAG32 = 3
-    ZIGZAG64 = 4
-    TRUTH = 5
-
-
-class Put(IntEnum):
-    """The form of a value in its column, likewise."""
-
-    NOWHERE = 0  # no column
-    INT = 1  # or the bits of a float
-    LONG = 2  # or the bits of a double
-    NUMBER = 3  # an integer as a double
-    FLOAT = 4  # a float as a double
-    DECIMAL = 5
-    BOOL = 6
-    BINARY = 7
-    TEXT = 8
-    NAME = 9  # the name of an enum's number
-    MICROS = 10  # from seconds and nanoseconds
-    STRUCT = 11
-
-
-_OF_32: Final = {pa.int32(): Put.INT, pa.int64(): Put.LONG, pa.float64(): Put.NUMBER}
-_OF_INT64: Final = {pa.int64(): Put.LONG}
-_OF_UINT64: Final = {pa.int64(): Put.LONG, pa.decimal128(20, 0): Put.DECIMAL}
-
-_PUTS: Final[Mapping[int, Mapping[pa.DataType, Put]]] = (
+_PUTS: Final[Mapping[int, Mapping[pa.DataType, str]]] = (
     dict.fromkeys((*_INT32, *_UINT32), _OF_32)
     | dict.fromkeys(_INT64, _OF_INT64)
     | dict.fromkeys(_UINT64, _OF_UINT64)
     | {
-        FieldDescriptor.TYPE_FLOAT: {pa.float32(): Put.INT, pa.float64(): Put.FLOAT},
-        FieldDescriptor.TYPE_DOUBLE: {pa.float64(): Put.LONG},
-        FieldDescriptor.TYPE_BOOL: {pa.bool_(): Put.BOOL},
-        FieldDescriptor.TYPE_STRING: {pa.string(): Put.TEXT},
-        FieldDescriptor.TYPE_BYTES: {pa.binary(): Put.BINARY},
-        FieldDescriptor.TYPE_ENUM: {pa.string(): Put.NAME, pa.int32(): Put.INT, pa.int64(): Put.LONG},
+        FieldDescriptor.TYPE_FLOAT: {pa.float32(): "INT", pa.float64(): "FLOAT"},
+        FieldDescriptor.TYPE_DOUBLE: {pa.float64(): "LONG"},
+        FieldDescriptor.TYPE_BOOL: {pa.bool_(): "BOOL"},
+        FieldDescriptor.TYPE_STRING: {pa.string(): "TEXT"},
+        FieldDescriptor.TYPE_BYTES: {pa.binary(): "BINARY"},
+        FieldDescriptor.TYPE_ENUM: {pa.string(): "NAME", pa.int32(): "INT", pa.int64(): "LONG"},
     }
 )
 """For each of protobuf's scalar types, the types that it can be read as: Spark's own first, then lossless ones."""
@@ -110,14 +81,14 @@ _PUTS: Final[Mapping[int, Mapping[pa.DataType, Put]]] = (
 _TYPES: Final = {kind: next(iter(puts)) for kind, puts in _PUTS.items()}
 """The Arrow types of protobuf's scalar types."""
 
-_READS: Final[Mapping[int, Read]] = dict.fromkeys(
-    (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_ENUM), Read.SIGNED32
+_READS: Final[Mapping[int, str]] = dict.fromkeys(
+    (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_ENUM), "SIGNED32"
 ) | {
-    FieldDescriptor.TYPE_UINT32: Read.UNSIGNED32,
-    FieldDescriptor.TYPE_FIXED32: Read.UNSIGNED32,
-    FieldDescriptor.TYPE_SINT32: Read.ZIGZAG32,
-    FieldDescriptor.TYPE_SINT64: Read.ZIGZAG64,
-    FieldDescriptor.TYPE_BOOL: Read.TRUTH,
+    FieldDescriptor.TYPE_UINT32: "UNSIGNED32",
+    FieldDescriptor.TYPE_FIXED32: "UNSIGNED32",
+    FieldDescriptor.TYPE_SINT32: "ZIGZAG32",
+    FieldDescriptor.TYPE_SINT64: "ZIGZAG64",
+    FieldDescriptor.TYPE_BOOL: "TRUTH",
 }
 
 _WIRE_TYPES: Final[Mapping[int, int]] = (
@@ -156,6 +127,7 @@ class FieldPlan:
 
     Attributes:
         number: the field's number on the wire.
+        read: the conversion of a number on the wire to a value; ``_decode_native.pxd`` has all, as for `put`.
         put: the form of a value, or an element, in its column.
         is_repeated: whether it is repeated, or a map.
         is_required: whether a message without it is corrupt.
@@ -168,8 +140,8 @@ class FieldPlan:
     number: int
     name: str
     wire_type: int
-    read: Read
-    put: Put
+    read: str
+    put: str
     type: pa.DataType | None
     is_repeated: bool
     is_map: bool
@@ -561,7 +533,7 @@ def _field(
         number=field.number,
         name=field.name,
         wire_type=wire_type_of(field.type),
-        read=_READS.get(field.type, Read.AS_IS),
+        read=_READS.get(field.type, "AS_IS"),
         put=_put_of(field, type_, message),
         type=type_,
         is_repeated=repeated,
@@ -577,13 +549,13 @@ def _field(
     )
 
 
-def _put_of(field: FieldDescriptor, type_: pa.DataType | None, message: MessagePlan | None) -> Put:
+def _put_of(field: FieldDescriptor, type_: pa.DataType | None, message: MessagePlan | None) -> str:
     if type_ is None:
-        return Put.NOWHERE
+        return "NOWHERE"
     if message is not None:
-        return Put.STRUCT if is_map(field) or pa.types.is_struct(type_) else Put.MICROS
+        return "STRUCT" if is_map(field) or pa.types.is_struct(type_) else "MICROS"
     # A type that does not fit was reported already, so this plan is not used.
-    return _PUTS.get(field.type, {}).get(type_, Put.NOWHERE)
+    return _PUTS.get(field.type, {}).get(type_, "NOWHERE")
 
 
 def _oneof_of(field: FieldDescriptor, oneofs: Mapping[str, int]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import Final
 
 import pyarrow as pa
@@ -35,45 +34,13 @@ _SIZED: Final = 2
 _START_GROUP, _END_GROUP = 3, 4
 
 
-class WriteCode(IntEnum):
-    """The content of a column; in the order of ``_encode_native.pxd``."""
-
-    BYTE = 0  # an integer of this width
-    SHORT = 1
-    INT = 2  # or the bits of a float
-    LONG = 3  # or the bits of a double
-    WIDE = 4  # an int64 whose lower 32 bits are written
-    DECIMAL = 5  # without a fraction; its lower 64 bits are written
-    BOOLEAN = 6
-    FLOAT = 7  # written as a double
-    SIZED = 8  # text or binary
-    NAME = 9  # a text, written as its number in the enum
-    CHECKED = 10  # an int32 that must be in a closed enum
-    TIMESTAMP = 11  # microseconds; the nanoseconds are never negative
-    DURATION = 12  # microseconds; the nanoseconds have the sign of the seconds
-    MESSAGE = 13
-    GROUP = 14
-    LIST = 15  # one field per element
-    PACKED = 16
-    MAP = 17
-
-
-class Form(IntEnum):
-    """The form of a number on the wire, likewise."""
-
-    VARINT = 0
-    VARINT32 = 1  # the lower 32 bits
-    ZIGZAG32 = 2
-    ZIGZAG64 = 3
-    FIXED32 = 4
-    FIXED64 = 5
-
-
 @dataclass(frozen=True, slots=True)
 class WriteStep:
     """One action that writes a value.
 
     Attributes:
+        code: the content of the column; ``_encode_native.pxd`` has all codes, as for `form`.
+        form: the form of a number on the wire.
         column: the field of the enclosing struct that contains the values.
         head: the tag before each value; empty within a packed field.
         is_implicit: whether zero is left out.
@@ -83,12 +50,12 @@ class WriteStep:
         unknown: of an open enum: the prefix for a number without a name.
     """
 
-    code: WriteCode
+    code: str
     path: str = ""
     number: int = 0
     column: int = -1
     head: bytes = b""
-    form: Form = Form.VARINT
+    form: str = "VARINT"
     is_implicit: bool = False
     is_required: bool = False
     oneof: int = -1
@@ -123,7 +90,7 @@ def plan_writing(type_: pa.DataType, descriptors: bytes, message: str, column: s
     steps = _fields(found, type_, column, problems)
     if problems:
         raise OptionError(f"the columns do not fit the protobuf message {found.full_name}: {'; '.join(problems)}")
-    step = WriteStep(WriteCode.MESSAGE, column, steps=steps)
+    step = WriteStep("MESSAGE", column, steps=steps)
     check_write_step(step, type_, _READS)
     return step
 
@@ -178,7 +145,7 @@ def _map(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list[
             return None
         steps.append(replace(step, is_required=True))
     head = encode_varint(field_.number << 3 | _SIZED)
-    return WriteStep(WriteCode.MAP, path, field_.number, head=head, steps=tuple(steps))
+    return WriteStep("MAP", path, field_.number, head=head, steps=tuple(steps))
 
 
 def _list(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list[str]) -> WriteStep | None:
@@ -190,16 +157,16 @@ def _list(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list
         return None
     element = replace(element, is_required=True)
     if not is_packed(field_):
-        return WriteStep(WriteCode.LIST, path, field_.number, steps=(element,))
+        return WriteStep("LIST", path, field_.number, steps=(element,))
     head = encode_varint(field_.number << 3 | _SIZED)
-    return WriteStep(WriteCode.PACKED, path, field_.number, head=head, steps=(replace(element, head=b""),))
+    return WriteStep("PACKED", path, field_.number, head=head, steps=(replace(element, head=b""),))
 
 
 def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list[str]) -> WriteStep | None:
     """Return the step for a field's value or for an element of the field."""
     kind = field_.type
     head = encode_varint(field_.number << 3 | wire_type_of(kind))
-    step = WriteStep(WriteCode.MESSAGE, path, field_.number, head=head, form=_FORMS.get(kind, Form.VARINT))
+    step = WriteStep("MESSAGE", path, field_.number, head=head, form=_FORMS.get(kind, "VARINT"))
     inner = field_.message_type
     if inner is None:
         code = _CODES.get(kind, {}).get(str(type_))
@@ -208,17 +175,17 @@ def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: lis
             names = {one.name.encode(): one.number for one in enum.values}
             unknown = None if enum.is_closed else ENUM_WITHOUT_NAME.format(enum.name)
             step = replace(step, names=names, unknown=unknown)
-            if code == WriteCode.INT and enum.is_closed:
-                code = WriteCode.CHECKED
+            if code == "INT" and enum.is_closed:
+                code = "CHECKED"
     elif pa.types.is_struct(type_):
-        code = WriteCode.GROUP if kind == FieldDescriptor.TYPE_GROUP else WriteCode.MESSAGE
+        code = "GROUP" if kind == FieldDescriptor.TYPE_GROUP else "MESSAGE"
         step = replace(step, steps=_fields(inner, type_, path, problems))
     else:
         code = _time_code(inner, type_)
         if code is not None:
             parts = [
                 WriteStep(
-                    WriteCode.LONG,
+                    "LONG",
                     path,
                     one.number,
                     head=encode_varint(one.number << 3),
@@ -234,12 +201,12 @@ def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: lis
     return replace(step, code=code)
 
 
-def _time_code(message: Descriptor, type_: pa.DataType) -> WriteCode | None:
+def _time_code(message: Descriptor, type_: pa.DataType) -> str | None:
     if is_seconds_and_nanos(message):
         if message.name == "Timestamp" and pa.types.is_timestamp(type_) and type_.unit == "us" and type_.tz:
-            return WriteCode.TIMESTAMP
+            return "TIMESTAMP"
         if message.name == "Duration" and type_ == pa.duration("us"):
-            return WriteCode.DURATION
+            return "DURATION"
     return None
 
 
@@ -256,25 +223,25 @@ def _name_of(kind: int) -> str:
     )
 
 
-_FORMS: Final[Mapping[int, Form]] = {
-    FieldDescriptor.TYPE_UINT32: Form.VARINT32,
-    FieldDescriptor.TYPE_SINT32: Form.ZIGZAG32,
-    FieldDescriptor.TYPE_SINT64: Form.ZIGZAG64,
+_FORMS: Final[Mapping[int, str]] = {
+    FieldDescriptor.TYPE_UINT32: "VARINT32",
+    FieldDescriptor.TYPE_SINT32: "ZIGZAG32",
+    FieldDescriptor.TYPE_SINT64: "ZIGZAG64",
     **dict.fromkeys(
-        (FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_FLOAT), Form.FIXED32
+        (FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_FLOAT), "FIXED32"
     ),
     **dict.fromkeys(
-        (FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64, FieldDescriptor.TYPE_DOUBLE), Form.FIXED64
+        (FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64, FieldDescriptor.TYPE_DOUBLE), "FIXED64"
     ),
 }
 
-_OF_INT32: Final = {"int8": WriteCode.BYTE, "int16": WriteCode.SHORT, "int32": WriteCode.INT}
-_OF_UINT32: Final = {"int32": WriteCode.INT, "int64": WriteCode.WIDE}
-_OF_INT64: Final = {**_OF_INT32, "int64": WriteCode.LONG}
-_OF_UINT64: Final = {"int64": WriteCode.LONG, "decimal128(20, 0)": WriteCode.DECIMAL}
+_OF_INT32: Final = {"int8": "BYTE", "int16": "SHORT", "int32": "INT"}
+_OF_UINT32: Final = {"int32": "INT", "int64": "WIDE"}
+_OF_INT64: Final = {**_OF_INT32, "int64": "LONG"}
+_OF_UINT64: Final = {"int64": "LONG", "decimal128(20, 0)": "DECIMAL"}
 
 # The types that can be written as each type: without loss, and in the forms that are read.
-_CODES: Final[Mapping[int, Mapping[str, WriteCode]]] = {
+_CODES: Final[Mapping[int, Mapping[str, str]]] = {
     FieldDescriptor.TYPE_INT32: _OF_INT32,
     FieldDescriptor.TYPE_SINT32: _OF_INT32,
     FieldDescriptor.TYPE_SFIXED32: _OF_INT32,
@@ -285,31 +252,31 @@ _CODES: Final[Mapping[int, Mapping[str, WriteCode]]] = {
     FieldDescriptor.TYPE_SFIXED64: _OF_INT64,
     FieldDescriptor.TYPE_UINT64: _OF_UINT64,
     FieldDescriptor.TYPE_FIXED64: _OF_UINT64,
-    FieldDescriptor.TYPE_FLOAT: {"float": WriteCode.INT},
-    FieldDescriptor.TYPE_DOUBLE: {"double": WriteCode.LONG, "float": WriteCode.FLOAT},
-    FieldDescriptor.TYPE_BOOL: {"bool": WriteCode.BOOLEAN},
-    FieldDescriptor.TYPE_STRING: {"string": WriteCode.SIZED},
-    FieldDescriptor.TYPE_BYTES: {"binary": WriteCode.SIZED},
-    FieldDescriptor.TYPE_ENUM: {"string": WriteCode.NAME, "int32": WriteCode.INT},
+    FieldDescriptor.TYPE_FLOAT: {"float": "INT"},
+    FieldDescriptor.TYPE_DOUBLE: {"double": "LONG", "float": "FLOAT"},
+    FieldDescriptor.TYPE_BOOL: {"bool": "BOOLEAN"},
+    FieldDescriptor.TYPE_STRING: {"string": "SIZED"},
+    FieldDescriptor.TYPE_BYTES: {"binary": "SIZED"},
+    FieldDescriptor.TYPE_ENUM: {"string": "NAME", "int32": "INT"},
 }
 
-_READS: Final[Mapping[WriteCode, Callable[[pa.DataType], bool]]] = {
-    WriteCode.BYTE: pa.types.is_int8,
-    WriteCode.SHORT: pa.types.is_int16,
-    WriteCode.INT: lambda type_: pa.types.is_int32(type_) or pa.types.is_float32(type_),
-    WriteCode.LONG: lambda type_: pa.types.is_int64(type_) or pa.types.is_float64(type_),
-    WriteCode.WIDE: pa.types.is_int64,
-    WriteCode.DECIMAL: pa.types.is_decimal128,
-    WriteCode.BOOLEAN: pa.types.is_boolean,
-    WriteCode.FLOAT: pa.types.is_float32,
-    WriteCode.SIZED: lambda type_: pa.types.is_string(type_) or pa.types.is_binary(type_),
-    WriteCode.NAME: pa.types.is_string,
-    WriteCode.CHECKED: pa.types.is_int32,
-    WriteCode.TIMESTAMP: pa.types.is_timestamp,
-    WriteCode.DURATION: pa.types.is_duration,
-    WriteCode.MESSAGE: pa.types.is_struct,
-    WriteCode.GROUP: pa.types.is_struct,
-    WriteCode.LIST: pa.types.is_list,
-    WriteCode.PACKED: pa.types.is_list,
-    WriteCode.MAP: pa.types.is_map,
+_READS: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
+    "BYTE": pa.types.is_int8,
+    "SHORT": pa.types.is_int16,
+    "INT": lambda type_: pa.types.is_int32(type_) or pa.types.is_float32(type_),
+    "LONG": lambda type_: pa.types.is_int64(type_) or pa.types.is_float64(type_),
+    "WIDE": pa.types.is_int64,
+    "DECIMAL": pa.types.is_decimal128,
+    "BOOLEAN": pa.types.is_boolean,
+    "FLOAT": pa.types.is_float32,
+    "SIZED": lambda type_: pa.types.is_string(type_) or pa.types.is_binary(type_),
+    "NAME": pa.types.is_string,
+    "CHECKED": pa.types.is_int32,
+    "TIMESTAMP": pa.types.is_timestamp,
+    "DURATION": pa.types.is_duration,
+    "MESSAGE": pa.types.is_struct,
+    "GROUP": pa.types.is_struct,
+    "LIST": pa.types.is_list,
+    "PACKED": pa.types.is_list,
+    "MAP": pa.types.is_map,
 }

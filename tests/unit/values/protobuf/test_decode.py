@@ -15,6 +15,7 @@ from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.values.protobuf import schema as protobuf_schema
 from spark_mq_source.values.protobuf.decode import arrow_type_of, protobuf_decoder
 from spark_mq_source.values.protobuf.encode import encode_protobuf
+from spark_mq_source.values.steps import codes_of
 from tests.oracles.protobuf import Schema, new_file, schema, sized, tag, varint
 
 _decode_native = pytest.importorskip("spark_mq_source.values.protobuf._decode_native", exc_type=ImportError)
@@ -375,7 +376,7 @@ PUTS = {
 
 
 @pytest.mark.parametrize("kind", PUTS)
-@pytest.mark.parametrize("put", [*protobuf_schema.Put, 12])
+@pytest.mark.parametrize("put", list(codes_of(_decode_native.Put)))
 def test_a_column_takes_only_what_fits_it(kind, put):
     message = schema(f"M: f {kind} 1\nPart: x int32 1, y int32 2")
     wanted = arrow_type_of(message.descriptors, "M")
@@ -384,9 +385,8 @@ def test_a_column_takes_only_what_fits_it(kind, put):
     parts = [protobuf_schema.plan_of(message.descriptors, "Part", type_) for type_ in (two, pa.struct([]))]
     for part in (None, *parts):
         wrong = dataclasses.replace(plan, fields=(dataclasses.replace(plan.fields[0], put=put, message=part),))
-        name = put.name if isinstance(put, protobuf_schema.Put) else ""
-        needs_message = name in ("STRUCT", "MICROS")
-        if name in PUTS[kind] and part is (parts[0] if needs_message else None):
+        needs_message = put in ("STRUCT", "MICROS")
+        if put in PUTS[kind] and part is (parts[0] if needs_message else None):
             _decode_native.ProtobufDecoder(wrong, wanted)
         else:
             with pytest.raises(TypeError, match=r"^the protobuf decoder cannot put field f into a column of "):
