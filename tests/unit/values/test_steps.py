@@ -13,7 +13,8 @@ from spark_mq_source.values.json import explain
 from spark_mq_source.values.protobuf import schema, write_steps
 from spark_mq_source.values.steps import codes_of
 
-PUTS = {put for puts in schema._PUTS.values() for put in puts.values()}
+KINDS = schema.KINDS.values()
+PUTS = {put for one in KINDS for put in one.puts.values()}
 
 
 @pytest.mark.parametrize(
@@ -22,10 +23,10 @@ PUTS = {put for puts in schema._PUTS.values() for put in puts.values()}
         ("avro._decode_native", "Code", {*avro_steps._FILLS, *avro_steps._SKIPS}),
         ("avro._encode_native", "Code", avro_write_steps._READS),
         ("json._decode_native", "Code", explain._CONVERTERS),
-        ("protobuf._decode_native", "Read", {*schema._READS.values(), "AS_IS"}),
+        ("protobuf._decode_native", "Read", {one.read for one in KINDS}),
         ("protobuf._decode_native", "Put", {*PUTS, "NOWHERE", "MICROS", "STRUCT"}),
         ("protobuf._encode_native", "Code", write_steps._READS),
-        ("protobuf._encode_native", "Form", {*write_steps._FORMS.values(), "VARINT"}),
+        ("protobuf._encode_native", "Form", {one.form for one in KINDS}),
     ],
 )
 def test_a_loop_has_all_codes(module: str, name: str, codes: Collection[str]) -> None:

@@ -53,50 +53,62 @@ _HAS_EDITIONS: Final = (5, 27)
 _LABEL_REQUIRED: Final = 2
 _LABEL_REPEATED: Final = 3
 
-_INT32: Final = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SFIXED32)
-_UINT32: Final = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_FIXED32)
-_INT64: Final = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_SINT64, FieldDescriptor.TYPE_SFIXED64)
-_UINT64: Final = (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
+
+class Kind(NamedTuple):
+    """A type of protobuf; for a message, which has further rules, only `wire_type` has a meaning.
+
+    Attributes:
+        read: the conversion of a number on the wire to a value; ``_decode_native.pxd`` has all.
+        form: the form of a number on the wire; ``_encode_native.pxd`` has all.
+        puts: the types that it can be read as, Spark's own first, then lossless ones, with the form in the column.
+        codes: the types that can be written as it, without loss and in the forms that are read, with the code.
+    """
+
+    wire_type: int
+    read: str
+    form: str
+    puts: Mapping[pa.DataType, str]
+    codes: Mapping[pa.DataType, str]
+
+    @property
+    def type(self) -> pa.DataType:
+        """Its type in Spark."""
+        return next(iter(self.puts))
 
 
-_OF_32: Final = {pa.int32(): "INT", pa.int64(): "LONG", pa.float64(): "NUMBER"}
-_OF_INT64: Final = {pa.int64(): "LONG"}
-_OF_UINT64: Final = {pa.int64(): "LONG", pa.decimal128(20, 0): "DECIMAL"}
+_PUT_32: Final = {pa.int32(): "INT", pa.int64(): "LONG", pa.float64(): "NUMBER"}
+_PUT_INT64: Final = {pa.int64(): "LONG"}
+_PUT_UINT64: Final = {pa.int64(): "LONG", pa.decimal128(20, 0): "DECIMAL"}
+_OF_INT32: Final = {pa.int8(): "BYTE", pa.int16(): "SHORT", pa.int32(): "INT"}
+_OF_INT64: Final = {**_OF_INT32, pa.int64(): "LONG"}
+_OF_UINT32: Final = {pa.int32(): "INT", pa.int64(): "WIDE"}
+_OF_ENUM: Final = {pa.string(): "NAME", pa.int32(): "INT"}
 
-_PUTS: Final[Mapping[int, Mapping[pa.DataType, str]]] = (
-    dict.fromkeys((*_INT32, *_UINT32), _OF_32)
-    | dict.fromkeys(_INT64, _OF_INT64)
-    | dict.fromkeys(_UINT64, _OF_UINT64)
-    | {
-        FieldDescriptor.TYPE_FLOAT: {pa.float32(): "INT", pa.float64(): "FLOAT"},
-        FieldDescriptor.TYPE_DOUBLE: {pa.float64(): "LONG"},
-        FieldDescriptor.TYPE_BOOL: {pa.bool_(): "BOOL"},
-        FieldDescriptor.TYPE_STRING: {pa.string(): "TEXT"},
-        FieldDescriptor.TYPE_BYTES: {pa.binary(): "BINARY"},
-        FieldDescriptor.TYPE_ENUM: {pa.string(): "NAME", pa.int32(): "INT", pa.int64(): "LONG"},
-    }
-)
-"""For each of protobuf's scalar types, the types that it can be read as: Spark's own first, then lossless ones."""
-
-_TYPES: Final = {kind: next(iter(puts)) for kind, puts in _PUTS.items()}
-"""The Arrow types of protobuf's scalar types."""
-
-_READS: Final[Mapping[int, str]] = dict.fromkeys(
-    (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_ENUM), "SIGNED32"
-) | {
-    FieldDescriptor.TYPE_UINT32: "UNSIGNED32",
-    FieldDescriptor.TYPE_FIXED32: "UNSIGNED32",
-    FieldDescriptor.TYPE_SINT32: "ZIGZAG32",
-    FieldDescriptor.TYPE_SINT64: "ZIGZAG64",
-    FieldDescriptor.TYPE_BOOL: "TRUTH",
+KINDS: Final[Mapping[int, Kind]] = {
+    FieldDescriptor.TYPE_INT32: Kind(0, "SIGNED32", "VARINT", _PUT_32, _OF_INT32),
+    FieldDescriptor.TYPE_SINT32: Kind(0, "ZIGZAG32", "ZIGZAG32", _PUT_32, _OF_INT32),
+    FieldDescriptor.TYPE_SFIXED32: Kind(5, "SIGNED32", "FIXED32", _PUT_32, _OF_INT32),
+    FieldDescriptor.TYPE_UINT32: Kind(0, "UNSIGNED32", "VARINT32", _PUT_32, _OF_UINT32),
+    FieldDescriptor.TYPE_FIXED32: Kind(5, "UNSIGNED32", "FIXED32", _PUT_32, _OF_UINT32),
+    FieldDescriptor.TYPE_INT64: Kind(0, "AS_IS", "VARINT", _PUT_INT64, _OF_INT64),
+    FieldDescriptor.TYPE_SINT64: Kind(0, "ZIGZAG64", "ZIGZAG64", _PUT_INT64, _OF_INT64),
+    FieldDescriptor.TYPE_SFIXED64: Kind(1, "AS_IS", "FIXED64", _PUT_INT64, _OF_INT64),
+    FieldDescriptor.TYPE_UINT64: Kind(0, "AS_IS", "VARINT", _PUT_UINT64, _PUT_UINT64),
+    FieldDescriptor.TYPE_FIXED64: Kind(1, "AS_IS", "FIXED64", _PUT_UINT64, _PUT_UINT64),
+    FieldDescriptor.TYPE_FLOAT: Kind(
+        5, "AS_IS", "FIXED32", {pa.float32(): "INT", pa.float64(): "FLOAT"}, {pa.float32(): "INT"}
+    ),
+    FieldDescriptor.TYPE_DOUBLE: Kind(
+        1, "AS_IS", "FIXED64", {pa.float64(): "LONG"}, {pa.float64(): "LONG", pa.float32(): "FLOAT"}
+    ),
+    FieldDescriptor.TYPE_BOOL: Kind(0, "TRUTH", "VARINT", {pa.bool_(): "BOOL"}, {pa.bool_(): "BOOLEAN"}),
+    FieldDescriptor.TYPE_ENUM: Kind(0, "SIGNED32", "VARINT", _OF_ENUM | {pa.int64(): "LONG"}, _OF_ENUM),
+    FieldDescriptor.TYPE_STRING: Kind(2, "AS_IS", "VARINT", {pa.string(): "TEXT"}, {pa.string(): "SIZED"}),
+    FieldDescriptor.TYPE_BYTES: Kind(2, "AS_IS", "VARINT", {pa.binary(): "BINARY"}, {pa.binary(): "SIZED"}),
+    FieldDescriptor.TYPE_MESSAGE: Kind(2, "AS_IS", "VARINT", {}, {}),
+    FieldDescriptor.TYPE_GROUP: Kind(3, "AS_IS", "VARINT", {}, {}),
 }
-
-_WIRE_TYPES: Final[Mapping[int, int]] = (
-    dict.fromkeys((FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64, FieldDescriptor.TYPE_DOUBLE), 1)
-    | dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE), 2)
-    | {FieldDescriptor.TYPE_GROUP: 3}
-    | dict.fromkeys((FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_FLOAT), 5)
-)
+_SIZES: Final = {"uint32": 2**32, "fixed32": 2**32, "uint64": 2**64, "fixed64": 2**64}
 
 MAX_DEPTH: Final = 100
 """The maximum depth of messages and groups, as in protobuf's runtimes."""
@@ -166,16 +178,6 @@ class MessagePlan:
     fields: tuple[FieldPlan, ...]
     columns: int
     name: str
-
-
-def wire_type_of(kind: int) -> int:
-    """Return the wire type of the values of a `FieldDescriptor.TYPE_*`.
-
-    Example:
-        >>> wire_type_of(FieldDescriptor.TYPE_SINT32), wire_type_of(FieldDescriptor.TYPE_STRING)
-        (0, 2)
-    """
-    return _WIRE_TYPES.get(kind, 0)
 
 
 def why_of(code: int, position: int) -> str:
@@ -335,8 +337,8 @@ def flat_descriptors(message: str, fields: Iterable[FlatField]) -> bytes:
             default = "".join(f"\\{byte:03o}" for byte in str(default).encode("latin-1"))
         elif isinstance(default, bool):
             default = str(default).lower()
-        elif kind in (*_UINT32, *_UINT64):
-            default = int(default) % (2**32 if kind in _UINT32 else 2**64)
+        elif field.kind in _SIZES:
+            default = int(default) % _SIZES[field.kind]
         one.default_value = str(default)
     return FileDescriptorSet(file=[file]).SerializeToString()
 
@@ -374,7 +376,7 @@ def _type_of(field: FieldDescriptor, above: tuple[str, ...], path: str) -> pa.Da
     """Return the type of a map, or of an element of a field; None without columns."""
     inner = field.message_type
     if inner is None:
-        return _TYPES[field.type]
+        return KINDS[field.type].type
     if is_map(field):
         key, value = (_type_of(part, above, f"{path}.{part.name}") for part in inner.fields)
         return None if value is None else pa.map_(key, value)
@@ -407,7 +409,7 @@ def is_packed(field: FieldDescriptor) -> bool:
     """Return whether the elements of a repeated field are written together."""
     if hasattr(field, "is_packed"):
         return bool(field.is_packed)
-    if wire_type_of(field.type) in (2, 3):
+    if KINDS[field.type].wire_type in (2, 3):
         return False
     options = field.GetOptions()
     return bool(options.packed) if options.HasField("packed") else field.file.syntax == "proto3"  # type: ignore[attr-defined]
@@ -492,8 +494,8 @@ def _plan_field(
     else:
         type_ = type_.value_type if is_repeated(field) else type_
         if inner is None:
-            if type_ not in _PUTS[field.type]:
-                expected = _TYPES[field.type]
+            if type_ not in KINDS[field.type].puts:
+                expected = KINDS[field.type].type
         elif pa.types.is_struct(type_):
             message = _plan(inner, type_, f"{path}.", problems)
         elif not is_seconds_and_nanos(inner):
@@ -502,7 +504,7 @@ def _plan_field(
             own = _TIMESTAMP if inner.name == "Timestamp" else _DURATION
             if type_.id != own.id or type_.unit != own.unit or (own is _TIMESTAMP and type_.tz is None):
                 expected = own
-            parts = [_field(part, _TYPES[part.type]) for part in inner.fields]
+            parts = [_field(part, KINDS[part.type].type) for part in inner.fields]
             message = MessagePlan(tuple(parts), len(parts), inner.full_name)
     if expected is not None:
         problems.append(f"{path} is {expected}, not {type_}")
@@ -532,8 +534,8 @@ def _field(
     return FieldPlan(
         number=field.number,
         name=field.name,
-        wire_type=wire_type_of(field.type),
-        read=_READS.get(field.type, "AS_IS"),
+        wire_type=KINDS[field.type].wire_type,
+        read=KINDS[field.type].read,
         put=_put_of(field, type_, message),
         type=type_,
         is_repeated=repeated,
@@ -555,7 +557,7 @@ def _put_of(field: FieldDescriptor, type_: pa.DataType | None, message: MessageP
     if message is not None:
         return "STRUCT" if is_map(field) or pa.types.is_struct(type_) else "MICROS"
     # A type that does not fit was reported already, so this plan is not used.
-    return _PUTS.get(field.type, {}).get(type_, "NOWHERE")
+    return KINDS[field.type].puts.get(type_, "NOWHERE")
 
 
 def _oneof_of(field: FieldDescriptor, oneofs: Mapping[str, int]) -> int:

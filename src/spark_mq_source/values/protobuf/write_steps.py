@@ -13,6 +13,7 @@ from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.values.protobuf.schema import (
     ENUM_WITHOUT_NAME,
+    KINDS,
     descriptor_of,
     find_field,
     is_map,
@@ -20,7 +21,6 @@ from spark_mq_source.values.protobuf.schema import (
     is_repeated,
     is_required,
     is_seconds_and_nanos,
-    wire_type_of,
 )
 from spark_mq_source.values.steps import check_write_step
 
@@ -164,12 +164,12 @@ def _list(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list
 
 def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list[str]) -> WriteStep | None:
     """Return the step for a field's value or for an element of the field."""
-    kind = field_.type
-    head = encode_varint(field_.number << 3 | wire_type_of(kind))
-    step = WriteStep("MESSAGE", path, field_.number, head=head, form=_FORMS.get(kind, "VARINT"))
+    kind = KINDS[field_.type]
     inner = field_.message_type
+    head = encode_varint(field_.number << 3 | kind.wire_type)
+    step = WriteStep("MESSAGE", path, field_.number, head=head, form=kind.form)
     if inner is None:
-        code = _CODES.get(kind, {}).get(str(type_))
+        code = kind.codes.get(type_)
         enum = field_.enum_type
         if enum is not None:
             names = {one.name.encode(): one.number for one in enum.values}
@@ -178,7 +178,7 @@ def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: lis
             if code == "INT" and enum.is_closed:
                 code = "CHECKED"
     elif pa.types.is_struct(type_):
-        code = "GROUP" if kind == FieldDescriptor.TYPE_GROUP else "MESSAGE"
+        code = "GROUP" if field_.type == FieldDescriptor.TYPE_GROUP else "MESSAGE"
         step = replace(step, steps=_fields(inner, type_, path, problems))
     else:
         code = _time_code(inner, type_)
@@ -195,7 +195,7 @@ def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: lis
             ]
             step = replace(step, steps=tuple(parts))
     if code is None:
-        wanted = f"the message {inner.full_name}" if inner is not None else _name_of(kind)
+        wanted = f"the message {inner.full_name}" if inner is not None else _name_of(field_.type)
         problems.append(f"{path} is {type_}, which cannot be written as {wanted}: cast it")
         return None
     return replace(step, code=code)
@@ -222,43 +222,6 @@ def _name_of(kind: int) -> str:
         if name.startswith("TYPE_") and value == kind
     )
 
-
-_FORMS: Final[Mapping[int, str]] = {
-    FieldDescriptor.TYPE_UINT32: "VARINT32",
-    FieldDescriptor.TYPE_SINT32: "ZIGZAG32",
-    FieldDescriptor.TYPE_SINT64: "ZIGZAG64",
-    **dict.fromkeys(
-        (FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_FLOAT), "FIXED32"
-    ),
-    **dict.fromkeys(
-        (FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64, FieldDescriptor.TYPE_DOUBLE), "FIXED64"
-    ),
-}
-
-_OF_INT32: Final = {"int8": "BYTE", "int16": "SHORT", "int32": "INT"}
-_OF_UINT32: Final = {"int32": "INT", "int64": "WIDE"}
-_OF_INT64: Final = {**_OF_INT32, "int64": "LONG"}
-_OF_UINT64: Final = {"int64": "LONG", "decimal128(20, 0)": "DECIMAL"}
-
-# The types that can be written as each type: without loss, and in the forms that are read.
-_CODES: Final[Mapping[int, Mapping[str, str]]] = {
-    FieldDescriptor.TYPE_INT32: _OF_INT32,
-    FieldDescriptor.TYPE_SINT32: _OF_INT32,
-    FieldDescriptor.TYPE_SFIXED32: _OF_INT32,
-    FieldDescriptor.TYPE_UINT32: _OF_UINT32,
-    FieldDescriptor.TYPE_FIXED32: _OF_UINT32,
-    FieldDescriptor.TYPE_INT64: _OF_INT64,
-    FieldDescriptor.TYPE_SINT64: _OF_INT64,
-    FieldDescriptor.TYPE_SFIXED64: _OF_INT64,
-    FieldDescriptor.TYPE_UINT64: _OF_UINT64,
-    FieldDescriptor.TYPE_FIXED64: _OF_UINT64,
-    FieldDescriptor.TYPE_FLOAT: {"float": "INT"},
-    FieldDescriptor.TYPE_DOUBLE: {"double": "LONG", "float": "FLOAT"},
-    FieldDescriptor.TYPE_BOOL: {"bool": "BOOLEAN"},
-    FieldDescriptor.TYPE_STRING: {"string": "SIZED"},
-    FieldDescriptor.TYPE_BYTES: {"binary": "SIZED"},
-    FieldDescriptor.TYPE_ENUM: {"string": "NAME", "int32": "INT"},
-}
 
 _READS: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
     "BYTE": pa.types.is_int8,
