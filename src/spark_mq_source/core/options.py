@@ -29,7 +29,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from spark_mq_source.core.errors import OptionError
 
@@ -106,8 +106,8 @@ class _Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """One option of a class, with its parser."""
+class Described:
+    """One option of a class, with its parser; `doc` and `default` are Markdown for the reference."""
 
     field: dataclasses.Field[Any]
     declared: _Declared
@@ -119,10 +119,31 @@ class _Known:
 
     @property
     def required(self) -> bool:
+        """True if there is no default."""
         return self.field.default is dataclasses.MISSING
 
     @property
+    def scope(self) -> Scope:
+        """The uses of the option."""
+        return self.declared.scope
+
+    @property
+    def default(self) -> str:
+        """The default; empty if there is none."""
+        default = self.field.default
+        if self.declared.default_text is not None:
+            return self.declared.default_text
+        if self.required:
+            return "required"
+        if default is None or default == ():
+            return ""
+        if isinstance(default, bool):
+            return f"`{str(default).lower()}`"
+        return f"`{default.value if isinstance(default, enum.Enum) else default}`"
+
+    @property
     def names(self) -> tuple[str, ...]:
+        """All names that users can give."""
         return (self.name, *self.aliases)
 
     def read(self, written: str, text: str) -> Any:  # noqa: ANN401 - the type is the field's own
@@ -139,17 +160,6 @@ class _Known:
                 shown = _without_credentials(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "...")
             raise ValueError(f"{written}={shown!r}: {reason}") from None
         return value
-
-
-class Described(NamedTuple):
-    """An option for the reference: `default` and `doc` are Markdown; `default` is empty if there is none."""
-
-    name: str
-    scope: Scope
-    default: str
-    doc: str
-    aliases: tuple[str, ...]
-    section: Section
 
 
 def option(
@@ -279,7 +289,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         """
         given = {key.lower(): text for key, text in options.items() if text is not None}
         problems = list(cls.translate(given, scope))
-        known = [one for one in _known_options(cls) if scope & one.declared.scope]
+        known = [one for one in cls.described() if scope & one.scope]
         values: dict[str, Any] = {}
         mentioned: set[str] = set()
         for one in known:
@@ -298,7 +308,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
                 mentioned.add(one.field.name)
         problems += cls._inapplicable(given, known, scope)
         # Invalid options get their default here, so that the other options can still be checked.
-        placeholders = {one.field.name: None for one in _known_options(cls) if one.required}
+        placeholders = {one.field.name: None for one in cls.described() if one.required}
         candidate = cls(**{**placeholders, **values})
         problems.extend(candidate.problems(scope, frozenset(mentioned)))
         if problems:
@@ -306,16 +316,14 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         return candidate
 
     @classmethod
-    def _inapplicable(cls, given: Iterable[str], known: Sequence[_Known], scope: Scope) -> Iterator[str]:
+    def _inapplicable(cls, given: Iterable[str], known: Sequence[Described], scope: Scope) -> Iterator[str]:
         """Yield a problem for each option that does not apply; only log options of the other direction."""
-        elsewhere = {
-            name.lower(): one for one in _known_options(cls) if not scope & one.declared.scope for name in one.names
-        }
+        elsewhere = {name.lower(): one for one in cls.described() if not scope & one.scope for name in one.names}
         for key in given:
             other = elsewhere.get(key)
             if scope in _SPARKS_OWN.get(key, Scope(0)):
                 continue
-            if other is not None and (scope is WRITE) != (other.declared.scope == WRITE):
+            if other is not None and (scope is WRITE) != (other.scope == WRITE):
                 warn_of_ignored(cls.format_name, other.name, _DOING[scope])
             elif other is not None:
                 yield f"{other.name}: has no meaning when {_DOING[scope]}"
@@ -348,7 +356,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
     @classmethod
     def name_of(cls, field: str) -> str:
         """Return the name of the option that a field declares."""
-        return next(one.name for one in _known_options(cls) if one.field.name == field)
+        return next(one.name for one in cls.described() if one.field.name == field)
 
     @classmethod
     def set_together(cls, one: str, other: str, given: frozenset[str]) -> Iterator[str]:
@@ -373,36 +381,12 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
     @classmethod
     def names(cls, scope: Scope = READ | STREAM | WRITE) -> tuple[str, ...]:
         """Return all names accepted in any use of `scope`, including aliases."""
-        return tuple(name for one in _known_options(cls) if one.declared.scope & scope for name in one.names)
+        return tuple(name for one in cls.described() if one.scope & scope for name in one.names)
 
     @classmethod
+    @functools.cache  # because Spark parses options for every step of a query
     def described(cls) -> Sequence[Described]:
-        """Return all options for the reference, in the order of the fields."""
-        return [
-            Described(one.name, one.declared.scope, _default_text(one), one.doc, one.aliases, one.section)
-            for one in _known_options(cls)
-        ]
-
-    def __repr__(self) -> str:
-        """Show the options that differ from their defaults, with secrets as ``***``."""
-        shown = []
-        for one in _known_options(type(self)):
-            value = getattr(self, one.field.name)
-            if value != one.field.default:
-                text = repr("***") if one.declared.secret else _without_credentials(repr(value))
-                shown.append(f"{one.field.name}={text}")
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-
-_DOING: Final = {READ: "reading a batch", STREAM: "reading a stream", WRITE: "writing", READ | STREAM: "reading"}
-
-
-_KNOWN: Final[dict[type[Options], tuple[_Known, ...]]] = {}
-
-
-def _known_options(cls: type[Options]) -> tuple[_Known, ...]:
-    """Return the options of a class, cached because Spark parses options for every step of a query."""
-    if cls not in _KNOWN:
+        """Return all options, in the order of the fields."""
         hints = typing.get_type_hints(cls)
         fields = {field.name: field for field in dataclasses.fields(cls) if _Declared in field.metadata}
         ordered = [fields.pop(name) for group in cls.__mro__ for name in fields_of(group) if name in fields]
@@ -415,12 +399,24 @@ def _known_options(cls: type[Options]) -> tuple[_Known, ...]:
             name = declared.name or first + "".join(part.capitalize() for part in rest)
             doc = declared.doc + cls.notes.get(name, "")
             parse = cls.parsers.get(name) or declared.parse or _parser_of(hints[field.name], field.name)
-            known.append(_Known(field, declared, name, cls.aliases.get(name, ()), doc, parse, section))
+            known.append(Described(field, declared, name, cls.aliases.get(name, ()), doc, parse, section))
         unknown = {*cls.aliases, *cls.notes, *cls.parsers} - {one.name for one in known}
         if unknown:
             raise TypeError(f"{cls.__name__} has no such options: {sorted(unknown)}")
-        _KNOWN[cls] = tuple(known)
-    return _KNOWN[cls]
+        return tuple(known)
+
+    def __repr__(self) -> str:
+        """Show the options that differ from their defaults, with secrets as ``***``."""
+        shown = []
+        for one in self.described():
+            value = getattr(self, one.field.name)
+            if value != one.field.default:
+                text = repr("***") if one.declared.secret else _without_credentials(repr(value))
+                shown.append(f"{one.field.name}={text}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+_DOING: Final = {READ: "reading a batch", STREAM: "reading a stream", WRITE: "writing", READ | STREAM: "reading"}
 
 
 def fields_of(group: type[object]) -> tuple[str, ...]:
@@ -455,7 +451,7 @@ def warn_of_ignored(format_name: str, name: str, doing: str) -> None:
     logger.warning("format %r: option %s has no effect when %s", format_name, name, doing)
 
 
-def _hint(key: str, known: Sequence[_Known]) -> str:
+def _hint(key: str, known: Sequence[Described]) -> str:
     names = {name: one.name for one in known for name in one.names}
     if key in _KAFKAS or key.startswith("kafka."):
         here = next((name for name in _KAFKAS.get(key, ()) if name in names), None)
@@ -479,19 +475,6 @@ def similar(name: str, known: Iterable[str]) -> str | None:
 
 def _normalized(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _default_text(one: _Known) -> str:
-    default = one.field.default
-    if one.declared.default_text is not None:
-        return one.declared.default_text
-    if one.required:
-        return "required"
-    if default is None or default == ():
-        return ""
-    if isinstance(default, bool):
-        return f"`{str(default).lower()}`"
-    return f"`{default.value if isinstance(default, enum.Enum) else default}`"
 
 
 def _without_credentials(text: str) -> str:

@@ -14,7 +14,6 @@ from spark_mq_source.core.options import (
     READ,
     STREAM,
     WRITE,
-    Described,
     Options,
     Scope,
     Section,
@@ -214,9 +213,9 @@ def test_options_are_frozen_compared_and_pickled():
 
 def test_options_described():
     found = {one.name: one for one in BoatOptions.described()}
-    assert found["serviceUrl"] == Described(
-        "serviceUrl", READ | STREAM | WRITE, "required", "Where.", ("service.url",), Section.CONNECT
-    )
+    url = found["serviceUrl"]
+    assert (url.scope, url.default, url.doc) == (READ | STREAM | WRITE, "required", "Where.")
+    assert (url.aliases, url.section) == (("service.url",), Section.CONNECT)
     assert found["authToken"].default == found["end"].default == ""
     assert found["failOnDataLoss"].default == "`true`"
     assert found["colour"].default == "`red`"

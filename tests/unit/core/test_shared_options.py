@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.core.options import READ, STREAM, Options, Scope, _known_options
+from spark_mq_source.core.options import READ, STREAM, Options, Scope
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.tubemq.options import TubeMQOptions
@@ -42,7 +42,7 @@ def made(kind: Any, scope: Scope = READ, **given: str) -> Any:
 
 
 def test_every_default_text_is_its_default_and_passes_its_own_check(kind: Any):
-    for one in _known_options(kind):
+    for one in kind.described():
         text = one.declared.default_text
         if text is not None and isinstance(one.field.default, int):
             assert one.parse(text.strip("`")) == one.field.default, one.name
@@ -54,7 +54,7 @@ def test_names_are_unique_without_case_and_secrets_are_redacted_by_spark(kind: A
     names = [name.lower() for name in kind.names()]
     assert len(names) == len(set(names))
     redacted = re.compile(r"(?i)secret|password|token|access[.]?key")  # spark.redaction.regex, pyspark 4.0 to 4.3
-    secrets = [one for one in _known_options(kind) if one.declared.secret]
+    secrets = [one for one in kind.described() if one.declared.secret]
     assert {one.name for one in secrets} == SECRETS[kind] | {"trustCertsPassword", "clientKeyPassword"}
     for one in secrets:
         assert all(redacted.search(name) for name in one.names)
