@@ -72,7 +72,6 @@ class DeadLetters:
         columns: the columns of the format.
         attempt: the number of earlier attempts of the task.
         counters: updated with dead letters and wait time.
-        properties: the column with a message's properties; empty if messages of the format have none.
         fitting: selects the properties that a writer of the format accepts.
         origin: the columns with the position of a message.
         origin_text: returns the position of a message as text, from these columns.
@@ -93,7 +92,6 @@ class DeadLetters:
         *,
         attempt: int = 0,
         counters: Counters | None = None,
-        properties: str = "",
         fitting: Callable[[Mapping[str, str]], Mapping[str, str]] = dict,
         origin: Sequence[str] = (),
         origin_text: Callable[[Mapping[str, Any]], str] | None = None,
@@ -106,7 +104,7 @@ class DeadLetters:
         self._open_writer = open_writer
         self._attempt = str(attempt)
         self._counters = counters or Counters()
-        self._properties = properties
+        self._properties = columns.properties
         self._fitting = fitting
         self._origin = origin or columns.position
         self._origin_text = origin_text or (lambda cells: origin_of(cells, self._origin))
@@ -115,7 +113,7 @@ class DeadLetters:
         self._about = about or {}
         self._writer: RowWriter | None = None
         self._sent = Counters()
-        wanted = (KEY, VALUE, _TOPIC, SCHEMA_VERSION, properties, *copied, *self._origin)
+        wanted = (KEY, VALUE, _TOPIC, SCHEMA_VERSION, columns.properties, *copied, *self._origin)
         self.columns = tuple(name for name in dict.fromkeys(wanted) if name in columns.readable)
 
     def send(self, messages: pa.RecordBatch, reasons: Mapping[int, str]) -> None:

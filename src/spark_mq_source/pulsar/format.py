@@ -190,7 +190,6 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         return partial(fetch_version, options, task.topic_partition.topic)
 
     _dead_letter_form = {  # noqa: RUF012 - never changed
-        "properties": "properties",
         "origin": ("message_id", "partition"),
         "origin_text": java_message_id,
         "topic_text": java_topic,

@@ -64,7 +64,7 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, WriteReport]):
         if options.log_receipts:
             WriteReport.log(reports)
 
-    _dead_letter_form = {"properties": "attributes", "fitting": writable_attributes}  # noqa: RUF012 - never changed
+    _dead_letter_form = {"fitting": writable_attributes}  # noqa: RUF012 - never changed
 
     def open_stream(self, options: TubeMQOptions) -> TubeMQStream:
         """See `TubeMQStream`; a missing dead letter topic is an error."""

@@ -171,7 +171,7 @@ assert decoder.take_batch().column("_corrupt").to_pylist() == [b"\\x08"]
 wanted = pa.schema([("value", pa.struct([("a", pa.int32())])), ("_error", pa.string()), ("_corrupt", pa.binary())])
 for on_corrupt, rows in (("null", 2), ("deadLetter", 0)):
     writer = Writer(None)
-    dead = DeadLetters("pulsar", "dead", lambda counters: writer, columns.COLUMNS, properties="properties")
+    dead = DeadLetters("pulsar", "dead", lambda counters: writer, columns.COLUMNS)
     stage = TypedRows(
         wanted,
         TypedRead(Encoding("json", "a int")),

@@ -28,7 +28,9 @@ TABLE = ColumnTable(
     Column("schema_version", ("binary",), by_default=False),
     *CORRUPT_COLUMNS,
     position=("shard", "id"),
+    properties="tags",
 )
+WITHOUT_PROPERTIES = ColumnTable(*TABLE.columns, position=TABLE.position)
 TEXT = TypedRead(Encoding("string"), Encoding("string"))
 VALUE = pa.schema([("value", pa.string())])
 
@@ -59,14 +61,12 @@ class Writer:
 class Reading:
     """One task that reads these messages in these batches."""
 
-    def __init__(self, schema: pa.Schema, typed: TypedRead = TEXT, properties: str = "tags", **how: Any) -> None:
+    def __init__(self, schema: pa.Schema, typed: TypedRead = TEXT, table: ColumnTable = TABLE, **how: Any) -> None:
         self.writers: list[Writer] = []
         self.counters = Counters()
-        self.letters = DeadLetters(
-            "mq: reading task 1", "dead", self._open, TABLE, counters=self.counters, properties=properties, **how
-        )
+        self.letters = DeadLetters("mq: reading task 1", "dead", self._open, table, counters=self.counters, **how)
         self.stage = TypedRows(
-            schema, typed, TABLE, on_corrupt="deadLetter", raw_errors=("_corrupt", "_error"), dead_letters=self.letters
+            schema, typed, table, on_corrupt="deadLetter", raw_errors=("_corrupt", "_error"), dead_letters=self.letters
         )
 
     def _open(self, counters: Counters) -> Writer:
@@ -150,7 +150,7 @@ def test_a_message_that_is_corrupt_as_a_whole_goes_with_its_bytes(value: str) ->
 
 
 def test_without_properties_the_log_says_where_a_dead_letter_comes_from(caplog: pytest.LogCaptureFixture) -> None:
-    reading = Reading(VALUE, properties="")
+    reading = Reading(VALUE, table=WITHOUT_PROPERTIES)
     with caplog.at_level(logging.WARNING):
         list(reading.batches([{"value": b"\xff"}]))
     assert set(reading.stored[0]) == {"value", "key"}

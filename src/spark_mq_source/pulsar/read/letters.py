@@ -185,7 +185,6 @@ class QueueLetters:
         subscription = options.subscription or ""
         form: dict[str, Any] = {
             "counters": counters,
-            "properties": PROPERTIES,
             "origin": ("message_id", "partition"),
             "origin_text": java_message_id,
             "topic_text": java_topic,
