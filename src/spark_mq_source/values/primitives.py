@@ -51,7 +51,7 @@ _NS_OF_DAY: Final = 1000 * _DAY_US
 _MAX_INT64: Final = 2**63 - 1
 
 _Columns = tuple[pa.Array, pa.Array | None]
-"""The values, and the flags of the values in range; None if all are in range."""
+"""The values, and the flags of the values in range; None if every number is a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class _FixedDecoder:
         values, in_range = self._layout.read(
             self._numbers(payloads if has_all else pc.if_else(valid, payloads, self._zeros))
         )
-        if in_range is not None:
+        if in_range is not None and not pc.all(in_range).as_py():
             for row in _false_rows(in_range):
                 shown = bytes(payloads[row].as_buffer()).hex()
                 reasons[row] = f"the {self._kind} 0x{shown} is out of range"
@@ -275,24 +275,17 @@ def _array(numbers: array[int], type_: pa.DataType) -> pa.Array:
 # -- from numbers to values
 
 
-def _within(values: pa.Array, lowest: int, highest: int) -> pa.Array | None:
-    """Return flags of the values in a range; None if all are."""
-    within = pc.and_(
+def _within(values: pa.Array, lowest: int, highest: int) -> pa.Array:
+    """Return flags of the values in a range."""
+    return pc.and_(
         pc.greater_equal(values, _scalar(lowest, values.type)), pc.less_equal(values, _scalar(highest, values.type))
     )
-    return None if pc.all(within).as_py() else within
 
 
-def _both(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
-    return other if one is None else one if other is None else pc.and_(one, other)
-
-
-def _in_microseconds(values: pa.Array, us: int) -> _Columns:
+def _in_microseconds(values: pa.Array, us: int) -> tuple[pa.Array, pa.Array]:
     """Convert numbers with a unit of `us` microseconds; those that exceed an int64 become 0."""
     within = _within(values, -(_MAX_INT64 // us) + 1, _MAX_INT64 // us - 1)
-    if within is not None:
-        values = pc.if_else(within, values, _scalar(0))
-    return pc.multiply(values, _scalar(us)), within
+    return pc.multiply(pc.if_else(within, values, _scalar(0)), _scalar(us)), within
 
 
 def _read_bools(numbers: array[int]) -> _Columns:
@@ -311,16 +304,14 @@ def _read_instants(numbers: array[int]) -> _Columns:
     )
     us, within = _in_microseconds(seconds, 1_000_000)
     # Java's Instant.ofEpochSecond also accepts nanoseconds beyond a second, which an Instant never contains.
-    within = _both(within, _within(ns, 0, 999_999_999))
+    within = pc.and_(within, _within(ns, 0, 999_999_999))
     return pc.add(us, pc.divide(pc.cast(ns, pa.int64()), _scalar(1000))).view(_TIMESTAMP), within
 
 
 def _read_days(numbers: array[int]) -> _Columns:
     values = _array(numbers, pa.int64())
     within = _within(values, -(2**31), 2**31 - 1)
-    if within is not None:
-        values = pc.if_else(within, values, _scalar(0))
-    return pc.cast(values, pa.int32()).view(pa.date32()), within
+    return pc.cast(pc.if_else(within, values, _scalar(0)), pa.int32()).view(pa.date32()), within
 
 
 def _read_times_of_day(numbers: array[int]) -> _Columns:
@@ -331,7 +322,7 @@ def _read_times_of_day(numbers: array[int]) -> _Columns:
 def _read_local_date_times(numbers: array[int]) -> _Columns:
     days, ns = (_array(numbers[at::2], pa.int64()) for at in range(2))
     us, within = _in_microseconds(days, _DAY_US)
-    within = _both(within, _within(ns, 0, _NS_OF_DAY - 1))
+    within = pc.and_(within, _within(ns, 0, _NS_OF_DAY - 1))
     return pc.add(us, pc.divide(ns, _scalar(1000))).view(_TIMESTAMP_NTZ), within
 
 
