@@ -21,7 +21,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -77,25 +76,25 @@ class TaskTransaction:
     """The transaction of one task attempt.
 
     Attributes:
-        id: its most and its least significant half; None before `join`.
+        id: None before `join`.
         idle_from: monotonic seconds from which on no entry may be pending with its id.
 
     Example:
         ::
 
             transaction = TaskTransaction(options, client)
-            most, least = transaction.join(topic_partition)
+            begun = transaction.join(topic_partition)
             ...  # SENDs with its id, each after check_time()
-            transaction.abort()  # or report Transaction(most, least), for the driver to commit
+            transaction.abort()  # or report `begun`, for the driver to commit
     """
 
     def __init__(self, options: PulsarOptions, client: PulsarClient) -> None:
         self._options = options
         self._client = client
         self.idle_from = math.inf
-        self.id: tuple[int, int] | None = None
+        self.id: Transaction | None = None
 
-    def join(self, topic_partition: TopicPartition) -> tuple[int, int]:
+    def join(self, topic_partition: TopicPartition) -> Transaction:
         """Add a topic-partition to the transaction, which the first call begins; return its id.
 
         Raises:
@@ -104,20 +103,22 @@ class TaskTransaction:
         """
         if self.id is None:
             self.id = self._begin()
-        most, least = self.id
+        joined = self.id
 
         def add() -> None:
-            session = self._client.open_coordinator(most)
+            session = self._client.open_coordinator(joined.most)
             added = session.request(
-                lambda request_id: commands.AddPartitionToTxn(request_id, least, most, (str(topic_partition),)),
+                lambda request_id: commands.AddPartitionToTxn(
+                    request_id, joined.least, joined.most, (str(topic_partition),)
+                ),
                 accepted(commands.AddPartitionToTxnResponse),
             )
             self._client.wait(added, f"ADD_PARTITION_TO_TXN of {topic_partition}")
 
         self._retrying(add)
-        return self.id
+        return joined
 
-    def _begin(self) -> tuple[int, int]:
+    def _begin(self) -> Transaction:
         coordinators = self._retrying(self._client.fetch_coordinators)
         if not coordinators:
             raise UnsupportedFeatureError(
@@ -138,7 +139,7 @@ class TaskTransaction:
             return self._client.wait(begun, "NEW_TXN")
 
         begun = self._retrying(begin)
-        return begun.txnid_most_bits, begun.txnid_least_bits
+        return Transaction(begun.txnid_most_bits, begun.txnid_least_bits)
 
     def _retrying(self, call: Callable[[], T]) -> T:
         return retrying(call, deadline=Deadline.after_ms(self._options.send_timeout_ms))
@@ -151,14 +152,14 @@ class TaskTransaction:
         """
         if self.id is not None and time.monotonic() >= self.idle_from:
             raise RequestTimeoutError(
-                f"pulsar-native: transaction ({self.id[0]},{self.id[1]}) ends soon, and the task is not done: raise "
+                f"pulsar-native: transaction {self.id} ends soon, and the task is not done: raise "
                 f"transactionTimeout ({self._options.transaction_timeout_ms} ms) above the duration of the whole job"
             )
 
     def abort(self) -> None:
         """Abort the transaction, so that its rows never become visible. Call only when no more entries can be sent."""
         if self.id is not None:
-            _abort(self._client, [Transaction(*self.id)], Deadline.after_ms(self._options.operation_timeout_ms))
+            _abort(self._client, [self.id], Deadline.after_ms(self._options.operation_timeout_ms))
 
 
 def commit_transactions(options: PulsarOptions, transactions: Sequence[Transaction]) -> None:
@@ -233,22 +234,31 @@ def _end(
     unanswered: set[Transaction] = set()
     failed: dict[Transaction, _Failure] = {}
 
+    def command(one: Transaction, request_id: int) -> commands.EndTxn:
+        return commands.EndTxn(request_id, one.least, one.most, action)
+
     def attempt() -> None:
         again: MQSourceError | None = None
         # A copy, since `left` shrinks in the loop.
         asked = list(left)
         for window in windows(asked):
-            for one, error in _end_once(client, window, action):
-                if error is None:
-                    del left[one]
-                elif error.retryable:
-                    unanswered.add(one)
-                    again = error
-                else:
+            sessions = {number: client.open_coordinator(number) for number in {one.most for one in window}}
+            answers = [
+                (one, sessions[one.most].request(partial(command, one), accepted(commands.EndTxnResponse)))
+                for one in window
+            ]
+            for one, answer in answers:
+                try:
+                    client.wait(answer, f"END_TXN of {one}")
+                except MQSourceError as error:
+                    if error.retryable:
+                        unanswered.add(one)
+                        again = error
+                        continue
                     # Ended by an earlier END_TXN whose answer was lost, or by the timeout.
                     ended = isinstance(error, BrokerError) and error.code_name in _ENDED
                     failed[one] = _Failure(error, is_ambiguous=ended and one in unanswered)
-                    del left[one]
+                del left[one]
         if again is not None:
             raise again
 
@@ -257,29 +267,6 @@ def _end(
     except MQSourceError as error:
         failed |= {one: _Failure(error, is_ambiguous=one in unanswered) for one in left}
     return failed
-
-
-def _end_once(
-    client: PulsarClient, transactions: Sequence[Transaction], action: commands.TxnAction
-) -> list[tuple[Transaction, MQSourceError | None]]:
-    sessions = {number: client.open_coordinator(number) for number in {one.most for one in transactions}}
-    answers: list[tuple[Transaction, Future[commands.EndTxnResponse]]] = []
-    for one in transactions:
-        ended = sessions[one.most].request(partial(_end_command, one, action), accepted(commands.EndTxnResponse))
-        answers.append((one, ended))
-    outcomes: list[tuple[Transaction, MQSourceError | None]] = []
-    for one, answer in answers:
-        try:
-            client.wait(answer, f"END_TXN of {one}")
-        except MQSourceError as error:
-            outcomes.append((one, error))
-        else:
-            outcomes.append((one, None))
-    return outcomes
-
-
-def _end_command(transaction: Transaction, action: commands.TxnAction, request_id: int) -> commands.EndTxn:
-    return commands.EndTxn(request_id, transaction.least, transaction.most, action)
 
 
 def _is_visible(client: PulsarClient, transaction: Transaction) -> bool:

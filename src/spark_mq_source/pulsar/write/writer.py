@@ -26,7 +26,7 @@ import uuid
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -411,8 +411,10 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
         if self._transaction is None or self._transaction.id is None:
             return WriteReport(self.rows)
         wrote = next((producer for producer in self._open if producer.last_position is not None), None)
-        written = () if wrote is None else (wrote.topic_partition, wrote.last_position)
-        return WriteReport(self.rows, Transaction(*self._transaction.id, *written))
+        transaction = self._transaction.id
+        if wrote is not None:
+            transaction = replace(transaction, topic_partition=wrote.topic_partition, position=wrote.last_position)
+        return WriteReport(self.rows, transaction)
 
     def _close_finished(self, producer: _Producer) -> None:
         """Close a producer without pending entries: the next attempt or micro-batch may need its name at once."""
@@ -796,7 +798,7 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
 
     def _encoder(self, producer: _Producer, session: Session, opened: commands.ProducerSuccess) -> EntryEncoder:
         options = self._options
-        txn_id = None if self._transaction is None else self._transaction.join(producer.topic_partition)
+        begun = None if self._transaction is None else self._transaction.join(producer.topic_partition)
         return EntryEncoder(
             producer_id=producer.producer_id,
             producer_name=opened.producer_name,
@@ -809,7 +811,7 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
             batching_by_key=options.batching_by_key,
             chunking=options.chunking,
             schema_version=opened.schema_version,
-            txn_id=None if txn_id is None else (txn_id[1], txn_id[0]),
+            txn_id=None if begun is None else (begun.least, begun.most),
             replicate_to=options.replication_clusters,
             numbering=producer.numbers,
             encryptor=self._encryptor,
