@@ -10,9 +10,10 @@ Seen on broker 4.0.8 (tests/behaviours/pulsar/test_queue_consumer.py):
   received the message, and a second one is harmless. An ACK that crosses CLOSE_CONSUMER is not answered.
 - A cumulative ACK of Exclusive and Failover covers everything before it, whichever consumer received it, and also works
   for a consumer that is no longer active. Without it, entries that compaction leaves out stay in the backlog for ever.
-- Exclusive and Failover consumers can only return all that they hold, and get no redelivery counts.
+- Exclusive and Failover consumers get no redelivery counts.
 - Redelivery counts are in the memory of the topic's broker. They are forgotten when the last consumer of the
-  subscription leaves. REDELIVER_UNACKNOWLEDGED_MESSAGES increments them; the end of a consumer does not.
+  subscription leaves. REDELIVER_UNACKNOWLEDGED_MESSAGES increments them, by which other clients return messages; the
+  end of a consumer, which is our way, does not.
 - A consumer that joins a Failover subscription only for a request needs a higher `priority_level` than the readers.
 - All messages of a non-persistent topic have the id 0:0, and none is delivered twice.
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
@@ -36,8 +37,6 @@ from spark_mq_source.pulsar.protocol import commands
 MAX_IDS = 1000
 """Maximum number of message ids in one command. With 10, a message costs twice the processor time that it does with 100
 or more (14, 7.7, 7.3 and 7.0 us a message with 10, 100, 1000 and 10,000); larger commands delay those after them."""
-
-_SHARED = frozenset({commands.SubType.Shared, commands.SubType.Key_Shared})
 
 
 class QueueConsumer(BaseConsumer):
@@ -67,11 +66,8 @@ class QueueConsumer(BaseConsumer):
         queue_bytes: int,
     ) -> None:
         super().__init__(session, consumer_id, topic_partition, queue_bytes)
-        self.name = subscription.consumer_name or ""
         self.is_active = subscription.kind is not commands.SubType.Failover
         self.was_replaced = False
-        self._is_shared = subscription.kind in _SHARED
-        self._lock = threading.Lock()
         self._unsettled: set[Acknowledgement] = set()
 
     def acknowledge(
@@ -105,32 +101,11 @@ class QueueConsumer(BaseConsumer):
         return self._acknowledge([partial(commands.Ack, self._consumer_id, commands.AckType.Cumulative, until)])
 
     def _acknowledge(self, made: Iterable[Callable[[int], commands.Ack | commands.AckEntries]]) -> Acknowledgement:
-        acknowledgement = Acknowledgement(self._inbox, self._settled)
-        with self._lock:
-            self._unsettled.add(acknowledgement)
+        acknowledgement = Acknowledgement(self._inbox)
+        self._unsettled.add(acknowledgement)
+        acknowledgement.add_done_callback(self._unsettled.discard)
         acknowledgement.expect([self.session.request(make, accepted(commands.AckResponse)) for make in made])
         return acknowledgement
-
-    def put_back(self, entries: Sequence[tuple[int, int]]) -> None:
-        """Request redelivery of entries, to any consumer of the subscription; their redelivery count grows.
-
-        With Exclusive and Failover, everything unacknowledged is redelivered, oldest first, whatever `entries` are: the
-        queue is dropped, and messages in transit arrive twice.
-
-        Raises:
-            ConnectionLostError: the connection has ended, which also returns everything.
-        """
-        if not self._is_shared:
-            self._inbox.clear()
-            self.session.send(commands.RedeliverUnacknowledgedMessages(self._consumer_id))
-            return
-        for start in range(0, len(entries), MAX_IDS):
-            part = tuple(commands.MessageId(ledger, entry) for ledger, entry in entries[start : start + MAX_IDS])
-            self.session.send(commands.RedeliverUnacknowledgedMessages(self._consumer_id, part))
-
-    def waiting(self) -> tuple[commands.Message, ...]:
-        """Messages received and not taken yet."""
-        return self._inbox.waiting()
 
     def request_close(self) -> Future[object]:
         """Send CLOSE_CONSUMER: unacknowledged messages go to other consumers, or wait. The queue is dropped.
@@ -162,14 +137,8 @@ class QueueConsumer(BaseConsumer):
 
     def _fail_unsettled(self, error: MQSourceError) -> None:
         # The broker does not answer an ACK of a consumer that it has closed (seen on 4.0.8).
-        with self._lock:
-            unsettled = list(self._unsettled)
-        for acknowledgement in unsettled:
+        for acknowledgement in self._unsettled.copy():
             acknowledgement.settle(error)
-
-    def _settled(self, acknowledgement: Acknowledgement) -> None:
-        with self._lock:
-            self._unsettled.discard(acknowledgement)
 
 
 class Acknowledgement(Future[object]):
@@ -178,35 +147,22 @@ class Acknowledgement(Future[object]):
     The consumer's queue is unbounded while a caller waits for the result: the answers arrive after other messages.
     """
 
-    def __init__(self, inbox: Inbox[commands.Message], settled: Callable[[Acknowledgement], None]) -> None:
+    def __init__(self, inbox: Inbox[commands.Message]) -> None:
         super().__init__()
         self._inbox = inbox
-        self._settled = settled
         self._lock = threading.Lock()
         self._left = 0
         self._failure: BaseException | None = None
-        self._is_settled = False
 
     def result(self, timeout: float | None = None) -> object:
         """See `Future.result`."""
-        with self._unbounded():
-            return super().result(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """See `Future.exception`."""
-        with self._unbounded():
-            return super().exception(timeout)
-
-    @contextlib.contextmanager
-    def _unbounded(self) -> Iterator[None]:
-        is_waited_for = not self.done()
-        if is_waited_for:
-            self._inbox.lift()
+        if self.done():
+            return super().result()
+        self._inbox.lift()
         try:
-            yield
+            return super().result(timeout)
         finally:
-            if is_waited_for:
-                self._inbox.restore()
+            self._inbox.restore()
 
     def expect(self, answers: Sequence[Future[object]]) -> None:
         """Complete when all of these are done."""
@@ -228,14 +184,12 @@ class Acknowledgement(Future[object]):
     def settle(self, failure: BaseException | None) -> None:
         """Complete, unless already done."""
         with self._lock:
-            if self._is_settled:
+            if self.done():
                 return
-            self._is_settled = True
-        self._settled(self)
-        if failure is None:
-            self.set_result(None)
-        else:
-            self.set_exception(failure)
+            if failure is None:
+                self.set_result(None)
+            else:
+                self.set_exception(failure)
 
 
 def open_queue_consumer(

@@ -65,8 +65,7 @@ Event: TypeAlias = commands.Connected | Message | Notice | Response
 _KEY_SHARED_VERSION: Final = 14
 """The protocol version that added Key_Shared subscriptions."""
 
-_UNANSWERED: Final = (commands.Flow, commands.RedeliverUnacknowledgedMessages)
-_FOR_OPEN_CONSUMERS: Final = (*_UNANSWERED, commands.Ack, AckEntries, commands.ConsumerStats)
+_FOR_OPEN_CONSUMERS: Final = (commands.Flow, commands.Ack, AckEntries, commands.ConsumerStats)
 """The commands that a broker ignores, or for which it drops the connection, if their consumer is not open."""
 
 
@@ -182,8 +181,7 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
     def send(self, command: Request | AckEntries | Send) -> None:
         """Queue a command.
 
-        A FLOW or REDELIVER_UNACKNOWLEDGED_MESSAGES for a consumer that the broker has meanwhile closed is dropped,
-        because it crossed CLOSE_CONSUMER.
+        A FLOW for a consumer that the broker has meanwhile closed is dropped, because it crossed CLOSE_CONSUMER.
 
         Raises:
             LocalProtocolError: not connected, FLOW of 0 or beyond 2^31-1 permits, a SEND larger than the broker takes,
@@ -200,7 +198,7 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
             return
         self._check_version(command)
         if isinstance(command, _FOR_OPEN_CONSUMERS) and command.consumer_id not in self._consumers:
-            if not isinstance(command, _UNANSWERED):
+            if not isinstance(command, commands.Flow):
                 raise ServiceNotReadyError(
                     f"{command}: the consumer was closed meanwhile, by the broker or here; subscribe again"
                 )

@@ -76,10 +76,6 @@ def test_ids_are_sent_in_bounded_commands_at_once(broker, client, monkeypatch):
     consumer = client(one.url).open_queue_consumer(TP, SHARED)
     consumer.acknowledge([(7, n) for n in range(7)]).result(PATIENCE)
     assert [[m.entry_id for m in ack.message_ids] for ack in one.of(c.Ack)] == [[0, 1, 2], [3, 4, 5], [6]]
-    consumer.put_back([(7, n) for n in range(4)])
-    one.wait_for(lambda: len(one.of(c.RedeliverUnacknowledgedMessages)) == 2)
-    asked = one.of(c.RedeliverUnacknowledgedMessages)
-    assert [[m.entry_id for m in command.message_ids] for command in asked] == [[0, 1, 2], [3]]
 
 
 def test_nothing_to_acknowledge(broker, client):
@@ -144,7 +140,7 @@ def test_an_answer_behind_more_messages_than_the_queue_takes(broker, client):
     consumer.grant(200)
     (first,) = consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
     consumer.acknowledge([(first.ledger_id, first.entry_id)]).result(PATIENCE)
-    assert len(consumer.waiting()) == 129
+    assert len(consumer._inbox.waiting()) == 129
 
 
 def test_closing_waits_for_the_acknowledgements_before_it(broker, client):
@@ -158,19 +154,6 @@ def test_closing_waits_for_the_acknowledgements_before_it(broker, client):
         consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
     with pytest.raises(MQSourceError, match="closed meanwhile, by the broker or here"):
         consumer.acknowledge([(7, 0)]).result(PATIENCE)
-
-
-@pytest.mark.parametrize("kind", [c.SubType.Exclusive, c.SubType.Failover])
-def test_who_is_alone_puts_everything_back(broker, client, kind):
-    one = broker({c.Flow: lambda _, flow: [message(flow.consumer_id, n) for n in range(3)]})
-    consumer = client(one.url).open_queue_consumer(TP, Subscription("s", kind))
-    consumer.grant(3)
-    one.wait_for(lambda: one.of(c.Flow))
-    (first,) = consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
-    consumer.put_back([(first.ledger_id, first.entry_id)])
-    one.wait_for(lambda: one.of(c.RedeliverUnacknowledgedMessages))
-    assert one.of(c.RedeliverUnacknowledgedMessages)[0].message_ids == ()
-    assert consumer.waiting() == ()
 
 
 def test_the_active_consumer_of_a_failover_subscription(broker, client):

@@ -435,18 +435,10 @@ def test_flow_that_would_drop_the_connection(permits: int) -> None:
     assert made.state is ConnectionState.CONNECTED
 
 
-def test_messages_are_asked_for_again_without_an_answer() -> None:
-    made = subscribed()
-    for _ in range(2):
-        made.send(c.RedeliverUnacknowledgedMessages(1, (c.MessageId(1, 2),)))
-    assert sent(made) == [c.RedeliverUnacknowledgedMessages(1, (c.MessageId(1, 2),))] * 2
-
-
 def test_commands_that_cross_the_broker_s_close() -> None:
     made = subscribed()
     made.receive_data(encode_command(c.CloseConsumer(1, -1)))
     made.send(c.Flow(1, 10))
-    made.send(c.RedeliverUnacknowledgedMessages(1))
     with pytest.raises(ServiceNotReadyError, match="consumer was closed meanwhile"):
         made.send(c.ConsumerStats(7, 1))
     with pytest.raises(ServiceNotReadyError, match="subscribe again"):
