@@ -19,10 +19,10 @@ from spark_mq_source.pulsar.inspector import PulsarInspector
 from spark_mq_source.pulsar.offsets import count_lag
 from spark_mq_source.pulsar.options import PULSAR_SPARK, AckMode, PulsarOptions
 from spark_mq_source.pulsar.options.queue import QueueOptions, SubscriptionOptions
-from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, java_topic
+from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.spark_columns import PUBLISH_TIME, TOPIC, SparkRows, SparkWrite, default_columns
 from spark_mq_source.pulsar.pulsar_spark import from_pulsar_spark
-from spark_mq_source.pulsar.read.letters import COPIED
+from spark_mq_source.pulsar.read.letters import LETTER_FORM
 from spark_mq_source.pulsar.read.offloaded import read_offloaded
 from spark_mq_source.pulsar.read.planner import check_dead_letter_topic, plan_batch, topics_of
 from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange, read_queue
@@ -189,12 +189,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
     def _schema_lookup(self, options: PulsarOptions, task: AnyRange) -> SchemaLookup:
         return partial(fetch_version, options, task.topic_partition.topic)
 
-    _dead_letter_form = {  # noqa: RUF012 - never changed
-        "origin": ("message_id", "partition"),
-        "origin_text": java_message_id,
-        "topic_text": java_topic,
-        "copied": COPIED,
-    }
+    _dead_letter_form = LETTER_FORM
 
     def _dead_letter_writer(self, options: PulsarOptions, counters: Counters) -> PulsarWriter:
         # A message within the broker's size limit may exceed it with the properties of a dead letter.

@@ -9,16 +9,25 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from spark_mq_source.core.connection import expect
 from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.net.inbox import Inbox
 from spark_mq_source.pulsar.client.session import Answer, Session, accepted
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.options import SubscriptionType
 from spark_mq_source.pulsar.protocol import commands
 
 T = TypeVar("T")
+
+KINDS: Final = {
+    SubscriptionType.EXCLUSIVE: commands.SubType.Exclusive,
+    SubscriptionType.FAILOVER: commands.SubType.Failover,
+    SubscriptionType.SHARED: commands.SubType.Shared,
+    SubscriptionType.KEY_SHARED: commands.SubType.Key_Shared,
+}
+"""The types of subscriptions, by those of the options."""
 
 _body_of = operator.attrgetter("body")
 

@@ -304,7 +304,10 @@ class Subscriptions(Topics):
             BrokerError: the durable subscription does not exist.
             ResourceBusyError: its type does not allow another consumer.
         """
-        self._check_durable(topic_partitions, name)
+        found = self.fetch_subscribed(topic_partitions, name)
+        lacking = [str(tp) for tp in topic_partitions if tp not in found]
+        if lacking:
+            raise BrokerError(f"{', '.join(lacking)}: there is no durable subscription {name}")
         waiting: dict[TopicPartition, int] = {}
         for kind in (commands.SubType.Shared, commands.SubType.Failover):
             missing = [tp for tp in topic_partitions if tp not in waiting]
@@ -336,17 +339,6 @@ class Subscriptions(Topics):
             return found
 
         return retrying(ask, deadline=self._deadline())
-
-    def _check_durable(self, topic_partitions: Sequence[TopicPartition], name: str) -> None:
-        """Check that a durable subscription exists in all topic-partitions, without creating one.
-
-        Raises:
-            BrokerError: it is missing in one of them.
-        """
-        found = self.fetch_subscribed(topic_partitions, name)
-        missing = [str(tp) for tp in topic_partitions if tp not in found]
-        if missing:
-            raise BrokerError(f"{', '.join(missing)}: there is no durable subscription {name}")
 
     def fetch_subscribed(self, topic_partitions: Sequence[TopicPartition], name: str) -> list[TopicPartition]:
         """Return those topic-partitions that have this durable subscription, without creating one.

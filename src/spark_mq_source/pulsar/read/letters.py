@@ -42,10 +42,16 @@ REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
 OLD_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_IDY_TIME"
 """The property with the message's position, as older clients name it."""
 
-COPIED: Final = ("event_time", "ordering_key")
-"""The columns that a letter copies from its message, as in Java's client: payload, key and properties."""
-
 PROPERTIES: Final = "properties"
+
+LETTER_FORM: Final[Mapping[str, Any]] = {
+    "origin": ("message_id", "partition"),
+    "origin_text": java_message_id,
+    "topic_text": java_topic,
+    "copied": ("event_time", "ordering_key"),
+}
+"""Arguments of `DeadLetters`: besides payload, key and properties, a letter has what Java's client copies."""
+
 _DELIVER_AT: Final = "deliver_at"
 _TIME: Final = pa.timestamp("us", "UTC")
 
@@ -183,14 +189,7 @@ class QueueLetters:
         self._options = options
         self._at = topic_partition
         subscription = options.subscription or ""
-        form: dict[str, Any] = {
-            "counters": counters,
-            "origin": ("message_id", "partition"),
-            "origin_text": java_message_id,
-            "topic_text": java_topic,
-            "copied": COPIED,
-            "about": {REAL_SUBSCRIPTION: subscription},
-        }
+        form = {**LETTER_FORM, "counters": counters, "about": {REAL_SUBSCRIPTION: subscription}}
         base = base or topic_partition.topic
         dead_topic = options.dead_letter_topic or dead_letter_topic_of(base, subscription)
         retry_topic = retry_topic_of(base, subscription)

@@ -48,7 +48,7 @@ from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.net.write_ahead import Slot, TaskLog
 from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.client.consumer import Subscription
+from spark_mq_source.pulsar.client.consumer import KINDS, Subscription
 from spark_mq_source.pulsar.client.queue_consumer import Acknowledgement, QueueConsumer
 from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent
 from spark_mq_source.pulsar.options import (
@@ -88,13 +88,6 @@ FAILOVER_SECONDS: Final = 2.5
 
 STANDBY_SECONDS: Final = 10.0
 """Time for which an inactive consumer waits: the active one may belong to another attempt at the same task."""
-
-_KINDS: Final = {
-    SubscriptionType.EXCLUSIVE: commands.SubType.Exclusive,
-    SubscriptionType.FAILOVER: commands.SubType.Failover,
-    SubscriptionType.SHARED: commands.SubType.Shared,
-    SubscriptionType.KEY_SHARED: commands.SubType.Key_Shared,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +162,7 @@ def subscription_of(options: PulsarOptions, source: QueueSource | None, role: st
     is_latest = options.initial_position is InitialPosition.LATEST and not is_retry
     return Subscription(
         options.subscription or "",
-        _KINDS[options.subscription_kind],
+        KINDS[options.subscription_kind],
         initial=commands.InitialPosition.Latest if is_latest else commands.InitialPosition.Earliest,
         properties=dict(options.subscription_properties),
         consumer_name=f"{options.consumer_name or options.subscription_prefix}-{role}",

@@ -169,7 +169,11 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             consumer.leave()
             consumer, cursor = self._open_at(start)
         if start != EARLIEST and cursor > start:
-            self._report_loss(start, cursor)
+            self._report(
+                f"the ledger of {start}, and whatever followed it up to {cursor}, is gone from the broker: retention "
+                f"or a backlog quota removed it; keep data longer, or set failOnDataLoss=false to go on with what is "
+                f"left"
+            )
         elif start.entry > 0 and cursor < Position(start.ledger, start.entry - 1):
             # One past the last entry of a ledger may be a user's start; a position after that is wrong, except if it
             # was read here. If ZooKeeper fails while a broker replaces a bookie, the ledger may end with entries that
@@ -342,12 +346,6 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             self._look_back = Position(orphan.ledger_id, max(-1, orphan.entry_id - distance))
         raise ReopenError(
             f"looking back to {self._look_back} for the first chunk of the message that ends at {orphan.entry_id}"
-        )
-
-    def _report_loss(self, start: Position, cursor: Position) -> None:
-        self._report(
-            f"the ledger of {start}, and whatever followed it up to {cursor}, is gone from the broker: retention or a "
-            f"backlog quota removed it; keep data longer, or set failOnDataLoss=false to go on with what is left"
         )
 
     def _report(self, msg: str) -> None:

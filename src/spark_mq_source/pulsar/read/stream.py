@@ -25,7 +25,7 @@ from spark_mq_source.net.retry import Deadline, retrying, until_found
 from spark_mq_source.net.stops import Finish, all_read
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.connections import windows
-from spark_mq_source.pulsar.client.consumer import Bounds, Consumer
+from spark_mq_source.pulsar.client.consumer import KINDS, Bounds, Consumer
 from spark_mq_source.pulsar.offsets import (
     EARLIEST,
     LATEST,
@@ -54,12 +54,6 @@ Offsets = Mapping[TopicPartition, Position]
 """The position of the last message read in each topic-partition."""
 
 ResultT = TypeVar("ResultT")
-
-_KINDS = {
-    SubscriptionType.EXCLUSIVE: commands.SubType.Exclusive,
-    SubscriptionType.FAILOVER: commands.SubType.Failover,
-}
-"""The types of a subscription that retains messages for a query, which reads by position."""
 
 TURN_MS = 90_000
 """Minimum wait for the active role: a broker keeps the consumer of a dead connection for 60 s (4.0.8)."""
@@ -91,7 +85,7 @@ class PulsarStream:
         self._pins: dict[TopicPartition, Consumer] = {}
         self._durable = self._pinning.subscription(
             options.subscription,
-            kind=_KINDS[options.subscription_kind],
+            kind=KINDS[options.subscription_kind],
             initial=commands.InitialPosition.Earliest,
             priority_level=options.priority_level,
             properties=dict(options.subscription_properties),
