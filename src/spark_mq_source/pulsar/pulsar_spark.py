@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final
 from urllib.parse import unquote
 
@@ -150,10 +151,10 @@ def _translate_authentication(given: dict[str, str]) -> Iterator[str]:
         if plugin is None or plugin.removeprefix(_PLUGIN_PACKAGE) != "AuthenticationDisabled":
             yield "pulsar.client.authPluginClassName and pulsar.client.authParams go together: set both"
         return
-    known = {
+    known: dict[str, Callable[[str], dict[str, str]]] = {
         "AuthenticationToken": _token,
-        "AuthenticationBasic": _basic,
-        "AuthenticationTls": _tls,
+        "AuthenticationBasic": partial(_renamed, {"userId": "authBasicUser", "password": "authBasicPassword"}),
+        "AuthenticationTls": partial(_renamed, {"tlsCertFile": "clientCert", "tlsKeyFile": "clientKey"}),
         "AuthenticationKeyStoreTls": _key_store,
         "oauth2.AuthenticationOAuth2": _oauth2,
     }
@@ -183,14 +184,10 @@ def _token(params: str) -> dict[str, str]:
     return {"authToken": params.removeprefix("token:")}
 
 
-def _basic(params: str) -> dict[str, str]:
-    fields = _fields(params, "userId", "password")
-    return {"authBasicUser": fields["userId"], "authBasicPassword": fields["password"]}
-
-
-def _tls(params: str) -> dict[str, str]:
-    fields = _fields(params, "tlsCertFile", "tlsKeyFile")
-    return {"clientCert": fields["tlsCertFile"], "clientKey": fields["tlsKeyFile"]}
+def _renamed(names: Mapping[str, str], params: str) -> dict[str, str]:
+    """Return parameters by our names, which `names` has by theirs."""
+    fields = _fields(params, *names)
+    return {ours: fields[theirs] for theirs, ours in names.items()}
 
 
 def _key_store(params: str) -> dict[str, str]:

@@ -82,9 +82,7 @@ class Admin(Connections):
             ]
             current = int(answer["currentLedgerEntries"]), int(answer["currentLedgerSize"])  # type: ignore[index]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise RemoteProtocolError(
-                f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
-            ) from error
+            raise _no_answer(url, error) from error
         # The list has 0 entries for the ledger that is being written; a separate field has its size.
         if ledgers and ledgers[-1].entries == 0:
             ledgers[-1] = Ledger(ledgers[-1].ledger_id, *current)
@@ -114,9 +112,7 @@ class Admin(Connections):
         try:
             return int(answer["partitions"])  # type: ignore[index]
         except (KeyError, TypeError, ValueError) as error:
-            raise RemoteProtocolError(
-                f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
-            ) from error
+            raise _no_answer(url, error) from error
 
     def _create_partitioned(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic; do nothing if the topic exists."""
@@ -151,6 +147,10 @@ class Admin(Connections):
         brokers = [(named, proxy_to) for named, _, proxy_to in self._sessions]
         found = (named if proxy_to is None else proxy_to.rpartition(":")[0] for named, proxy_to in brokers)
         return host in (name.strip("[]").lower() for name in found)
+
+
+def _no_answer(url: str, error: Exception) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})")
 
 
 def http_headers(options: PulsarOptions) -> dict[str, str]:

@@ -78,11 +78,8 @@ class Connections(Closing):
 
     def fetch_addresses(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
         """Return the broker (`host:port`) that serves each topic-partition now."""
-
-        def ask() -> dict[TopicPartition, str]:
-            return {tp: session.address for tp, session in self._lookup(topic_partitions).items()}
-
-        return retrying(ask, deadline=self._deadline())
+        sessions = retrying(lambda: self._lookup(topic_partitions), deadline=self._deadline())
+        return {tp: session.address for tp, session in sessions.items()}
 
     def wait(self, answer: Future[T], what: str, deadline: Deadline | None = None) -> T:
         """Return an answer; wait for it until the deadline, or for `operationTimeout`.

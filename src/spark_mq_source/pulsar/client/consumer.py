@@ -220,6 +220,7 @@ class Consumer(BaseConsumer):
         opened: the broker's cursor and the last message when it was opened.
         is_closed: whether it, or its connection, has ended.
         is_active: Failover: whether the broker has chosen this consumer; None while unknown.
+        chosen: done when the broker has chosen it, or it has ended.
     """
 
     def __init__(self, session: Session, consumer_id: int, topic_partition: TopicPartition, queue_bytes: int) -> None:
@@ -227,7 +228,7 @@ class Consumer(BaseConsumer):
         self.opened = Bounds(EARLIEST, EARLIEST)
         self.is_closed = False
         self.is_active: bool | None = None
-        self._chosen: Future[None] = Future()
+        self.chosen: Future[None] = Future()
         # Ledger and entry of the last received message; None before the first.
         self._arrived_at: tuple[int, int] | None = None
         # For each gap between runs of messages: the last message after it, and the request for the bounds sent then.
@@ -282,15 +283,11 @@ class Consumer(BaseConsumer):
 
         return self.session.request(command, accepted(commands.Success))
 
-    def chosen(self) -> Future[None]:
-        """Return a future that is done when the broker has chosen this Failover consumer, or the consumer has ended."""
-        return self._chosen
-
     def note_active(self, *, is_active: bool) -> None:
         """Handle ACTIVE_CONSUMER_CHANGE (the driver's thread)."""
         self.is_active = is_active
-        if is_active and not self._chosen.done():
-            self._chosen.set_result(None)
+        if is_active and not self.chosen.done():
+            self.chosen.set_result(None)
 
     def request_unsubscribe(self) -> Future[object]:
         """Send UNSUBSCRIBE, which deletes the subscription and closes the consumer."""
@@ -310,8 +307,8 @@ class Consumer(BaseConsumer):
     def fail(self, error: MQSourceError) -> None:
         """End the queue with an error (the driver's thread); queued messages can still be taken."""
         self.is_closed = True
-        if not self._chosen.done():
-            self._chosen.set_exception(error)
+        if not self.chosen.done():
+            self.chosen.set_exception(error)
         super().fail(error)
 
 

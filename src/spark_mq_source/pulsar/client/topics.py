@@ -67,11 +67,8 @@ class Topics(Admin):
 
         Pulsar's internal topics (`__...`) never match.
         """
-
-        def ask() -> Sequence[str]:
-            return self._fetch_names(self._service(), pattern.namespaces)
-
-        names = {TopicPartition.parse(name).topic for name in retrying(ask, deadline=self._deadline())}
+        found = retrying(lambda: self._fetch_names(self._service(), pattern.namespaces), deadline=self._deadline())
+        names = {TopicPartition.parse(name).topic for name in found}
         return sorted(n for n in names if not n.rpartition("/")[2].startswith("__") and pattern.matches(n))
 
     def fetch_partitions(self, topics: Sequence[str], *, create: bool | None = None) -> list[TopicPartition]:

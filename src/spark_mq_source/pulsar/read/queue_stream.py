@@ -160,7 +160,8 @@ class _Backlogs:
         consumer without permits for a message, which is lost then.
         """
         asked = [source for source in sources if source.is_stored]
-        found = retrying(lambda: self._ask(_by_partition(asked)), deadline=self._deadline()) if asked else {}
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+        found = retrying(lambda: self._ask(_by_partition(asked)), deadline=deadline) if asked else {}
         return {source: found.get(source.topic_partition) for source in sources}
 
     def _ask(self, sources: Mapping[TopicPartition, QueueSource]) -> dict[TopicPartition, int]:
@@ -199,9 +200,6 @@ class _Backlogs:
             closing = {tp: one.request_close() for tp, one in consumers.items() if not one.session.closed}
             with suppress(MQSourceError):
                 self._client.wait_for(closing.items(), "CLOSE_CONSUMER")
-
-    def _deadline(self) -> Deadline:
-        return Deadline.after_ms(self._options.operation_timeout_ms)
 
 
 def _by_partition(sources: Sequence[QueueSource]) -> dict[TopicPartition, QueueSource]:

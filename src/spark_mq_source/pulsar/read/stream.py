@@ -341,7 +341,7 @@ class PulsarStream:
         deadline = Deadline.after_ms(timeout_ms)
         try:
             for one in opened.values():
-                one.chosen().result(deadline.remaining_seconds())
+                one.chosen.result(deadline.remaining_seconds())
         except FutureTimeoutError:
             waiting = ", ".join(str(tp) for tp, one in opened.items() if not one.is_active)
             busy = ResourceBusyError(

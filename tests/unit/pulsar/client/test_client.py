@@ -485,10 +485,10 @@ def test_what_a_consumer_is_told(broker, client):
     one = broker({c.Subscribe: subscribe, c.Flow: told})
     asking = client(one.url)
     consumer = asking.open_consumer(TP, EARLIEST)
-    assert (consumer.is_active, consumer.has_ended, consumer.chosen().done()) == (True, False, True)
+    assert (consumer.is_active, consumer.has_ended, consumer.chosen.done()) == (True, False, True)
     consumer.grant(1)
     asking.wait(consumer.request_bounds(), "the bounds")
-    assert (consumer.is_active, consumer.has_ended, consumer.chosen().done()) == (False, True, True)
+    assert (consumer.is_active, consumer.has_ended, consumer.chosen.done()) == (False, True, True)
 
 
 def test_a_consumer_that_is_closed_before_it_is_chosen(broker, client):
@@ -497,7 +497,7 @@ def test_a_consumer_that_is_closed_before_it_is_chosen(broker, client):
     assert (consumer.is_active, consumer.has_ended) == (None, False)
     consumer.grant(1)
     with pytest.raises(ServiceNotReadyError, match="the broker closed the consumer"):
-        consumer.chosen().result(PATIENCE)
+        consumer.chosen.result(PATIENCE)
 
 
 def test_an_answer_of_the_wrong_kind(broker, client):
