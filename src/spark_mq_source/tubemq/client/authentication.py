@@ -14,26 +14,7 @@ from urllib.parse import quote_plus
 
 from spark_mq_source.core.errors import AuthenticationError
 from spark_mq_source.core.user_functions import AUTH_PLUGIN, ask_plugin
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """One signature; valid for 20 s.
-
-    Attributes:
-        timestamp_ms: time of the signature.
-        nonce: a random number, from 0 to 2^31-1.
-    """
-
-    user: str
-    timestamp_ms: int
-    nonce: int
-    signature: str = field(repr=False)
-
-    @property
-    def token(self) -> str:
-        """The signature as one text, for brokers."""
-        return f"{self.user} {self.timestamp_ms} {self.nonce} {self.signature}"
+from spark_mq_source.tubemq.protocol.commands import AuthenticateInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +31,11 @@ class UserAuthentication:
     user: str
     password: str = field(repr=False)
 
-    def sign(self, *, timestamp_ms: int, nonce: int) -> Signature:
-        """Sign the user's name with this time and nonce."""
+    def sign(self, *, timestamp_ms: int, nonce: int) -> AuthenticateInfo:
+        """Sign the user's name with this time and nonce, a random number from 0 to 2^31-1; valid for 20 s."""
         text = f"{self.user}{timestamp_ms}{nonce}".encode()
         digest = hmac.new(self.password.encode(), text, hashlib.sha1).digest()
-        return Signature(self.user, timestamp_ms, nonce, quote_plus(base64.b64encode(digest)))
+        return AuthenticateInfo(self.user, timestamp_ms, nonce, "", quote_plus(base64.b64encode(digest)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +52,7 @@ class PluginAuthentication:
     host: str
     _state: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
 
-    def sign(self, *, timestamp_ms: int, nonce: int) -> Signature:
+    def sign(self, *, timestamp_ms: int, nonce: int) -> AuthenticateInfo:
         """Let the function sign a request with this time and nonce.
 
         Raises:
@@ -80,7 +61,7 @@ class PluginAuthentication:
         """
         user, data = ask_plugin(self.function, self.host, f"{timestamp_ms} {nonce}".encode(), self._state)
         try:
-            return Signature(user, timestamp_ms, nonce, data.decode())
+            return AuthenticateInfo(user, timestamp_ms, nonce, "", data.decode())
         except UnicodeDecodeError:
             raise AuthenticationError(
                 f"{AUTH_PLUGIN}={self.function!r} returned a signature that is not text"

@@ -19,7 +19,7 @@ from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError
 from spark_mq_source.net.driver import DrivenSession
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
-from spark_mq_source.tubemq.client.authentication import PluginAuthentication, Signature, UserAuthentication
+from spark_mq_source.tubemq.client.authentication import PluginAuthentication, UserAuthentication
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
@@ -89,7 +89,7 @@ class Authorization:
         self._user = user
         self._renew = renew
         self._renewing = threading.Lock()
-        self._signed: tuple[float, Signature] | None = None
+        self._signed: tuple[float, AuthenticateInfo] | None = None
 
     def take(self, authorized: AuthorizedInfo | None) -> None:
         """Take an authorization from a master's answer."""
@@ -112,10 +112,9 @@ class Authorization:
 
         The Java client sends one of both, a signature if the last answer required it (`require_auth`).
         """
-        signature = self._signature()
-        if signature is None:
+        signed = self._signature()
+        if signed is None:
             return None
-        signed = AuthenticateInfo(signature.user, signature.timestamp_ms, signature.nonce, "", signature.signature)
         given = self.given
         return MasterCertificateInfo(signed, None if given is None else given.auth_authorized_token)
 
@@ -133,7 +132,7 @@ class Authorization:
             token = None if signature is None else signature.token
         return AuthorizedInfo(visit, token)
 
-    def _signature(self) -> Signature | None:
+    def _signature(self) -> AuthenticateInfo | None:
         if self._user is None:
             return None
         now = time.monotonic()

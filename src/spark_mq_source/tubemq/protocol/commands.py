@@ -121,13 +121,18 @@ class MemberRequest:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticateInfo:
-    """Signed identity; see `authentication`."""
+    """Signed identity; see `authentication`. The time is in ms."""
 
     user_name: Annotated[str, 1]
     timestamp: Annotated[Int64, 2]
     nonce: Annotated[Int32, 3]
     oth_params: Annotated[str, 4]
     signature: Annotated[str, 5] = field(repr=False)
+
+    @property
+    def token(self) -> str:
+        """The same as one text, for brokers."""
+        return f"{self.user_name} {self.timestamp} {self.nonce} {self.signature}"
 
 
 @dataclass(frozen=True, slots=True)
