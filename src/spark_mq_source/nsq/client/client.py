@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, TopicNotFoundError, TransportError
-from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.nsq.client.session import Session
 from spark_mq_source.nsq.options import NsqOptions, parse_address
@@ -127,18 +127,14 @@ class NsqClient:
         self._mapped = dict(options.host_map)
         self._tls = TlsSettings.of(options)
 
-    def open_session(self, nsqd: Nsqd, *, deadline: Deadline | None = None) -> Session:
-        """Open a connection to an nsqd, negotiated and authorized; retry until `deadline` if the error is retryable.
+    def open_session(self, nsqd: Nsqd) -> Session:
+        """Open a connection to an nsqd, negotiated and authorized.
 
         Raises:
             MQSourceError: see `Session`.
         """
-
-        def open_() -> Session:
-            return Session(self._options, nsqd.host, nsqd.port)
-
         try:
-            return open_() if deadline is None else retrying(open_, deadline=deadline)
+            return Session(self._options, nsqd.host, nsqd.port)
         except MQSourceError as error:
             hint = "" if nsqd.name == _address(nsqd.host, nsqd.port) else f" (which announces {nsqd.name}; see hostMap)"
             raise error.within(f"nsq{hint}") from error

@@ -42,7 +42,7 @@ def _drain(options: NsqOptions) -> list[NsqRange]:
     return _tasks(options, share_drain(fetch_waiting(client, options, sources), options.max_rows))
 
 
-def check_all_found(options: NsqOptions, sources: Sequence[Source], *, is_stream: bool = False) -> None:
+def check_all_found(options: NsqOptions, sources: Sequence[Source]) -> None:
     """Check that each topic, or one that matches the pattern, has an nsqd.
 
     Raises:
@@ -51,7 +51,7 @@ def check_all_found(options: NsqOptions, sources: Sequence[Source], *, is_stream
     found = {source.topic for source in sources}
     missing = [topic for topic in options.topic_names if topic not in found]
     if missing or not sources:
-        raise topic_not_found(options, *missing[:1], is_stream=is_stream)
+        raise topic_not_found(options, *missing[:1])
 
 
 def topic_not_found(options: NsqOptions, topic: str = "", *, is_stream: bool = False) -> TopicNotFoundError:
