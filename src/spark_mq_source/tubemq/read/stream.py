@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from spark_mq_source.core.errors import (
@@ -381,6 +382,7 @@ class _AllPartitions:
             self._member.close()
 
 
+@dataclass(slots=True)
 class _Registration:
     """A partition that the master has assigned to this query, and that is registered at its broker in the group's name.
 
@@ -388,12 +390,9 @@ class _Registration:
         position: the group's position: that of the query in Spark's checkpoint.
     """
 
-    __slots__ = ("consumer", "partition", "position")
-
-    def __init__(self, partition: BrokerPartition, consumer: PartitionConsumer, position: int) -> None:
-        self.partition = partition
-        self.consumer = consumer
-        self.position = position
+    partition: BrokerPartition
+    consumer: PartitionConsumer
+    position: int
 
 
 class Membership:

@@ -19,6 +19,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from ipaddress import IPv4Address
@@ -290,26 +291,20 @@ class _Target:
     def link(self, session: Session) -> _Link:
         """Return the target over this connection."""
         if not self.links or self.links[-1].session is not session:
-            self.links.append(_Link(self, session, self._writer))
+            self.links.append(_Link(session))
         return self.links[-1]
 
 
+@dataclass(slots=True)
 class _Link:
-    """A target on one connection, which never outlives the broker's process; receives its receipts.
+    """A target on one connection, which never outlives the broker's process.
 
     Attributes:
         stored_rows: messages acknowledged on this connection and not known to be on the broker's disk.
     """
 
-    def __init__(self, target: _Target, session: Session, writer: TubeMQWriter) -> None:
-        self.session = session
-        self.stored_rows = 0
-        self._target = target
-        self._writer = writer
-
-    def deliver(self, receipts: Sequence[Receipt]) -> None:
-        """See `session.Deliver`."""
-        self._writer._deliver(self._target, receipts, self)
+    session: Session
+    stored_rows: int = 0
 
 
 class _Topic:
@@ -556,15 +551,15 @@ class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
         try:
             session = self._client.broker(target.broker)
         except MQSourceError as error:
-            self._deliver(target, [(send, error) for send in sends])
+            self._deliver(target, None, [(send, error) for send in sends])
             return
         if self._options.wait_for_disk:
             # Later messages would not help.
             self._check_links([link for link in target.links if link.stored_rows])
             session.is_kept = True
-        session.send_messages(sends, target.link(session).deliver)
+        session.send_messages(sends, partial(self._deliver, target, target.link(session)))
 
-    def _deliver(self, target: _Target, receipts: Sequence[Receipt], link: _Link | None = None) -> None:
+    def _deliver(self, target: _Target, link: _Link | None, receipts: Sequence[Receipt]) -> None:
         """Handle the results of messages sent to a target's broker; called by any thread."""
         refused: list[Receipt] = []
         size = 0
