@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from spark_mq_source.core.columns import CORRUPT, ERROR, ColumnTable
+from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, UnwritableRowError
 from spark_mq_source.core.options import INT32_MAX, READ, STREAM, WRITE, Scope
 from spark_mq_source.core.ports import TaskAttempt
@@ -20,7 +21,6 @@ from spark_mq_source.values.options import TypedOptions, typed_read_of, typed_wr
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.dead_letters import DeadLetters
     from spark_mq_source.core.ports import Inspector, Predicate, Stream
     from spark_mq_source.net.sending import Writer
@@ -123,6 +123,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
             CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
             MQSourceError: the dead letter topic did not accept a message.
         """
+        counters = counters or Counters()
         dead_letters = self._dead_letters(options, task, counters, tries)
         # A message that is corrupt as a whole is read with its bytes, for a dead letter.
         raw_options = options if dead_letters is None else _with(options, on_corrupt=OnCorrupt.NULL)
@@ -158,9 +159,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
             where = f"{self.name}: reading {task}"
             raise (error if str(error).startswith(where) else error.within(where)) from error
 
-    def _dead_letters(
-        self, options: OptionsT, task: RangeT, counters: Counters | None, tries: int
-    ) -> DeadLetters | None:
+    def _dead_letters(self, options: OptionsT, task: RangeT, counters: Counters, tries: int) -> DeadLetters | None:
         """Open the dead letters of a task if `onCorrupt` is `deadLetter`; otherwise return None."""
         if getattr(options, "on_corrupt", None) is not OnCorrupt.DEAD_LETTER:
             return None
@@ -186,7 +185,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
 
     @abstractmethod
     def read_raw(
-        self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
+        self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters, tries: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one range, in order, undecoded."""
 
@@ -273,9 +272,10 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         Raises:
             UnwritableRowError: a value does not fit its schema, or cannot become a message.
         """
-        if options.encoded is None:
-            return self.write_raw(options, batches, attempt, counters)
-        return self.write_raw(options, self._encoded_rows(options.encoded, batches), attempt, counters)
+        if options.encoded is not None:
+            batches = self._encoded_rows(options.encoded, batches)
+        report: ReportT = self.writer_type(options, attempt, counters).write_all(batches)
+        return report
 
     def _encoded_rows(self, write: TypedWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from spark_mq_source.values.encoders import encoded_rows  # noqa: PLC0415 - as above
@@ -284,17 +284,6 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
             yield from encoded_rows(write, batches, self.columns)
         except UnwritableRowError as error:
             raise error.within(self.name) from error
-
-    def write_raw(
-        self,
-        options: OptionsT,
-        batches: Iterator[pa.RecordBatch],
-        attempt: TaskAttempt,
-        counters: Counters | None = None,
-    ) -> ReportT:
-        """Write the rows of one task; keys and values are bytes."""
-        report: ReportT = self.writer_type(options, attempt, counters).write_all(batches)
-        return report
 
     def wants_pushdown(self, options: OptionsT) -> bool:
         """Return whether `plan` uses predicates; Spark rejects readers with predicates unless it is configured."""

@@ -68,13 +68,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
         return plan_batch(options)
 
     def read_raw(
-        self,
-        options: NsqOptions,
-        task: NsqRange,
-        schema: pa.Schema,
-        counters: Counters | None = None,
-        *,
-        tries: int = 0,
+        self, options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters, tries: int
     ) -> Iterator[pa.RecordBatch]:
         """See `read_range`.
 

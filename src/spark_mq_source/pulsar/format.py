@@ -261,13 +261,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         return isinstance(task, PulsarRange) and bool(task.ledgers)
 
     def read_raw(
-        self,
-        options: PulsarOptions,
-        task: AnyRange,
-        schema: pa.Schema,
-        counters: Counters | None = None,
-        *,
-        tries: int = 0,
+        self, options: PulsarOptions, task: AnyRange, schema: pa.Schema, counters: Counters, tries: int
     ) -> Iterator[pa.RecordBatch]:
         """See `read_range`, `read_offloaded` and `read_queue`; every attempt at a range reads the same rows.
 

@@ -47,13 +47,7 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, WriteReport]):
         return plan_batch(options)
 
     def read_raw(
-        self,
-        options: TubeMQOptions,
-        task: TubeMQRange,
-        schema: pa.Schema,
-        counters: Counters | None = None,
-        *,
-        tries: int = 0,
+        self, options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema, counters: Counters, tries: int
     ) -> Iterator[pa.RecordBatch]:
         """See `read_range`; every attempt reads the same rows."""
         del tries

@@ -44,7 +44,7 @@ def numbered(count: int) -> list[bytes]:
 
 
 def write(options: NsqOptions, *batches: pa.RecordBatch, partition: int = 0) -> int:
-    return NsqFormat().write_raw(options, iter(batches), TaskAttempt("job", partition=partition))
+    return NsqFormat().write(options, iter(batches), TaskAttempt("job", partition=partition))
 
 
 def read_all(address: str, topic: str, count: int) -> list[bytes]:

@@ -22,7 +22,7 @@ ATTEMPT = TaskAttempt("job")
 
 
 def write(tubemq: TubeUnderTest, batches: Iterator[pa.RecordBatch], **options: Any) -> int:
-    return TubeMQFormat().write_raw(options_for(tubemq, **options), batches, ATTEMPT).rows
+    return TubeMQFormat().write(options_for(tubemq, **options), batches, ATTEMPT).rows
 
 
 def numbered(start: int, stop: int, size: int = 20) -> pa.RecordBatch:
@@ -79,7 +79,7 @@ def test_the_java_client_reads_what_was_written(tubemq: TubeUnderTest, tube_java
 def test_every_row_is_there_once_spread_over_all_partitions_of_all_brokers(tubemq: TubeUnderTest) -> None:
     topic, count = tubemq.topic(2, brokers=(1, 2)), 20_000
     batches = (numbered(start, start + 5_000) for start in range(0, count, 5_000))
-    report = TubeMQFormat().write_raw(options_for(tubemq, topic=topic, logReceipts="true"), batches, ATTEMPT)
+    report = TubeMQFormat().write(options_for(tubemq, topic=topic, logReceipts="true"), batches, ATTEMPT)
     assert report.rows == sum(span.rows for span in report.spans.values()) == count
     ends = [max(at.last.offset for tp, at in report.spans.items() if tp.broker_id == broker) for broker in (1, 2)]
     assert sum(end + 28 for end in ends) == 28 * count

@@ -235,7 +235,7 @@ def test_rows_of_a_partition_keep_their_order_when_some_are_sent_again(server: S
 def test_a_task_says_how_many_rows_were_stored_and_ends_its_producer(server: Servers) -> None:
     one = server()
     batches = iter([rows(b"a", b"b"), rows(), rows(b"c")])
-    assert TubeMQFormat().write_raw(options_for(one, topic="t"), batches, TaskAttempt("job")).rows == 3
+    assert TubeMQFormat().write(options_for(one, topic="t"), batches, TaskAttempt("job")).rows == 3
     assert [send.data for send in one.of(c.SendMessage)] == [b"a", b"b", b"c"]
     one.wait_for(lambda: len(one.of(c.CloseProducer)) == 1)
 
@@ -247,7 +247,7 @@ def test_receipts_are_logged_for_each_partition_when_a_write_is_committed(
     one = server({c.SendMessage: lambda *_: c.SendMessageResponse(True, 200, "1", False, 7, 1000, next(offsets))})
     options = options_for(one, topic="t", logReceipts="true")
     batches = [iter([rows(b"a", b"b")]), iter([rows(b"c")])]
-    reports = [TubeMQFormat().write_raw(options, some, TaskAttempt("job")) for some in batches]
+    reports = [TubeMQFormat().write(options, some, TaskAttempt("job")) for some in batches]
     with caplog.at_level(logging.INFO):
         TubeMQFormat().commit(options, pickle.loads(pickle.dumps(reports)))  # noqa: S301 - as Spark does
     at = "id 7, 1970-01-01T00:00:01.000+00:00"
