@@ -105,7 +105,7 @@ def _read_range(
     options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters, tries: int
 ) -> Generator[pa.RecordBatch, None, None]:
     if not task.folder:
-        yield from _Drain(options, task, schema, counters).rows()
+        yield from _Attempt(options, task, counters).drain(schema)
         return
     backoff = Backoff(tries, options.max_backoff_ms)
     rows = logged("nsq", options, task, lambda log: _Collector(options, task, log, counters, backoff))
@@ -241,14 +241,46 @@ class _Inflow:
         return found
 
 
-class _Task:
-    """Base of both ways to read: the connection, and the handling of redelivered messages."""
+class _Attempt:
+    """An attempt at a task: its connection, and the handling of redelivered messages."""
 
     def __init__(self, options: NsqOptions, task: NsqRange, counters: Counters) -> None:
         self._counters = counters
         self._options = options
         self._task = task
         self._where = f"nsq topic {task.source.topic}, channel {options.channel}, nsqd {task.nsqd.name}"
+
+    def drain(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield messages directly from nsqd; they are finished (or requeued) once Spark has their rows."""
+        options = self._options
+        # The check of attempts, and delays by them, need the columns of the log, whatever columns are requested.
+        is_logged = options.max_attempts or options.requeue_delay_ms
+        project = _Projection(options, self._task, schema) if is_logged else None
+        schema = schema if project is None else _LOGGED
+        is_peek = options.ack_mode is AckMode.REQUEUE
+        seen = RecentIds(b"", ())
+        with self._subscribed() as consumer:
+            inflow = _Inflow(consumer, options, self._task, schema, self._counters)
+            try:
+                with _TimeoutExtender(inflow):
+                    for batch in drained(inflow, Limits.of(options, self._task.max_rows), is_peek=is_peek):
+                        repeated = seen.repeated(inflow.taken) if is_peek else set()
+                        rows = _without(batch, repeated)
+                        if project is not None:
+                            rows = project(self._without_repeats(consumer, rows, set))
+                        if rows.num_rows:
+                            yield rows
+                        if repeated:
+                            # Their timeout has passed: from here on the same messages would be redelivered in turn.
+                            return
+                        if is_peek:
+                            seen.remember(inflow.taken)
+                        else:
+                            inflow.acknowledge()
+            finally:
+                inflow.put_back()
+                if not consumer.session.closed:
+                    self._close_consumer(consumer)
 
     @contextmanager
     def _subscribed(self) -> Iterator[Consumer]:
@@ -318,51 +350,11 @@ class _Task:
             raise error.within(f"{self._where}: message {id_} to topic {options.dead_letter_topic}") from error
 
 
-class _Drain(_Task):
-    """Reads messages directly from nsqd; they are finished (or requeued) once Spark has their rows."""
-
-    def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters) -> None:
-        super().__init__(options, task, counters)
-        self._schema = schema
-
-    def rows(self) -> Iterator[pa.RecordBatch]:
-        """See `read_range`."""
-        options = self._options
-        # The check of attempts, and delays by them, need the columns of the log, whatever columns are requested.
-        is_logged = options.max_attempts or options.requeue_delay_ms
-        project = _Projection(options, self._task, self._schema) if is_logged else None
-        schema = self._schema if project is None else _LOGGED
-        is_peek = options.ack_mode is AckMode.REQUEUE
-        seen = RecentIds(b"", ())
-        with self._subscribed() as consumer:
-            inflow = _Inflow(consumer, options, self._task, schema, self._counters)
-            try:
-                with _TimeoutExtender(inflow):
-                    for batch in drained(inflow, Limits.of(options, self._task.max_rows), is_peek=is_peek):
-                        repeated = seen.repeated(inflow.taken) if is_peek else set()
-                        rows = _without(batch, repeated)
-                        if project is not None:
-                            rows = project(self._without_repeats(consumer, rows, set))
-                        if rows.num_rows:
-                            yield rows
-                        if repeated:
-                            # Their timeout has passed: from here on the same messages would be redelivered in turn.
-                            return
-                        if is_peek:
-                            seen.remember(inflow.taken)
-                        else:
-                            inflow.acknowledge()
-            finally:
-                inflow.put_back()
-                if not consumer.session.closed:
-                    self._close_consumer(consumer)
-
-
-class _Collector(_Task, Collector[_Inflow]):
+class _Collector(_Attempt, Collector[_Inflow]):
     """Fills the log of a task, see `net.queue_task.Collector`."""
 
     def __init__(self, options: NsqOptions, task: NsqRange, log: TaskLog, counters: Counters, backoff: Backoff) -> None:
-        _Task.__init__(self, options, task, counters)
+        _Attempt.__init__(self, options, task, counters)
         Collector.__init__(self, self._where, log)
         self._backoff = backoff
         self._known = set(task.duplicates)

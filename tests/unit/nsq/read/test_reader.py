@@ -15,7 +15,7 @@ from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.protocol.commands import Identified, Messages
 from spark_mq_source.nsq.protocol.wire import MESSAGE, encode_frame
 from spark_mq_source.nsq.read.backoff import Backoff
-from spark_mq_source.nsq.read.reader import _LOGGED, NsqRange, _Collector, _Inflow, _Task
+from spark_mq_source.nsq.read.reader import _LOGGED, NsqRange, _Attempt, _Collector, _Inflow
 
 TASK = NsqRange(Source("t", Nsqd("h:4150", "h", 4150)))
 
@@ -101,7 +101,7 @@ def kept(attempts: list[int], known: set[int], repeated: set[int] = frozenset(),
     options = {"nsqdTcpAddresses": "h", "topic": "t", "channel": "c", "idleTimeout": "1s", "maxAttempts": str(limit)}
     options |= {"onMaxAttempts": "fail"} if limit else {}
     made = NsqOptions.from_spark({name.lower(): text for name, text in options.items()}, READ)
-    task = _Task(made, TASK, Counters())
+    task = _Attempt(made, TASK, Counters())
     ids = {f"{n:016x}" for n in known}
     rows = task._without_repeats(None, batch(*attempts), lambda: ids, repeated)
     return [int(id_, 16) for id_ in rows.column("message_id").to_pylist()]
