@@ -14,16 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from spark_mq_source.core.connection import SansIOConnection
 from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, LocalProtocolError, MQSourceError
 from spark_mq_source.core.ports import Closing
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import Transport
-
-CommandT = TypeVar("CommandT")
-EventT = TypeVar("EventT")
 
 RECEIVE_BYTES = 1 << 20
 """The minimum space for one receive: enough for several batches of messages."""
@@ -32,32 +29,25 @@ LAST_RECEIVES = 16
 """The maximum number of receives from a peer that accepts no more bytes: it may have sent the reason."""
 
 
-class ConnectionDriver(Generic[CommandT, EventT]):
-    """One live connection.
+class DrivenSession(Closing):
+    """One live connection: the base of the sessions of all protocols, which get its events.
 
-    Args:
-        connection: the state machine; from now on only the driver uses it.
-        transport: the connected stream; the driver closes it.
-        on_events: called with the events that arrived, in order, in the driver's thread; must not block.
-        on_closed: called once, in the driver's thread, with the error that ended the connection.
-
-    Example:
-        See `spark_mq_source.pulsar.client.session`, which connects it to a `PulsarConnection`.
+    Attributes:
+        address: the peer's address, for errors.
     """
 
-    def __init__(
-        self,
-        connection: SansIOConnection[CommandT, EventT],
-        transport: Transport,
-        *,
-        on_events: Callable[[Sequence[EventT]], None],
-        on_closed: Callable[[MQSourceError], None],
-    ) -> None:
-        self.address = transport.address
+    address: str
+    _connection: SansIOConnection[Any, Any]
+
+    def _drive(self, connection: SansIOConnection[Any, Any], transport: Transport) -> None:
+        """Start the thread; it first sends the bytes that the connection has queued.
+
+        Args:
+            connection: the state machine; from now on only these methods use it.
+            transport: the connected stream, which is closed here.
+        """
         self._connection = connection
         self._transport = transport
-        self._on_events = on_events
-        self._on_closed = on_closed
         self._lock = threading.Lock()
         self._unsent = memoryview(b"")
         self._closing = False
@@ -69,18 +59,34 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         self._selector.register(transport, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._run, name=f"spark-mq-source {self.address}", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; it first sends the bytes that the connection has queued."""
+        self._thread = threading.Thread(target=self._run, name=f"spark-mq-source {transport.address}", daemon=True)
         self._thread.start()
+
+    def _wait_until(self, connected: Future[None], deadline: Deadline, silence: str) -> None:
+        """Wait for the end of the handshake, or close the connection; `silence` is the error if there is no answer."""
+        try:
+            connected.result(deadline.remaining_seconds())
+        except FutureTimeoutError:
+            self.close()
+            raise ConnectTimeoutError(f"{self.address}: {silence}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _on_events(self, events: Sequence[Any]) -> None:
+        """Take the events that arrived, in order; called in the thread, must not block."""
+        raise NotImplementedError
+
+    def _on_closed(self, error: MQSourceError) -> None:
+        """Take the error that ended the connection; called once, in the thread."""
+        raise NotImplementedError
 
     @property
     def closed(self) -> bool:
         """True once nothing more can be sent or will arrive."""
         return self._error is not None or self._closing
 
-    def send(self, *commands: CommandT) -> None:
+    def send(self, *commands: Any) -> None:  # noqa: ANN401 - of the protocol
         """Send commands in order, or queue the bytes that the socket does not accept yet.
 
         Raises:
@@ -92,7 +98,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                 raise self._copy_of(self._error)
             if self._closing:
                 # The same error as after the thread's end: the caller may react to an event that came during the close.
-                raise ConnectionLostError(f"{self.address}: this connection was closed here")
+                raise ConnectionLostError(f"{self._transport.address}: this connection was closed here")
             for command in commands:
                 self._connection.send(command)
             flushed = False
@@ -112,11 +118,12 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         self._set_reading(True)
 
     def close(self) -> None:
-        """Send queued bytes if the socket accepts them, close, and wait for the thread to end."""
+        """Send queued bytes if the socket accepts them, close, and wait for the thread to end.
+
+        Pending requests fail.
+        """
         with self._lock:
             self._closing = True
-            if self._thread.ident is None:  # never started: no thread closes these
-                self._release()
         self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -157,18 +164,16 @@ class ConnectionDriver(Generic[CommandT, EventT]):
     def _run(self) -> None:
         try:
             self._pump()
-            error: MQSourceError = ConnectionLostError(f"{self.address}: this connection was closed here")
+            error: MQSourceError = ConnectionLostError(f"{self._transport.address}: this connection was closed here")
         except MQSourceError as failure:
-            error = _named(self._transport.why_lost(failure), self.address)
+            error = _named(self._transport.why_lost(failure), self._transport.address)
         except Exception as failure:  # noqa: BLE001 - a bug must not leave callers waiting for ever
-            error = LocalProtocolError(f"{self.address}: {type(failure).__name__}: {failure}")
+            error = LocalProtocolError(f"{self._transport.address}: {type(failure).__name__}: {failure}")
             error.__cause__ = failure
         with self._lock:
             self._error = error
             self._release()
         self._on_closed(error)
-        # They refer to the session, which refers to this: its buffers are freed with it, not by the garbage collector.
-        del self._on_events, self._on_closed
 
     def _release(self) -> None:
         self._selector.close()
@@ -183,7 +188,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                 try:
                     flushed = self._flush()
                 except MQSourceError as error:
-                    broken = self._error = _named(self._peer_reason(error), self.address)
+                    broken = self._error = _named(self._peer_reason(error), self._transport.address)
                     said = self._connection.events_received()
                     break
                 if self._closing:
@@ -234,7 +239,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         else:
             self._selector.modify(self._transport, wanted)
 
-    def _step(self, readable: bool) -> tuple[Sequence[EventT], MQSourceError | None]:
+    def _step(self, readable: bool) -> tuple[Sequence[Any], MQSourceError | None]:
         """Receive once; return the events, and the error after them: events before an error still count."""
         now = time.monotonic()
         failure: MQSourceError | None = None
@@ -251,61 +256,12 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                     self._connection.handle_timer(now)
             except MQSourceError as error:
                 # Set at once: the closed connection would reject further commands as errors of their sender.
-                failure = self._error = _named(error, self.address)
+                failure = self._error = _named(error, self._transport.address)
             return self._connection.events_received(), failure
 
 
-class DrivenSession(Closing):
-    """The part that the sessions of all protocols share: a driven connection, which hands them its events.
-
-    Attributes:
-        address: the peer's address, for errors.
-    """
-
-    address: str
-    _driver: ConnectionDriver[Any, Any]
-
-    def _drive(self, connection: SansIOConnection[Any, Any], transport: Transport) -> None:
-        self._driver = ConnectionDriver(connection, transport, on_events=self._on_events, on_closed=self._on_closed)
-        self._driver.start()
-
-    def _wait_until(self, connected: Future[None], deadline: Deadline, silence: str) -> None:
-        """Wait for the end of the handshake, or close the connection; `silence` is the error if there is no answer."""
-        try:
-            connected.result(deadline.remaining_seconds())
-        except FutureTimeoutError:
-            self.close()
-            raise ConnectTimeoutError(f"{self.address}: {silence}") from None
-        except BaseException:
-            self.close()
-            raise
-
-    def _on_events(self, events: Sequence[Any]) -> None:
-        raise NotImplementedError
-
-    def _on_closed(self, error: MQSourceError) -> None:
-        raise NotImplementedError
-
-    @property
-    def closed(self) -> bool:
-        """True if nothing more can be sent or will arrive."""
-        return self._driver.closed
-
-    def close(self) -> None:
-        """Close the connection; pending requests fail."""
-        self._driver.close()
-
-    def send(self, *messages: Any) -> None:  # noqa: ANN401 - commands of the protocol
-        """Send commands that have no answer.
-
-        Raises:
-            ConnectionLostError: the connection has ended.
-        """
-        self._driver.send(*messages)
-
-
 def exchange(
-    connection: SansIOConnection[CommandT, EventT],
+    connection: SansIOConnection[Any, Any],
     transport: Transport,
     *,
     until: Callable[[], bool],

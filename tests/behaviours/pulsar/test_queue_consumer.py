@@ -100,7 +100,7 @@ def test_entries_are_acknowledged_one_by_one(pulsar: PulsarUnderTest, open_consu
     assert counts(messages) == [0] * 10
     consumer.acknowledge(sent[::2]).result(PATIENCE)
     stats = consumer.request_stats().result(PATIENCE)
-    assert (stats.msg_backlog, stats.type, stats.consumer_name) == (5, kind.name, "ours")
+    assert (stats.msg_backlog, stats.consumer_name) == (5, "ours")
     told = subscription_stats(pulsar, topic)
     assert (told["msgBacklog"], told["type"]) == (5, kind.name)
     assert [one["consumerName"] for one in told["consumers"]] == ["ours"]

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import socket
 import threading
 import time
 import weakref
@@ -17,9 +16,9 @@ from spark_mq_source.core.errors import (
     MQSourceError,
     RemoteProtocolError,
 )
-from spark_mq_source.net.driver import ConnectionDriver, exchange
+from spark_mq_source.net.driver import DrivenSession, exchange
 from spark_mq_source.net.retry import Deadline
-from spark_mq_source.net.transport import TlsSettings, Transport, connect
+from spark_mq_source.net.transport import TlsSettings, connect
 from tests.fix_net import HOST, Fault, abort, close, expect, expect_eof, open_descriptors, send, stay_silent, tls, wait
 
 PATIENCE = 20.0
@@ -80,6 +79,13 @@ class LineConnection:
         self._out += b"TICK\n"
 
 
+class Driver(DrivenSession):
+    def __init__(self, connection, transport, *, on_events, on_closed):
+        self.address = transport.address
+        self._on_events, self._on_closed = on_events, on_closed
+        self._drive(connection, transport)
+
+
 class Client:
     """A driver, and what it has told."""
 
@@ -90,11 +96,11 @@ class Client:
         self.changed = threading.Condition()
         self.react = on_events
         transport = connect(HOST, port, tls=settings, deadline=Deadline.after_ms(60_000))
-        self.driver = ConnectionDriver(self.connection, transport, on_events=self.on_events, on_closed=self.on_closed)
-        self.driver.start()
+        self.address = transport.address
+        self.driver = Driver(self.connection, transport, on_events=self.on_events, on_closed=self.on_closed)
 
     def on_events(self, events):
-        assert threading.current_thread().name == f"spark-mq-source {self.driver.address}"
+        assert threading.current_thread().name == f"spark-mq-source {self.address}"
         if self.react is not None:
             self.react(events)
         with self.changed:
@@ -421,21 +427,6 @@ def test_closing_while_reading_is_paused_and_much_is_unsent(scripted_server, sta
     release.set()
 
 
-def test_a_driver_that_was_never_started_is_closed_all_the_same():
-    ours, theirs = socket.socketpair()
-    with theirs:
-        ours.setblocking(False)
-        driver = ConnectionDriver(
-            LineConnection(), Transport(ours, "pair"), on_events=lambda _: None, on_closed=lambda _: None
-        )
-        before = open_descriptors()
-        driver.close()
-        assert open_descriptors() == before - 4  # the socket, the wake-up pair, the selector
-        assert theirs.recv(1) == b""
-        with pytest.raises(ConnectionLostError, match="was closed here"):
-            driver.send("x")
-
-
 def test_a_hundred_connections_leave_no_thread_and_no_descriptor(scripted_server):
     server = scripted_server([echo], repeat=True)
 
@@ -466,13 +457,15 @@ def test_a_hundred_connections_leave_no_thread_and_no_descriptor(scripted_server
 def test_a_closed_connection_needs_no_garbage_collector(scripted_server):
     # Its receive buffers are megabytes, and a worker that Spark reuses opens connections for every task.
     server = scripted_server([stay_silent])
-    client = Client(server.port)
-    client.driver.close()
-    freed = weakref.ref(client.connection)
+    connection = LineConnection()
+    freed = weakref.ref(connection)
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(60_000))
+    driver = Driver(connection, transport, on_events=lambda _: None, on_closed=lambda _: None)
+    driver.close()
     gc.collect()
     gc.disable()
     try:
-        del client
+        del connection, driver
         assert freed() is None
     finally:
         gc.enable()

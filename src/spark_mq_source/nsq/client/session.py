@@ -196,6 +196,8 @@ class Session(DrivenSession):
         OptionError: certificate files that cannot be used.
     """
 
+    _connection: NsqConnection
+
     def __init__(self, options: NsqOptions, host: str, port: int) -> None:
         self._options = options
         self._waiting: deque[Future[None]] = deque()
@@ -269,10 +271,10 @@ class Session(DrivenSession):
         with self._sending:
             self._waiting.append(answer)
             try:
-                self._driver.send(command)
+                self.send(command)
             except MQSourceError as error:
                 # A socket that has just failed may still hold nsqd's reason: the driver's thread reads and reports it.
-                if self._driver.closed or not isinstance(error, TransportError):
+                if self.closed or not isinstance(error, TransportError):
                     self._waiting.remove(answer)
                     answer.set_exception(self._unknown_outcome(error))
         return answer

@@ -141,14 +141,6 @@ class Session(DrivenSession):
         """
         return self.connection.feature_flags.supports_get_partitioned_metadata_without_auto_creation
 
-    def pause_reading(self) -> None:
-        """Stop reading, so that TCP holds the broker back; keep-alives continue."""
-        self._driver.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Continue to read."""
-        self._driver.resume_reading()
-
     def request(
         self,
         command: Callable[[int], commands.Command],

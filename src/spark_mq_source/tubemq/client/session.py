@@ -233,7 +233,7 @@ class Session(DrivenSession):
         waiting = self._waiting
         waiting.update(dict.fromkeys(pack.sends, pack))
         try:
-            self._driver.send(SendBatch(calls))
+            self.send(SendBatch(calls))
         except MQSourceError as error:
             # The driver's thread may have reported some already.
             untold = [send for serial_no, send in calls if waiting.pop(serial_no, None) is not None]
@@ -257,7 +257,7 @@ class Session(DrivenSession):
         for call, waiter in zip(calls, waiters, strict=True):
             self._waiting[call.serial_no] = waiter
         try:
-            self._driver.send(*calls)
+            self.send(*calls)
         except MQSourceError as error:
             for call, waiter in zip(calls, waiters, strict=True):
                 # The driver's thread may have failed it already.

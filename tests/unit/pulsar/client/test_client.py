@@ -927,15 +927,16 @@ def test_a_queue_emptied_while_it_is_being_paused_is_not_paused_for_ever(broker,
     consumer = client(one.url, receiveQueueBytes="1m").open_consumer(TP, EARLIEST)
     session = consumer.session
     pausing, emptied = threading.Event(), threading.Event()
-    inner = session._driver.pause_reading
+    inner = session._set_reading
 
-    def slow_pause():
+    def slow(reading):
         # The driver's thread has decided to pause, and loses the processor here.
-        pausing.set()
-        emptied.wait(1)
-        inner()
+        if not reading:
+            pausing.set()
+            emptied.wait(1)
+        inner(reading)
 
-    monkeypatch.setattr(session._driver, "pause_reading", slow_pause)
+    monkeypatch.setattr(session, "_set_reading", slow)
     one.links[0].send(*[message(n, 64 << 10) for n in range(17)])
     assert pausing.wait(PATIENCE)
     got: list[c.Message] = []
