@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from spark_mq_source.core.errors import MQSourceError
 from tests.simulation import network, standins
+from tests.simulation.spark import DriverKilledError
 from tests.simulation.world import World
 
 PROTOCOLS = tuple(sorted(found.parent.name for found in Path(__file__).parent.glob("*/scenarios.py")))
@@ -197,13 +198,43 @@ def apply_common(world: World, fault: Fault) -> None:
         world.after(fault.at, move)
 
 
+def check_letters(plan: Plan, letters: Counter[bytes], attempts: Counter[bytes]) -> None:
+    """Check that all dead letters are bad messages that tasks had, none of them more often without a fault.
+
+    Args:
+        plan: what went wrong.
+        letters: what is stored, and how often.
+        attempts: how often each bad message was in the range of an attempt at a task.
+
+    Raises:
+        ViolationError: they are not.
+    """
+    strange = letters.keys() - attempts.keys()
+    if strange:
+        raise ViolationError(f"letters that are no bad messages: {sorted(strange)[:8]}")
+    more = letters - attempts
+    if more and not plan.faults:
+        raise ViolationError(f"letters without a task that was tried again: {sorted(more.items())[:8]}")
+
+
+def check_nothing_runs(world: World) -> None:
+    """Check that no process but the test's has a fiber that has not ended.
+
+    Raises:
+        ViolationError: one has.
+    """
+    for process in world.processes:
+        if process is not world.test and process.alive and world.threads_of(process):
+            raise ViolationError(f"{process} still has fibers:\n{world.places()}")
+
+
 def check_allowed(plan: Plan, error: BaseException) -> None:
-    """Check that an error may end a run: one of the network or a broker, after a fault.
+    """Check that an error may end a run: one of the network or a broker, after a fault; or a killed driver.
 
     Raises:
         ViolationError: nothing did, or it is another error.
     """
-    if isinstance(error, MQSourceError) and error.retryable and plan.faults:
+    if isinstance(error, DriverKilledError) or (isinstance(error, MQSourceError) and error.retryable and plan.faults):
         return
     if isinstance(error, ConnectionError) and any(fault.kind in {"kill", "stop"} for fault in plan.faults):
         return  # a worker was killed for the last time

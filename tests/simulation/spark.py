@@ -27,6 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.core.ports import TaskAttempt
 from tests.simulation.clockwork import here
 from tests.simulation.standins import Condition
@@ -299,6 +300,16 @@ class Query:
             MQSourceError: what the driver's side has raised.
         """
         in_driver(lambda: self._live(until, available_now))
+
+    def life(self, *, until: Callable[[], bool], available_now: bool = False) -> BaseException | None:
+        """Run as `run` does; return what ended it: an error of a task or the driver, or that the driver was killed."""
+        try:
+            self.run(until=until, available_now=available_now)
+        except JobFailedError as failed:
+            return failed.cause
+        except (DriverKilledError, MQSourceError) as error:
+            return error
+        return None
 
     def _live(self, until: Callable[[], bool], available_now: bool) -> None:
         log, world = self.checkpoint, here()

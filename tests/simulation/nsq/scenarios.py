@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_mq_source.core.errors import MQSourceError, TopicNotFoundError
 from spark_mq_source.nsq.format import NsqFormat
 from tests.simulation import files, spark
-from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, common_faults
+from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_nothing_runs, common_faults
 from tests.simulation.nsq.broker import LOOKUPD, Cluster
 from tests.simulation.queues import (
     PROCESSES,
@@ -143,9 +143,7 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
             for channel in topic.channels.values():
                 if channel.in_flight_count:
                     raise ViolationError(f"{nsqd.name}: {channel.in_flight_count} messages in flight to nobody")
-    for fiber in world._fibers:
-        if not fiber.done and fiber.process is not world.test and fiber.process.alive:
-            raise ViolationError(f"{fiber} still runs:\n{world.places()}")
+    check_nothing_runs(world)
 
 
 # -- the oracle

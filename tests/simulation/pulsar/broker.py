@@ -195,6 +195,12 @@ class Cluster:
         topic.ledger.cursors[subscription].mark_delete(upto, now=self.world.now)
         self.trim(name)
 
+    def kill_broker(self, number: int, seconds: float) -> None:
+        """Kill the broker of this number, modulo how many there are; it starts again after so many seconds."""
+        broker = self.brokers[number % len(self.brokers)]
+        broker.kill()
+        self.world.after(seconds, broker.start)
+
     def replace_bookie(self, name: str, count: int) -> None:
         """Store entries in a ledger that does not count them, and again in the next one: see `close_unrecorded`."""
         ledger = self.load(name).ledger

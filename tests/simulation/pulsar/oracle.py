@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import pyarrow as pa
+
 from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition
 from spark_mq_source.pulsar.offsets import Position as OurPosition
-from tests.simulation.explore import ViolationError
+from tests.simulation.explore import ViolationError, check_nothing_runs
 from tests.simulation.pulsar.broker import Cluster
+
+SCHEMA = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        (
+            "message_id",
+            pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())]),
+        ),
+    ]
+)
+"""What all reads have."""
 
 Row: TypeAlias = tuple[int, int, int, bytes]
 """Ledger, entry, index in the batch (-1 for a message that is in none), value."""
@@ -135,3 +150,22 @@ def difference(found: Sequence[Any], expected: Sequence[Any]) -> str:
     if not (missing or extra or twice):
         parts.append("in another order")
     return "; ".join(parts)
+
+
+def check_nothing_leaks(cluster: Cluster) -> None:
+    """Check that some seconds after a run its processes hold nothing open.
+
+    Raises:
+        ViolationError: they do.
+    """
+    world = cluster.world
+    world.rest(80.0)  # a half-open connection takes a minute to be found out by its broker
+    for broker in cluster.brokers:
+        for connection in broker.connections:
+            if connection.stream.process.alive and not connection.stream.muted:
+                raise ViolationError(
+                    f"{connection.stream.process} still has a connection to {broker.address}, with "
+                    f"{len(connection.consumers)} consumers and {len(connection.producers)} producers:\n"
+                    f"{world.places()}"
+                )
+    check_nothing_runs(world)

@@ -13,8 +13,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar
 
-import pyarrow as pa
-
 from spark_mq_source.core.errors import ResourceBusyError
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.protocol.commands import KeySharedMeta, KeySharedMode, SubType
@@ -45,19 +43,8 @@ from tests.simulation.spark import Checkpoint, Executors, Query, waiting_for_row
 from tests.simulation.world import World
 
 FORMAT = PulsarFormat()
+SCHEMA = oracle.SCHEMA
 TOPIC, SUBSCRIPTION = "persistent://public/default/q", "s"
-
-SCHEMA = pa.schema(
-    [
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        (
-            "message_id",
-            pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())]),
-        ),
-    ]
-)
 
 STRANDED_SECONDS = 120.0
 """How long nothing is read before an operator looks for chunks that hold everything back."""
@@ -237,11 +224,6 @@ class Market:
         arrange_folder(world, self.plan.faults)
         cluster.ack_faults.update(fault.args for fault in self.plan.faults if fault.kind == "ack")
 
-        def kill_broker(number: int, seconds: float) -> None:
-            broker = cluster.brokers[number % len(cluster.brokers)]
-            broker.kill()
-            world.after(seconds, broker.start)
-
         def named(number: int) -> str:
             names = list(cluster.storage)
             return names[number % len(names)]
@@ -249,7 +231,7 @@ class Market:
         calls: dict[str, Callable[..., Any]] = {
             "unload": lambda number: cluster.unload(named(number)),
             "roll_over": lambda number: cluster.load(named(number)).ledger.roll_over(),
-            "kill_broker": kill_broker,
+            "kill_broker": cluster.kill_broker,
             "replace_bookie": lambda n, count: cluster.replace_bookie(self.names[n % len(self.names)], count),
             "foreign": lambda number, seconds: self._foreign(named(number), seconds),
             "drop": self.drop_consumers,
@@ -459,17 +441,7 @@ class Market:
         """
         if self._unsettled:
             raise ViolationError("; ".join(self._unsettled[:3]))
-        self.world.rest(80.0)  # a half-open connection takes a minute to be found out by its broker
-        for broker in self.cluster.brokers:
-            for connection in broker.connections:
-                if connection.stream.process.alive and not connection.stream.muted:
-                    raise ViolationError(
-                        f"{connection.stream.process} is connected to {broker.address} with "
-                        f"{len(connection.consumers)} consumers:\n{self.world.places()}"
-                    )
-        for process in self.world.processes:
-            if process is not self.world.test and process.alive and self.world.threads_of(process):
-                raise ViolationError(f"{process} still has fibers:\n{self.world.places()}")
+        oracle.check_nothing_leaks(self.cluster)
 
 
 class Stranded(Patience):

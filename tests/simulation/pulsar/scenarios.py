@@ -28,7 +28,7 @@ from spark_mq_source.pulsar.read.stream import offsets_from_json
 from spark_mq_source.pulsar.write.transactions import Transaction
 from spark_mq_source.pulsar.write.writer import WriteReport
 from tests.simulation.clockwork import here
-from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
+from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, check_letters, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
 from tests.simulation.pulsar.offloading import Offloader, names_the_ledger, store_faults
@@ -37,7 +37,6 @@ from tests.simulation.pulsar.retries import QueueRetry
 from tests.simulation.pulsar.writes import arrange_writes, write_faults
 from tests.simulation.spark import (
     Checkpoint,
-    DriverKilledError,
     Executors,
     JobFailedError,
     Query,
@@ -50,24 +49,15 @@ from tests.simulation.spark import _reading as reading_attempt
 from tests.simulation.world import World
 
 FORMAT = PulsarFormat()
+SCHEMA = oracle.SCHEMA
 
 TOPIC = "persistent://public/default/t"
 
-SCHEMA = pa.schema(
-    [
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        (
-            "message_id",
-            pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())]),
-        ),
-    ]
-)
-
-
 PENDING_MESSAGE_BYTES = 600
 """More than what a message under assembly takes besides its own bytes."""
+
+MAX_LIVES = 21
+"""Lives of a query's driver: each fault ends a few at most."""
 
 MAX_EMPTY_BATCHES = 100
 """More batches in a row without a row than there can be: a topic has fewer entries."""
@@ -114,56 +104,44 @@ def arrange(
     - `acknowledge`: number of a topic-partition; the foreign subscription acknowledges this part of its entries.
     - `sweep`: number of a topic-partition, how often and every how many seconds something new comes and TTL takes it.
     """
+
+    def named(number: int) -> str:
+        return names[number % len(names)]
+
+    def replace_bookie(number: int, count: int) -> None:
+        name = named(number)
+        is_dead = name == DEAD or name.startswith(f"{DEAD}-")
+        cluster.replace_bookie(names[0] if is_dead else name, count)
+
+    def add_partition(_: int) -> None:
+        if cluster.partitions[TOPIC]:
+            cluster.add_partitions(TOPIC, cluster.partitions[TOPIC] + 1)
+            for name in cluster.names(TOPIC):
+                cluster.subscribe(name, "keeper")
+
+    def acknowledge(number: int, part: float) -> None:
+        ledger = cluster.load(named(number)).ledger
+        if "keeper" in ledger.cursors and ledger.entries:
+            positions = list(ledger.entries)
+            cluster.acknowledge(named(number), "keeper", positions[int(part * (len(positions) - 1))])
+
+    calls: dict[str, Callable[..., Any]] = {
+        "unload": lambda number: cluster.unload(named(number)),
+        "trim": lambda number: cluster.trim(named(number)),
+        "expire": lambda number, _: cluster.expire(named(number)),
+        "truncate": lambda number, _: cluster.truncate(named(number)),
+        "roll_over": lambda number: cluster.roll_over(named(number)),
+        "sweep": lambda number, left, seconds: _sweep(cluster, named(number), left=left, seconds=seconds),
+        "kill_broker": cluster.kill_broker,
+        "replace_bookie": replace_bookie,
+        "add_partition": add_partition,
+        "acknowledge": acknowledge,
+    }
     for fault in faults:
-        call = _cluster_fault(cluster, names, fault)
         if offloader is not None and fault.kind in {"offload", "object", "busy"}:
-            call = partial(offloader.fail, fault)
-        if call is not None:
-            world.after(fault.at, call)
-
-
-def _cluster_fault(cluster: Cluster, names: Sequence[str], fault: Fault) -> Callable[[], None] | None:
-    world = cluster.world
-    if fault.kind == "kill_broker":
-        number, seconds = fault.args
-        broker = cluster.brokers[number % len(cluster.brokers)]
-
-        def kill() -> None:
-            broker.kill()
-            world.after(seconds, broker.start)
-
-        return kill
-    if fault.kind in {"unload", "trim", "expire", "truncate", "roll_over", "sweep", "replace_bookie"}:
-        name = names[fault.args[0] % len(names)]
-        if fault.kind == "sweep":
-            left, seconds = fault.args[1:]
-            call = partial(_sweep, cluster, left=left, seconds=seconds)
-        elif fault.kind == "replace_bookie":
-            name = name if name != DEAD and not name.startswith(f"{DEAD}-") else names[0]
-            call = partial(cluster.replace_bookie, count=fault.args[1])
-        else:
-            call = getattr(cluster, fault.kind)
-        return lambda: call(name)
-    if fault.kind == "add_partition":
-
-        def add_partition() -> None:
-            if cluster.partitions[TOPIC]:
-                cluster.add_partitions(TOPIC, cluster.partitions[TOPIC] + 1)
-                for name in cluster.names(TOPIC):
-                    cluster.subscribe(name, "keeper")
-
-        return add_partition
-    if fault.kind == "acknowledge":
-        name, part = names[fault.args[0] % len(names)], fault.args[1]
-
-        def acknowledge() -> None:
-            ledger = cluster.load(name).ledger
-            if "keeper" in ledger.cursors and ledger.entries:
-                positions = list(ledger.entries)
-                cluster.acknowledge(name, "keeper", positions[int(part * (len(positions) - 1))])
-
-        return acknowledge
-    return None
+            world.after(fault.at, partial(offloader.fail, fault))
+        elif (call := calls.get(fault.kind)) is not None:
+            world.after(fault.at, partial(call, *fault.args))
 
 
 def _sweep(cluster: Cluster, name: str, *, left: int, seconds: float) -> None:
@@ -180,26 +158,6 @@ def may_look_removed(cluster: Cluster) -> bool:
     TTL and truncation move it every few minutes at most: to tell a loss in vain then is rare, and safe.
     """
     return any(ledger.removed or ledger.has_moved_readers for ledger in cluster.storage.values())
-
-
-def check_nothing_leaks(world: World, cluster: Cluster) -> None:
-    """Check that some seconds after a run its processes hold nothing open.
-
-    Raises:
-        ViolationError: they do.
-    """
-    world.rest(80.0)  # a half-open connection takes a minute to be found out by its broker
-    for broker in cluster.brokers:
-        for connection in broker.connections:
-            if not connection.stream.process.alive or connection.stream.muted:
-                continue
-            raise ViolationError(
-                f"{connection.stream.process} still has a connection to {broker.address}, with "
-                f"{len(connection.consumers)} consumers and {len(connection.producers)} producers:\n{world.places()}"
-            )
-    for process in world.processes:
-        if process is not world.test and process.alive and world.threads_of(process):
-            raise ViolationError(f"{process} still has fibers:\n{world.places()}")
 
 
 # -- what is there
@@ -376,7 +334,7 @@ class BatchRead:
             if not (isinstance(error.__cause__, MQSourceError) and names_the_ledger(error.__cause__, how)):
                 raise
             outcome = "not in the store"
-        check_nothing_leaks(world, cluster)
+        oracle.check_nothing_leaks(cluster)
         return outcome
 
     def _read(
@@ -520,7 +478,7 @@ class StreamRead:
         self._begins_at_latest = options["startingOffsets"] == "latest"
         self._publish(world, cluster, plan, dice)
         outcome = self._live(world, plan, cluster, query, fails=fails)
-        check_nothing_leaks(world, cluster)
+        oracle.check_nothing_leaks(cluster)
         return outcome
 
     def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
@@ -589,24 +547,17 @@ class StreamRead:
                 batches = len(query.checkpoint.offsets)
             return world.now > until and self._is_complete(cluster, query, fails=fails)
 
-        lives = 0
-        while True:
-            lives += 1
-            try:
-                query.run(until=has_all)
-            except DriverKilledError:
-                world.note("the driver was killed")
-            except (JobFailedError, MQSourceError) as failed:
-                error = failed.cause if isinstance(failed, JobFailedError) else failed
-                if isinstance(error, DataLossError):
-                    self._check_loss(cluster, error, fails=fails)
-                    self._check_batches(cluster, query, fails=fails)
-                    return "data loss"
-                self._check_allowed(plan, error)
-            else:
+        for _ in range(MAX_LIVES):
+            error = query.life(until=has_all)
+            if error is None:
                 break
-            if lives > 20:
-                raise ViolationError("the query fails again and again")
+            if isinstance(error, DataLossError):
+                self._check_loss(cluster, error, fails=fails)
+                self._check_batches(cluster, query, fails=fails)
+                return "data loss"
+            self._check_allowed(plan, error)
+        else:
+            raise ViolationError("the query fails again and again")
         self._check_batches(cluster, query, fails=fails)
         if world.now >= give_up:
             raise ViolationError(f"the query makes no progress; offsets {query.checkpoint.offsets[-1:]}")
@@ -731,17 +682,13 @@ class StreamTrimmed(StreamRead):
             self._trim(cluster, query)
             return self._is_complete(cluster, query, fails=fails)
 
-        try:
-            query.run(until=has_all)
-        except (JobFailedError, MQSourceError) as failed:
-            error = failed.cause if isinstance(failed, JobFailedError) else failed
-            if isinstance(error, DataLossError):
-                raise ViolationError(f"only what was read is removed, and yet: {error}") from error
+        error = query.life(until=has_all)
+        self._check_batches(cluster, query, fails=fails)
+        if isinstance(error, DataLossError):
+            raise ViolationError(f"only what was read is removed, and yet: {error}") from error
+        if error is not None:
             self._check_allowed(plan, error)
-            return "failed"
-        finally:
-            self._check_batches(cluster, query, fails=fails)
-        return "read"
+        return "read" if error is None else "failed"
 
 
 class Termination(StreamRead):
@@ -772,16 +719,12 @@ class Termination(StreamRead):
 
     def _live(self, world: World, plan: Plan, cluster: Cluster, query: Query, *, fails: bool) -> str:
         give_up = world.now + 900.0
-        for _ in range(20):
-            try:
-                query.run(until=lambda: world.now >= give_up)
-            except DriverKilledError:
-                world.note("the driver was killed")
-            except (JobFailedError, MQSourceError) as failed:
-                error = failed.cause if isinstance(failed, JobFailedError) else failed
-                if isinstance(error, EndOfStreamError):
-                    self._check_end(cluster, query, fails=fails)
-                    return "ended"
+        for _ in range(MAX_LIVES):
+            error = query.life(until=lambda: world.now >= give_up)
+            if isinstance(error, EndOfStreamError):
+                self._check_end(cluster, query, fails=fails)
+                return "ended"
+            if error is not None:
                 self._check_allowed(plan, error)
             if world.now >= give_up:
                 raise ViolationError(f"it does not end; offsets {query.checkpoint.offsets[-1:]}")
@@ -860,17 +803,12 @@ class AvailableNow(StreamRead):
             due = {name: oracle.deliverable_rows(cluster, name) for name in cluster.names(TOPIC)}
             aim.clear()
             aim.update(_logged_ends(query))
-            try:
-                query.run(until=lambda: world.now >= give_up, available_now=True)
-            except DriverKilledError:
-                world.note("the driver was killed")
-                failures += 1
-            except (JobFailedError, MQSourceError) as failed:
-                error = failed.cause if isinstance(failed, JobFailedError) else failed
-                if isinstance(error, DataLossError):
-                    self._check_loss(cluster, error, fails=fails)
-                    self._check_batches(cluster, query, fails=fails)
-                    return "data loss"
+            error = query.life(until=lambda: world.now >= give_up, available_now=True)
+            if isinstance(error, DataLossError):
+                self._check_loss(cluster, error, fails=fails)
+                self._check_batches(cluster, query, fails=fails)
+                return "data loss"
+            if error is not None:
                 check_allowed(plan, error)
                 failures += 1
             else:
@@ -882,7 +820,7 @@ class AvailableNow(StreamRead):
                     for name, rows in due.items()
                 }
                 self._check_reached(query, left, aim)
-            if failures > 20:
+            if failures >= MAX_LIVES:
                 raise ViolationError("the query fails again and again")
             world.sleep(world.dice("scenario").choice((0.2, 1.0, 5.0)))
         self._check_batches(cluster, query, fails=fails)
@@ -1006,7 +944,7 @@ class Write:
         else:
             self._settle(world)
             self._check(cluster, written, [], complete=True, outcome="written")
-        check_nothing_leaks(world, cluster)
+        oracle.check_nothing_leaks(cluster)
         return outcome
 
     def _write(
@@ -1232,8 +1170,8 @@ class DeadLetters(StreamRead):
         else:
             parsed = FORMAT.fit_read(FORMAT.parse_options(options), TEXT_SCHEMA)
             outcome = self._read(plan, cluster, format_, parsed, executors)
-        check_nothing_leaks(world, cluster)
-        self._check_letters(plan, cluster, format_)
+        oracle.check_nothing_leaks(cluster)
+        check_letters(plan, format_.letters(), format_.attempts)
         return outcome
 
     def _stream(
@@ -1286,16 +1224,6 @@ class DeadLetters(StreamRead):
     ) -> None:
         found = oracle.found_rows([{**row, "value": row["value"].encode()} for row in rows])
         oracle.check_range(cluster, at, start, end, found, may_lose=may_lose, is_wanted=_is_good)
-
-    @staticmethod
-    def _check_letters(plan: Plan, cluster: Cluster, format_: _Watched) -> None:
-        letters = format_.letters()
-        strange = letters.keys() - format_.attempts.keys()
-        if strange:
-            raise ViolationError(f"letters that are no bad messages: {sorted(strange)[:8]}")
-        more = letters - format_.attempts
-        if more and not plan.faults:
-            raise ViolationError(f"letters without a task that was tried again: {sorted(more.items())[:8]}")
 
     @staticmethod
     def _check_allowed(plan: Plan, error: BaseException) -> None:
@@ -1356,7 +1284,7 @@ class Commits:
             raise ViolationError(f"aborted, and yet open; {at_once}")
         if len(visible) != len(set(visible)):
             raise ViolationError("rows are there twice")
-        check_nothing_leaks(world, cluster)
+        oracle.check_nothing_leaks(cluster)
         return outcome
 
 
@@ -1396,16 +1324,12 @@ class Rebuilt:
         ends: dict[TopicPartition, Position] = {}
         # Until then the last foreign transaction has ended: what it stores later can be just where the query was.
         until = world.now + 3.0
-        for _ in range(20):
-            try:
-                query.run(until=lambda: bool(query.checkpoint.committed) and world.now > until)
-            except DriverKilledError:
-                continue
-            except (JobFailedError, MQSourceError) as failed:
-                check_allowed(plan, failed.cause if isinstance(failed, JobFailedError) else failed)
-                continue
-            ends = offsets_from_json(query.checkpoint.offsets[-1][1])
-            break
+        for _ in range(MAX_LIVES):
+            error = query.life(until=lambda: bool(query.checkpoint.committed) and world.now > until)
+            if error is None:
+                ends = offsets_from_json(query.checkpoint.offsets[-1][1])
+                break
+            check_allowed(plan, error)
         if not ends:
             return "not begun"
         if self._restored:
@@ -1421,17 +1345,12 @@ class Rebuilt:
         began = world.now
         query.interval = 10.0
         for _ in range(5):
-            try:
-                query.run(until=lambda: world.now > began + 300.0)
-            except DriverKilledError:
-                continue
-            except (JobFailedError, MQSourceError) as failed:
-                error = failed.cause if isinstance(failed, JobFailedError) else failed
-                if isinstance(error, DataLossError):
-                    return "noticed"
-                check_allowed(plan, error)
-                continue
-            break
+            error = query.life(until=lambda: world.now > began + 300.0)
+            if isinstance(error, DataLossError):
+                return "noticed"
+            if error is None:
+                break
+            check_allowed(plan, error)
         raise ViolationError(
             f"positions {[f'{at} {p}' for at, p in ends.items()]} are past the end, and nobody says so"
         )

@@ -18,7 +18,16 @@ from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.read.reader import TubeMQRange
 from spark_mq_source.tubemq.read.stream import TubeMQStream
 from tests.simulation.clockwork import here
-from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
+from tests.simulation.explore import (
+    Fault,
+    Plan,
+    Scenario,
+    ViolationError,
+    check_allowed,
+    check_letters,
+    check_nothing_runs,
+    common_faults,
+)
 from tests.simulation.queues import check_replays
 from tests.simulation.spark import (
     Checkpoint,
@@ -126,9 +135,7 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
     for broker in cluster.brokers:
         if broker.holders():
             raise ViolationError(f"broker {broker.number} still has readers: {broker.holders()}")
-    for process in world.processes:
-        if process is not world.test and process.alive and world.threads_of(process):
-            raise ViolationError(f"{process} still has fibers:\n{world.places()}")
+    check_nothing_runs(world)
 
 
 # -- what is there
@@ -542,13 +549,7 @@ class DeadLetters(StreamRead):
             query = Query(format_, options, TEXT_SCHEMA, executors, Checkpoint(), interval=0.5)
             outcome = self._read_on(world, cluster, plan, query)
         check_nothing_leaks(world, cluster)
-        letters = format_.letters()
-        strange = letters.keys() - format_.attempts.keys()
-        if strange:
-            raise ViolationError(f"letters that are no bad messages: {sorted(strange)[:8]}")
-        more = letters - format_.attempts
-        if more and not plan.faults:
-            raise ViolationError(f"letters without a task that was tried again: {sorted(more.items())[:8]}")
+        check_letters(plan, format_.letters(), format_.attempts)
         return outcome
 
     @staticmethod
