@@ -682,15 +682,14 @@ class RecordingProxy(FaultProxy):
         port: of the broker.
         out: where the lines go.
         name: what the lines are called; set it anew before each case.
-        listen_port: where to listen; 0 for any free port.
     """
 
-    def __init__(self, host: str, port: int, out: IO[str], name: str = "", *, listen_port: int = 0) -> None:
+    def __init__(self, host: str, port: int, out: IO[str], name: str = "") -> None:
         self.name = name
         self._out = out
         self._writing = threading.Lock()
         self._parts: dict[tuple[int, Direction], bytearray] = {}
-        super().__init__(host, port, listen_port=listen_port)
+        super().__init__(host, port)
 
     def __enter__(self) -> RecordingProxy:
         return self

@@ -44,8 +44,9 @@ public class TubeClient {
     private static final ObjectMapper JSON = new ObjectMapper(JsonFactory.builder()
             .streamReadConstraints(StreamReadConstraints.builder().maxStringLength(1 << 28).build()).build());
     private static final long PATIENCE_MS = 60_000;
+    private static final long HEARTBEAT_MS = 1000;
     private static final int WINDOW = 500;
-    private static final Map<String, Publisher> PUBLISHERS = new HashMap<>();
+    private static final Map<String, MessageProducer> PRODUCERS = new HashMap<>();
     private static final Map<String, Member> MEMBERS = new HashMap<>();
 
     public static void main(String[] arguments) throws Exception {
@@ -72,9 +73,6 @@ public class TubeClient {
         switch (request.get("do").asText()) {
             case "produce":
                 return produce(request);
-            case "close_producer":
-                PUBLISHERS.remove(request.get("masters").asText()).close();
-                return null;
             case "consume":
                 return consume(request);
             case "consume_balanced":
@@ -93,16 +91,10 @@ public class TubeClient {
 
     // -- configuration
 
-    private static <C extends TubeClientConfig> C configured(C config, JsonNode request) {
-        config.setHeartbeatPeriodMs(request.path("heartbeatMs").asLong(1000));
-        return config;
-    }
-
     private static ConsumerConfig consumerConfig(JsonNode request) {
-        ConsumerConfig config =
-                configured(new ConsumerConfig(request.get("masters").asText(), request.get("group").asText()), request);
-        config.setConsumePosition(request.path("latest").asBoolean(false)
-                ? ConsumePosition.CONSUMER_FROM_LATEST_OFFSET : ConsumePosition.CONSUMER_FROM_FIRST_OFFSET);
+        ConsumerConfig config = new ConsumerConfig(request.get("masters").asText(), request.get("group").asText());
+        config.setHeartbeatPeriodMs(HEARTBEAT_MS);
+        config.setConsumePosition(ConsumePosition.CONSUMER_FROM_FIRST_OFFSET);
         config.setMsgNotFoundWaitPeriodMs(100);
         return config;
     }
@@ -118,38 +110,25 @@ public class TubeClient {
 
     // -- publishing
 
-    private static class Publisher {
-        final MessageSessionFactory sessions;
-        final MessageProducer producer;
-
-        Publisher(JsonNode request) throws Exception {
-            sessions = new TubeMultiSessionFactory(
-                    configured(new TubeClientConfig(request.get("masters").asText()), request));
-            producer = sessions.createProducer();
+    private static MessageProducer producer(String masters) throws Exception {
+        MessageProducer producer = PRODUCERS.get(masters);
+        if (producer == null) {
+            TubeClientConfig config = new TubeClientConfig(masters);
+            config.setHeartbeatPeriodMs(HEARTBEAT_MS);
+            producer = new TubeMultiSessionFactory(config).createProducer();
+            PRODUCERS.put(masters, producer);
         }
-
-        void close() throws Throwable {
-            producer.shutdown();
-            sessions.shutdown();
-        }
+        return producer;
     }
 
     private static ArrayNode produce(JsonNode request) throws Exception {
-        String masters = request.get("masters").asText();
-        Publisher publisher = PUBLISHERS.get(masters);
-        if (publisher == null) {
-            publisher = new Publisher(request);
-            PUBLISHERS.put(masters, publisher);
-        }
-        MessageProducer producer = publisher.producer;
+        MessageProducer producer = producer(request.get("masters").asText());
         String topic = request.get("topic").asText();
-        long deadline = System.currentTimeMillis() + PATIENCE_MS;
-        publish(producer, topic, deadline);
-        boolean retry = request.path("retry").asBoolean(false);
+        publish(producer, topic, System.currentTimeMillis() + PATIENCE_MS);
         List<CompletableFuture<MessageSentResult>> sent = new ArrayList<>();
-        Semaphore window = new Semaphore(request.path("window").asInt(WINDOW));
+        Semaphore window = new Semaphore(WINDOW);
         for (JsonNode message : request.get("messages")) {
-            sent.add(send(producer, filled(topic, message), window, retry, deadline));
+            sent.add(send(producer, filled(topic, message), window));
         }
         ArrayNode places = JSON.createArrayNode();
         for (CompletableFuture<MessageSentResult> future : sent) {
@@ -179,25 +158,8 @@ public class TubeClient {
     }
 
     private static CompletableFuture<MessageSentResult> send(MessageProducer producer, Message message,
-            Semaphore window, boolean retry, long deadline) throws Exception {
+            Semaphore window) throws Exception {
         CompletableFuture<MessageSentResult> future = new CompletableFuture<>();
-        if (retry) {
-            // As an application does that must not lose a message: again until it is acknowledged.
-            for (;;) {
-                try {
-                    MessageSentResult result = producer.sendMessage(message);
-                    if (result.isSuccess() || System.currentTimeMillis() > deadline) {
-                        future.complete(result);
-                        return future;
-                    }
-                } catch (Exception error) {
-                    if (System.currentTimeMillis() > deadline) {
-                        throw error;
-                    }
-                }
-                Thread.sleep(20);
-            }
-        }
         window.acquire();
         producer.sendMessage(message, new MessageSentCallback() {
             @Override
@@ -242,7 +204,7 @@ public class TubeClient {
     private static ArrayNode consume(JsonNode request) throws Throwable {
         Member member = new Member(request);
         int wanted = request.get("count").asInt();
-        long deadline = System.currentTimeMillis() + request.path("patienceMs").asLong(PATIENCE_MS);
+        long deadline = System.currentTimeMillis() + PATIENCE_MS;
         while (member.count() < wanted) {
             if (System.currentTimeMillis() > deadline) {
                 member.leave();
@@ -259,14 +221,11 @@ public class TubeClient {
         private final PullMessageConsumer consumer;
         private final Thread reading = new Thread(this::read);
         private ArrayNode messages = JSON.createArrayNode();
-        private final boolean keeping;
-        private long bytes;
         private volatile boolean leaving;
         private volatile Throwable failure;
 
         Member(JsonNode request) throws Exception {
             ConsumerConfig config = consumerConfig(request);
-            keeping = request.path("keeping").asBoolean(true);
             sessions = new TubeMultiSessionFactory(config);
             consumer = sessions.createPullConsumer(config);
             for (JsonNode topic : request.get("topics")) {
@@ -294,7 +253,7 @@ public class TubeClient {
                         ConsumerResult confirmed = consumer.confirmConsume(result.getConfirmContext(), true);
                         if (confirmed.isSuccess()) {
                             synchronized (this) {
-                                result.getMessageList().forEach(m -> take(m, result.getPartitionKey()));
+                                result.getMessageList().forEach(m -> add(messages, m, result.getPartitionKey()));
                             }
                         }
                     } else if (result.getErrCode() == 400 || result.getErrCode() == 404) {
@@ -304,13 +263,6 @@ public class TubeClient {
             } catch (Throwable error) {
                 error.printStackTrace();
                 failure = error;
-            }
-        }
-
-        private void take(Message message, String partitionKey) {
-            bytes += message.getData().length;
-            if (keeping) {
-                add(messages, message, partitionKey);
             }
         }
 
@@ -329,8 +281,6 @@ public class TubeClient {
                 held.put(part.getKey(), part.getValue().getCurrOffset());
             }
             state.set("messages", messages);
-            state.put("id", consumer.getConsumerId());
-            state.put("bytes", bytes);
             messages = JSON.createArrayNode();
             return state;
         }

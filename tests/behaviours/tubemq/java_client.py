@@ -64,31 +64,17 @@ class TubeJavaClient:
         """Ends the process."""
         self._program.close()
 
-    def produce(
-        self,
-        cluster: TubeCluster,
-        topic: str,
-        messages: Sequence[Mapping[str, Any] | bytes],
-        *,
-        retry: bool = False,
-        masters: str | None = None,
-    ) -> list[Place]:
+    def produce(self, cluster: TubeCluster, topic: str, messages: Sequence[Mapping[str, Any] | bytes]) -> list[Place]:
         """Publishes messages and returns, once all are acknowledged, where they are, in the order given.
 
         Args:
             cluster: where.
             topic: must exist.
             messages: a value, or a mapping with value, type, time (`yyyyMMddHHmm`) and attributes (a mapping).
-            retry: one after the other, each again until it is acknowledged: slow, and some may be there twice.
-            masters: another way to the masters, for recordings.
         """
         documents = [_document(m if isinstance(m, Mapping) else {"value": m}) for m in messages]
-        places = self._ask(cluster, masters, do="produce", topic=topic, messages=documents, retry=retry)
+        places = self._ask(cluster, do="produce", topic=topic, messages=documents)
         return [Place(*place) for place in places]
-
-    def close_producer(self, cluster: TubeCluster, masters: str | None = None) -> None:
-        """Closes the producer, which `produce` opens again."""
-        self._ask(cluster, masters, do="close_producer")
 
     def consume(
         self,
@@ -99,7 +85,6 @@ class TubeJavaClient:
         *,
         filters: Sequence[str] | None = None,
         balanced: bool = False,
-        masters: str | None = None,
     ) -> list[JavaMessage]:
         """Reads so many messages under a group, from where it was, or the start; confirms them.
 
@@ -110,10 +95,9 @@ class TubeJavaClient:
             count: more may come.
             filters: message types.
             balanced: as a client that chooses its partitions itself, from their starts.
-            masters: another way to the masters, for recordings.
         """
         do = "consume_balanced" if balanced else "consume"
-        found = self._ask(cluster, masters, do=do, topics=[topic], group=group, count=count, filters=filters)
+        found = self._ask(cluster, do=do, topics=[topic], group=group, count=count, filters=filters)
         return [_message(document) for document in found]
 
     def join(
@@ -122,33 +106,22 @@ class TubeJavaClient:
         topics: Sequence[str],
         group: str,
         *,
-        filters: Sequence[str] | None = None,
         reading: bool = True,
-        keeping: bool = True,
         session: str | None = None,
         members: int = 1,
         offsets: Mapping[str, int] | None = None,
     ) -> Member:
         """Joins a group, whose partitions the masters share out, and reads and confirms until `leave`.
 
-        Without `keeping` it only counts bytes. With `session`, so many members start together, each with its offsets
-        by `broker:topic:partition`.
+        With `session`, so many members start together, each with its offsets by `broker:topic:partition`.
         """
         name = f"member-{time.monotonic_ns()}"
-        request = {
-            "name": name,
-            "topics": list(topics),
-            "group": group,
-            "filters": filters,
-            "reading": reading,
-            "keeping": keeping,
-        }
         start = {"session": session, "members": members, "offsets": offsets}
-        self._ask(cluster, None, do="join", **request, **start)
+        self._ask(cluster, do="join", name=name, topics=list(topics), group=group, reading=reading, **start)
         return Member(self, cluster, name)
 
-    def _ask(self, cluster: TubeCluster, masters: str | None, **request: Any) -> Any:
-        request["masters"] = masters or cluster.master_addresses
+    def _ask(self, cluster: TubeCluster, **request: Any) -> Any:
+        request["masters"] = cluster.master_addresses
         return self._program.ask(request)
 
 
@@ -159,7 +132,6 @@ class Member:
     Attributes:
         read: everything it has confirmed so far, as of the last question.
         held: the partitions that it has, `broker:topic:partition`, each with its position.
-        nbytes: bytes of all values that it has confirmed.
     """
 
     client: TubeJavaClient
@@ -167,7 +139,6 @@ class Member:
     name: str
     read: list[JavaMessage] = field(default_factory=list)
     held: dict[str, int] = field(default_factory=dict)
-    nbytes: int = 0
 
     def __enter__(self) -> Self:
         return self
@@ -199,10 +170,9 @@ class Member:
         return self
 
     def _take(self, do: str) -> Self:
-        state = self.client._ask(self.cluster, None, do=do, name=self.name)
+        state = self.client._ask(self.cluster, do=do, name=self.name)
         self.read += [_message(document) for document in state["messages"]]
         self.held = state["held"]
-        self.nbytes = state["bytes"]
         return self
 
 
