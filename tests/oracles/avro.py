@@ -24,6 +24,7 @@ import fastavro
 import pyarrow as pa
 
 from tests.oracles.arrays import cells, laid_out
+from tests.oracles.fields import put_varint
 
 __all__ = ["cells", "laid_out"]
 
@@ -646,13 +647,7 @@ LEAVES: list[Schema] = [
 
 def number(value: int) -> bytes:
     """Return a number as Avro writes it."""
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return put_varint((value << 1) ^ (value >> 63))
 
 
 def random_schema(rng: Random, depth: int, names: list[int], *, in_union: bool = False) -> Schema:

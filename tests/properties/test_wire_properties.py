@@ -15,6 +15,7 @@ from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.connection import PulsarConnection
 from spark_mq_source.pulsar.protocol.wire import Frame, encode_frame, take_frame
+from tests.oracles.fields import put_varint
 from tests.properties.messages import INT64, any_of
 from tests.vectors import pulsar_frames
 
@@ -143,22 +144,15 @@ def test_the_fast_way_to_read_a_message_agrees_with_protobuf_on_whatever_it_acce
 def test_the_fast_way_agrees_on_messages_with_any_id(
     consumer_id: int, ledger_id: int, entry_id: int, partition: int, tail: bytes
 ) -> None:
-    inner = b"".join((b"\x08", varint(ledger_id), b"\x10", varint(entry_id), b"\x18", varint(partition % 2**64), tail))
-    outer = b"\x08" + varint(consumer_id) + b"\x12" + varint(len(inner)) + inner
-    command = b"\x08\x09\x4a" + varint(len(outer)) + outer
+    inner = b"".join(
+        (b"\x08", put_varint(ledger_id), b"\x10", put_varint(entry_id), b"\x18", put_varint(partition % 2**64), tail)
+    )
+    outer = b"\x08" + put_varint(consumer_id) + b"\x12" + put_varint(len(inner)) + inner
+    command = b"\x08\x09\x4a" + put_varint(len(outer)) + outer
     body = memoryview(b"body")
     fast = hot.decode_usual_message(command, body)
     if fast is not None:
         assert fast == codec._decode_any(command, body)
-
-
-def varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 @given(st.binary(max_size=200), st.none() | st.binary(min_size=1, max_size=200), st.binary(max_size=20))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import crc32c
 
 from spark_mq_source.pulsar.protocol.commands import Send, SendReceipt
+from tests.oracles.fields import LENGTH, put_field
 from tests.vectors.raw_connection import RawConnection
 
 if TYPE_CHECKING:
@@ -73,22 +74,11 @@ def batch(*payloads: bytes | None) -> tuple[bytes, bytes]:
     return metadata(number(11, len(payloads))), payload
 
 
-def varint(value: int) -> bytes:
-    """A base-128 varint."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def number(field: int, value: int) -> bytes:
     """A varint field."""
-    return varint(field << 3) + varint(value)
+    return put_field(field << 3, value)
 
 
 def text(field: int, value: str | bytes) -> bytes:
     """A length-delimited field."""
-    data = value.encode() if isinstance(value, str) else value
-    return varint(field << 3 | 2) + varint(len(data)) + data
+    return put_field(field << 3 | LENGTH, value.encode() if isinstance(value, str) else value)
