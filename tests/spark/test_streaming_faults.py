@@ -211,6 +211,3 @@ def test_a_link_fails(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink, 
     assert fault in link.happened
     sink.check(feed)
     check_pin(feed, sink)
-
-
-# -- everything, in any order
