@@ -14,7 +14,7 @@ from spark_mq_source.base_format import BaseFormat
 from spark_mq_source.core.columns import VALUE
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import MQSourceError, OptionError, TopicNotFoundError
-from tests.formats import Format, Query, schema_of
+from tests.formats import Format, schema_of, start_query
 from tests.formats.nsq import NsqFormat
 
 PROPERTIES = {"pulsar-native": "properties", "tubemq": "attributes"}
@@ -106,11 +106,11 @@ def test_a_task_that_runs_again_repeats_nothing_but_dead_letters(mq: Format, top
 def test_a_streams_triggers_store_dead_letters(mq: Format) -> None:
     feed, dead = mq.feed(2), mq.new_topic()
     given = dict(feed.stream) | {name: str(value) for name, value in letter_options(dead).items()}
-    query = Query(mq, given, "value string")
+    query = start_query(mq, given, "value string")
     try:
         feed.publish([value_of(n) for n in range(COUNT)])
         query.until(len(GOOD))
-        assert sorted(query.values) == sorted(GOOD)  # type: ignore[type-var] # texts here
+        assert sorted(query.values) == sorted(GOOD)
     finally:
         query.close()
     assert sorted({letter["value"] for letter in dead_letters(mq, dead, len(BAD))}) == sorted(BAD)

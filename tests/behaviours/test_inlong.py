@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import CorruptMessageError
-from tests.formats import Format, Query, schema_of, write_batches
+from tests.formats import Format, schema_of, start_query, write_batches
 from tests.formats.tubemq import TubeMQFeed
 from tests.oracles.inlong import inlong_msg, proxy
 
@@ -98,7 +98,7 @@ def test_a_stream_goes_on_after_whole_messages(mq: Format) -> None:
     payloads, numbers = messages(200)
     feed.publish(payloads[:100])
     given = {**feed.stream, **INLONG, "maxRowsPerTrigger": "30"}
-    query = Query(mq, given, COLUMNS)
+    query = start_query(mq, given, COLUMNS)
     first = query.plan()
     assert query.read_to(first) == query.read_to(first)
     query.until(199)

@@ -9,7 +9,7 @@ import pytest
 
 from spark_mq_source.core.errors import TopicNotFoundError
 from tests.fix_brokers import wait_until
-from tests.formats import Format, Query, numbers
+from tests.formats import Format, numbers, start_query
 
 pytestmark = pytest.mark.parametrize(
     "mq",
@@ -33,7 +33,7 @@ def stream_of_a_missing_topic(mq: Format, **more: str) -> tuple[str, dict[str, s
 def test_a_query_waits_for_its_topic_and_reads_it_from_its_first_message(mq: Format, caplog: pytest.LogCaptureFixture):
     topic, options = stream_of_a_missing_topic(mq, waitForTopic="3m")
     with ThreadPoolExecutor(1) as pool:
-        started = pool.submit(Query, mq, options)
+        started = pool.submit(start_query, mq, options)
         wait_until(lambda: "the query waits for a topic" in caplog.text, "it waits")
         mq.create(topic)
         mq.publish(topic, numbers(5), partition=0)
@@ -45,4 +45,4 @@ def test_a_query_waits_for_its_topic_and_reads_it_from_its_first_message(mq: For
 def test_a_query_waits_for_its_topic_no_longer_than_it_is_told(mq: Format):
     _, options = stream_of_a_missing_topic(mq, waitForTopic="1ms")
     with pytest.raises(TopicNotFoundError, match="waited for it for 1 ms: create the topic, or raise waitForTopic"):
-        Query(mq, options)
+        start_query(mq, options)

@@ -206,76 +206,107 @@ class Format:
 
 
 class Query:
-    """What Spark does with a stream of any format: a checkpoint, triggers, and a sink that takes what the ranges hold.
+    """What Spark does with a stream: a checkpoint, triggers, and a sink that takes what the ranges hold.
 
     Attributes:
-        at: the offset that was reached, as Spark keeps it.
+        options: of the stream.
+        stream: the driver's side.
+        at: the offset that was reached, as Spark keeps it; None before the query has begun.
         rows: what was read, trigger after trigger.
+        sizes: how many rows each trigger read.
     """
 
-    def __init__(self, mq: Format, given: Mapping[str, str], value: str = "value binary") -> None:
-        self._mq = mq
-        self._schema = schema_of(f"{value}, {mq.position_columns}")
-        options = mq.door.parse_stream_options({name.lower(): value for name, value in given.items()})
-        self._options = mq.door.fit_read(options, self._schema)
-        self.stream = mq.door.open_stream(self._options)
-        try:
-            self.at = through_json(self.stream.initial())
-        except BaseException:
-            self.stream.close()
-            raise
+    def __init__(self, door: Any, options: Any, ddl: str, checkpoint: dict[str, Any] | None = None) -> None:
+        self._door = door
+        self._schema = schema_of(ddl)
+        self.options = door.fit_read(options, self._schema)
+        self.stream = door.open_stream(self.options)
+        self.at = checkpoint
         self.rows: list[dict[str, Any]] = []
+        self.sizes: list[int] = []
+
+    def __enter__(self) -> Query:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
-    def values(self) -> list[bytes]:
+    def values(self) -> list[Any]:
         """The values of all rows."""
-        return [row["value"] for row in self.rows]
+        return _values(self.rows)
 
-    def plan(self) -> dict[str, object]:
+    def begin(self) -> None:
+        """Asks where it begins, as Spark does once."""
+        if self.at is None:
+            self.at = through_json(self.stream.initial())
+
+    def plan(self, *, limited: bool = True) -> dict[str, Any]:
         """Where the next trigger ends; where the last one did if nothing is new."""
-        return through_json(self.stream.latest(self.at, limited=True))
+        self.begin()
+        return through_json(self.stream.latest(self.at, limited=limited))
+
+    def tasks(self) -> list[Any]:
+        """The tasks of the next trigger; none if nothing is new."""
+        end = self.plan()
+        return [] if end == self.at else self.stream.ranges(self.at, end)
+
+    def read(self, tasks: Sequence[Any]) -> list[dict[str, Any]]:
+        """The rows of the tasks, one after the other, as often as one likes."""
+        batches = [batch for task in tasks for batch in self._door.read(self.options, task, self._schema)]
+        return pa.Table.from_batches(batches, self._schema).to_pylist()
 
     def read_to(self, end: Mapping[str, object]) -> list[dict[str, Any]]:
-        """The rows between the checkpoint and this offset, as often as one likes."""
-        return [row for rows in self.tasks_to(end) for row in rows]
+        """The rows between the checkpoint and this offset."""
+        return self.read(self.stream.ranges(self.at, end))
 
-    def tasks_to(self, end: Mapping[str, object]) -> list[list[dict[str, Any]]]:
-        """The same, by task."""
-        tasks = self.stream.ranges(self.at, end)
-        read = [self._mq.door.read(self._options, task, self._schema) for task in tasks]
-        return [pa.Table.from_batches(batches, self._schema).to_pylist() for batches in read]
-
-    def trigger(self) -> int:
-        """Plans, reads and commits; how many rows came."""
-        end = self.plan()
+    def trigger(self, *, limited: bool = True) -> list[Any]:
+        """Plans, reads and commits; the values read. Nothing new: nothing is read, and the offset is the same."""
+        end = self.plan(limited=limited)
         if end == self.at:
-            return 0
+            return []
         found = self.read_to(end)
         self.stream.commit(end)
         self.at = end
         self.rows += found
-        return len(found)
+        self.sizes.append(len(found))
+        return _values(found)
 
-    def until(self, count: int) -> list[int]:
-        """Triggers until so many rows were read in all; how many each brought."""
-        sizes: list[int] = []
+    def until(self, count: int) -> list[Any]:
+        """Triggers until so many rows were read in all; the values of all of them."""
 
         def has_come() -> bool:
             if len(self.rows) < count:
-                sizes.append(self.trigger())
+                self.trigger()
             return len(self.rows) >= count
 
         wait_until(has_come, f"{count} rows")
-        return sizes
+        return self.values
 
     def restart(self) -> None:
         """The next run from the same checkpoint."""
         self.close()
-        self.stream = self._mq.door.open_stream(self._options)
+        self.stream = self._door.open_stream(self.options)
 
     def close(self) -> None:
         """Ends it."""
         self.stream.close()
+
+
+def _values(rows: Sequence[dict[str, Any]]) -> list[Any]:
+    return [row.get("value") for row in rows]
+
+
+def start_query(mq: Format, given: Mapping[str, str], value: str = "value binary") -> Query:
+    """A query of a format that has begun."""
+    options = mq.door.parse_stream_options({name.lower(): value for name, value in given.items()})
+    made = Query(mq.door, options, f"{value}, {mq.position_columns}")
+    try:
+        made.begin()
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def through_json(offset: Mapping[str, object]) -> dict[str, object]:

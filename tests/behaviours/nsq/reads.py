@@ -8,15 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_mq_source.core.options import READ, STREAM
+from spark_mq_source.core.options import READ, STREAM, Scope
+from spark_mq_source.nsq.format import NsqFormat
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.planner import plan_batch
 from spark_mq_source.nsq.read.reader import NsqRange, read_range
-from spark_mq_source.nsq.read.stream import NsqStream
-from tests.behaviours.queues import QueueQuery
+from tests import formats
 from tests.fix_brokers import NsqUnderTest
 from tests.formats import schema_of
 
+FORMAT = NsqFormat()
 ROW = "value binary, message_id string, attempts int"
 
 
@@ -24,15 +25,19 @@ def numbered(count: int, what: str = "m") -> list[bytes]:
     return [f"{what}{number:06d}".encode() for number in range(count)]
 
 
-def read_options(broker: NsqUnderTest, topic: str | None, **options: Any) -> NsqOptions:
-    given = {"nsqlookupdHttpAddresses": broker.lookupd_address, "channel": "c"} | options
+def _options(broker: NsqUnderTest, topic: str | None, scope: Scope, **options: Any) -> NsqOptions:
+    given = {"channel": "c"} | options
+    if "nsqdTcpAddresses" not in options:
+        given = {"nsqlookupdHttpAddresses": broker.lookupd_address} | given
     if topic is not None:
         given["topic"] = topic
-    if "nsqdTcpAddresses" in options:
-        del given["nsqlookupdHttpAddresses"]
-    if not given.keys() & {"maxRows", "maxSeconds", "idleTimeout"}:
-        given["idleTimeout"] = "2s"
-    return NsqOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, READ)
+    return NsqOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, scope)
+
+
+def read_options(broker: NsqUnderTest, topic: str | None, **options: Any) -> NsqOptions:
+    if not options.keys() & {"maxRows", "maxSeconds", "idleTimeout"}:
+        options["idleTimeout"] = "2s"
+    return _options(broker, topic, READ, **options)
 
 
 def read(options: NsqOptions, ddl: str = ROW) -> pa.Table:
@@ -49,19 +54,9 @@ def values(table: pa.Table) -> list[bytes]:
     return table.column("value").to_pylist()
 
 
-class Query(QueueQuery[NsqRange, bytes]):
-    """A streaming query of a channel."""
+class Query(formats.Query):
+    """A streaming query of a channel, which has begun."""
 
     def __init__(self, broker: NsqUnderTest, topic: str | None, wal: Path, **options: Any) -> None:
-        given = {"nsqlookupdHttpAddresses": broker.lookupd_address, "channel": "c", "walDir": wal} | options
-        if topic is not None:
-            given["topic"] = topic
-        if "nsqdTcpAddresses" in options:
-            del given["nsqlookupdHttpAddresses"]
-        super().__init__(NsqOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, STREAM))
-
-    def open_stream(self) -> NsqStream:
-        return NsqStream(self.options)
-
-    def read(self, tasks: Sequence[NsqRange]) -> pa.Table:
-        return read_tasks(self.options, tasks)
+        super().__init__(FORMAT, _options(broker, topic, STREAM, walDir=wal, **options), ROW)
+        self.begin()

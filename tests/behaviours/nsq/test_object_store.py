@@ -59,7 +59,7 @@ def test_a_stream_keeps_its_batches_there(nsq: NsqUnderTest, s3: S3Server):
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(3000))
     q = Query(nsq, topic, f"{s3.url}/wal", maxRowsPerTrigger=2000)  # type: ignore[arg-type]
-    _, tasks = q.plan()
+    tasks = q.tasks()
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(read_tasks, [q.options] * 2, [tasks] * 2)
     assert one.equals(two)

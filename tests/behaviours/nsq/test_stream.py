@@ -64,7 +64,7 @@ def available_now(q: Query) -> list[bytes]:
     q.stream.cap_at_current_end()
     before = len(q.rows)
     for _ in range(20):
-        if q.plan()[0] == q.at:
+        if q.plan() == q.at:
             return sorted(row["value"] for row in q.rows[before:])
         q.trigger()
     pytest.fail("it does not end")
@@ -139,7 +139,7 @@ def test_a_paused_channel_gives_no_batch(nsq: NsqUnderTest, query: Callable[...,
     nsq.publish(topic, *numbered(3))
     nsq.post("/channel/pause", topic=topic, channel="c")
     q = query(nsq, topic)
-    assert q.plan()[0] == q.at
+    assert q.plan() == q.at
     nsq.post("/channel/unpause", topic=topic, channel="c")
     assert sorted(q.trigger()) == numbered(3)
 
@@ -189,7 +189,7 @@ def test_a_folder_lost_after_its_batch_was_read_stops_the_query(
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(5))
     q = query(nsq, topic)
-    _, tasks = q.plan()
+    tasks = q.tasks()
     read_tasks(q.options, tasks)
     nsq.publish(topic, *numbered(5, "new"))
     shutil.rmtree(tmp_path / "wal")
@@ -209,7 +209,7 @@ def test_messages_that_come_too_often_are_put_aside_once(nsq: NsqUnderTest, quer
     put_back(nsq.tcp_address, topic, count=3, times=2)
     nsq.publish(topic, b"new")
     q = query(nsq, topic, maxAttempts=2, onMaxAttempts="deadLetter", deadLetterTopic=dead)
-    _, tasks = q.plan()
+    tasks = q.tasks()
     for _ in range(2):
         assert values(read_tasks(q.options, tasks)) == [b"new"]
     assert nsq.channel_stats(dead, "c")["depth"] == 3
@@ -229,7 +229,8 @@ def test_an_nsqd_that_is_gone_has_no_more_messages_and_its_return_is_noticed(
     one.publish(topic, *numbered(5, "one"))
     two.publish(topic, *numbered(5, "two"))
     q = query(one, topic)
-    end, tasks = q.plan()
+    end = q.plan()
+    tasks = q.stream.ranges(q.at, end)
     assert len(tasks) == 2
     two.broker.stop()
     assert sorted(values(read_tasks(q.options, tasks))) == numbered(5, "one")
@@ -252,7 +253,8 @@ def test_a_query_goes_on_while_its_only_nsqd_is_away(nsq_private: Start, query: 
     topic = broker.topic("c")
     q = query(broker, topic, nsqdTcpAddresses=broker.tcp_address, nsqdHttpAddresses=broker.http_address)
     broker.broker.stop()
-    end, tasks = q.plan()
+    end = q.plan()
+    tasks = q.stream.ranges(q.at, end)
     assert [task.nsqd.name for task in tasks] == [broker.tcp_address]
     assert read_tasks(q.options, tasks).num_rows == 0
     q.at = end
@@ -264,7 +266,7 @@ def test_a_query_goes_on_while_its_only_nsqd_is_away(nsq_private: Start, query: 
 def test_a_topic_that_comes_later_is_read_then(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic = nsq.unused_topic()
     q = query(nsq, topic, createChannel="true")
-    assert q.plan()[0] == q.at
+    assert q.plan() == q.at
     nsq.create(topic, "c")
     nsq.publish(topic, *numbered(3))
     assert sorted(q.trigger()) == numbered(3)
@@ -317,7 +319,7 @@ def test_all_messages_of_a_killed_nsqd_are_read_although_it_counts_fewer(
     assert sorted(q.until(510)) == sorted(numbered(10) + numbered(500, "more"))
     # The count is trusted again: nothing is planned where nothing waits.
     q.trigger()
-    assert q.plan()[0] == q.at
+    assert q.plan() == q.at
 
 
 def _known(broker: NsqUnderTest, topic: str) -> int:
@@ -338,7 +340,7 @@ def test_a_connection_that_can_never_work_stops_the_query(
     let_in = {"tlsVerifyHostname": "false", "clientCert": tls_material.client}
     where = {"nsqdTcpAddresses": broker.tcp_address, "createChannel": "true", "channel": "c#ephemeral"}
     q = query(broker, broker.unused_topic(), tls="true", trustCerts=tls_material.ca, **let_in, **where)
-    _, tasks = q.plan()
+    tasks = q.tasks()
     changed = {
         "ca": {"trust_certs": tls_material.other_ca},
         "host name": {"tls_verify_hostname": True},

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from spark_mq_source.core.options import READ, STREAM
+from spark_mq_source.core.options import READ, STREAM, Scope
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange
-from tests.behaviours.queues import QueueQuery
+from tests import formats
 from tests.fix_brokers import PulsarUnderTest
 from tests.formats import schema_of
 from tests.formats.pulsar import MESSAGE_ID
@@ -22,8 +20,7 @@ ROW = f"value string, key string, topic string, partition int, {MESSAGE_ID}"
 SUBSCRIPTION = "queue"
 
 
-def drain_options(broker: PulsarUnderTest, topic: str | None, **options: Any) -> PulsarOptions:
-    """A read that is to have all of `maxRows` waits for them for as long as a busy machine takes."""
+def _options(broker: PulsarUnderTest, topic: str | None, scope: Scope, **options: Any) -> PulsarOptions:
     given = {
         "serviceUrl": broker.service_url,
         "topic": topic,
@@ -32,11 +29,16 @@ def drain_options(broker: PulsarUnderTest, topic: str | None, **options: Any) ->
         "initialPosition": "earliest",
         "operationTimeout": "60s",
     } | options
-    if not given.keys() & {"maxSeconds", "idleTimeout"}:
-        given["idleTimeout"] = "20s" if "maxRows" in given else "1s"
     return PulsarOptions.from_spark(
-        {name.lower(): str(value) for name, value in given.items() if value is not None}, READ
+        {name.lower(): str(value) for name, value in given.items() if value is not None}, scope
     )
+
+
+def drain_options(broker: PulsarUnderTest, topic: str | None, **options: Any) -> PulsarOptions:
+    """A read that is to have all of `maxRows` waits for them for as long as a busy machine takes."""
+    if not options.keys() & {"maxSeconds", "idleTimeout"}:
+        options["idleTimeout"] = "20s" if "maxRows" in options else "1s"
+    return _options(broker, topic, READ, **options)
 
 
 def read(options: PulsarOptions, ddl: str = ROW) -> pa.Table:
@@ -54,31 +56,13 @@ def values(table: pa.Table) -> list[str]:
     return table.column("value").to_pylist()
 
 
-class SubscriptionQuery(QueueQuery[PulsarQueueRange, str]):
-    """A streaming query of a subscription.
+class SubscriptionQuery(formats.Query):
+    """A streaming query of a subscription, which has begun.
 
     A trigger waits for what it was planned for, unless `idleTimeout` is given: a busy broker is no silent one.
     """
 
     def __init__(self, broker: PulsarUnderTest, topic: str | None, wal: Path, **options: Any) -> None:
-        given = {
-            "serviceUrl": broker.service_url,
-            "topic": topic,
-            "subscription": SUBSCRIPTION,
-            "subscriptionType": "Shared",
-            "initialPosition": "earliest",
-            "walDir": wal,
-            "idleTimeout": "10s",
-            "operationTimeout": "60s",
-        } | options
-        super().__init__(
-            PulsarOptions.from_spark(
-                {name.lower(): str(value) for name, value in given.items() if value is not None}, STREAM
-            )
-        )
-
-    def open_stream(self) -> Any:
-        return FORMAT.open_stream(self.options)
-
-    def read(self, tasks: Sequence[PulsarQueueRange]) -> pa.Table:
-        return read_tasks(self.options, tasks)
+        given = {"walDir": wal, "idleTimeout": "10s"} | options
+        super().__init__(FORMAT, _options(broker, topic, STREAM, **given), ROW)
+        self.begin()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import Any
 
 from spark_mq_source.core.options import STREAM
 from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.read.stream import PulsarStream
+from tests import formats
 from tests.fix_brokers import PulsarUnderTest, wait_until
-from tests.formats import through_json
-from tests.formats.pulsar import MESSAGE_ID, read_tasks
+from tests.formats.pulsar import MESSAGE_ID, PulsarFormat
 
 ROW = f"topic string, partition int, value string, {MESSAGE_ID}"
 PIN = "pin"
@@ -20,39 +20,24 @@ Offset = dict[str, Any]
 Row = dict[str, Any]
 
 
-class Query:
-    """What Spark does with a stream: a checkpoint, triggers, and a sink that takes what the ranges hold."""
+class Query(formats.Query):
+    """A query of topics, whose offsets never go back."""
 
     def __init__(self, options: PulsarOptions, checkpoint: Offset | None = None) -> None:
-        self.options = options
-        self.stream = PulsarStream(options)
-        self.at = checkpoint
-        self.rows: list[Row] = []
-        self.triggers: list[int] = []
-        """The entries that each trigger read."""
-        self.sizes: list[int] = []
-        """And its rows."""
+        super().__init__(PulsarFormat.door, options, ROW, checkpoint)
 
-    def plan(self) -> tuple[Offset, Offset]:
-        """Where the first trigger of a new query begins and ends; nothing is read."""
-        start = through_json(self.stream.initial())
-        return start, through_json(self.stream.latest(start))
+    @property
+    def triggers(self) -> list[int]:
+        """How many entries each trigger read."""
+        rows = iter(self.rows)
+        parts = [list(itertools.islice(rows, size)) for size in self.sizes]
+        return [len({(row["topic"], row["partition"], *entry_of(row)) for row in part}) for part in parts]
 
-    def trigger(self, *, limited: bool = True) -> list[str]:
-        """Plans, reads and commits; the values read. Nothing new: nothing is read, and the offset is the same."""
-        if self.at is None:
-            self.at = through_json(self.stream.initial())
-        end = through_json(self.stream.latest(self.at, limited=limited))
+    def plan(self, *, limited: bool = True) -> Offset:
+        end = super().plan(limited=limited)
+        assert self.at is not None
         never_back(self.at, end)
-        if end == self.at:
-            return []
-        rows = read_tasks(self.options, self.stream.ranges(self.at, end), ROW).to_pylist()
-        self.stream.commit(end)
-        self.at = end
-        self.rows += rows
-        self.triggers.append(len({(row["topic"], row["partition"], *entry_of(row)) for row in rows}))
-        self.sizes.append(len(rows))
-        return [row["value"] for row in rows]
+        return end
 
     def drain(self) -> list[str]:
         """Triggers until nothing is new."""
@@ -62,7 +47,7 @@ class Query:
             self.trigger()
             if self.at == planned:
                 break
-        return [row["value"] for row in self.rows[before:]]
+        return self.values[before:]
 
     def drain_to(self, value: str) -> list[str]:
         """Triggers until this value is read; the values read."""
@@ -70,15 +55,6 @@ class Query:
         while value not in found:
             found += self.trigger()
         return found
-
-    def restart(self) -> None:
-        """The next run from the same checkpoint."""
-        self.stream.close()
-        self.stream = PulsarStream(self.options)
-
-    def close(self) -> None:
-        """Ends it."""
-        self.stream.close()
 
 
 def entry_of(row: Row) -> tuple[int, int]:

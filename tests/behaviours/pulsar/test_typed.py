@@ -14,7 +14,7 @@ from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.sql_types import ddl_of_schema
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.fix_brokers import PulsarUnderTest
-from tests.formats import Query
+from tests.formats import start_query
 from tests.formats.pulsar import PulsarFormat
 
 Schema = type[official_schema.AvroSchema] | type[official_schema.JsonSchema]
@@ -182,17 +182,17 @@ def test_a_stream_goes_on_with_its_schema(pulsar: PulsarUnderTest, pulsar_format
     topic = pulsar.topic(1)
     publish(pulsar, topic, kind, 0, [{"carrier": "AA", "number": 1}])
     given = {"serviceUrl": pulsar.service_url, "topic": topic, "startingOffsets": "earliest", "valueFormat": "auto"}
-    query = Query(pulsar_format, given, "value struct<carrier:string,number:int>")
+    query = start_query(pulsar_format, given, "value struct<carrier:string,number:int>")
     query.until(1)
     publish(pulsar, topic, kind, 1, [{"carrier": "UA", "number": 2, "distance": 1.5}])
     query.until(2)
     query.close()
     assert query.values == [{"carrier": "AA", "number": 1}, {"carrier": "UA", "number": 2}]
     # Planned anew, with the new field.
-    query = Query(pulsar_format, given, "value struct<carrier:string,number:int,distance:double>")
+    query = start_query(pulsar_format, given, "value struct<carrier:string,number:int,distance:double>")
     query.until(2)
     query.close()
-    assert [row["distance"] for row in query.values] == [None, 1.5]  # type: ignore[call-overload, index]
+    assert [row["distance"] for row in query.values] == [None, 1.5]
 
 
 def test_topics_that_differ_are_read_apart(pulsar: PulsarUnderTest) -> None:

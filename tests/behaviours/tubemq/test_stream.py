@@ -100,7 +100,7 @@ def test_a_limit_is_exact_in_a_store_of_one_partition(
     while q.trigger():
         pass
     full, rest = divmod(10, limit)
-    assert q.triggers == [limit] * full + [rest] * (rest > 0)
+    assert q.sizes == [limit] * full + [rest] * (rest > 0)
     assert q.values == numbered(10)
 
 
@@ -109,7 +109,7 @@ def test_a_limit_bounds_partitions_that_share_a_store(tubemq: TubeUnderTest, que
     publish(topic, numbered(40))
     q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=8)
     q.trigger_until(lambda: len(q.rows) == 40, "all is read")
-    assert max(q.triggers) <= 8
+    assert max(q.sizes) <= 8
     assert sorted(q.values) == sorted(numbered(40))
 
 
