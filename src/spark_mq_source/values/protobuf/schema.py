@@ -129,8 +129,8 @@ ENUM_WITHOUT_NAME: Final = "UNKNOWN_ENUM_VALUE_{}_"
 """The prefix of an open enum's number without a name, as in Java."""
 
 _MISSING: Final = -7
-_TIMESTAMP: Final = pa.timestamp("us", "UTC")
-_DURATION: Final = pa.duration("us")
+_TIMES: Final = {"Timestamp": pa.timestamp("us", "UTC"), "Duration": pa.duration("us")}
+_TIME_PARTS: Final = [("seconds", FieldDescriptor.TYPE_INT64), ("nanos", FieldDescriptor.TYPE_INT32)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,8 +380,9 @@ def _type_of(field: FieldDescriptor, above: tuple[str, ...], path: str) -> pa.Da
     if is_map(field):
         key, value = (_type_of(part, above, f"{path}.{part.name}") for part in inner.fields)
         return None if value is None else pa.map_(key, value)
-    if is_seconds_and_nanos(inner):
-        return _TIMESTAMP if inner.name == "Timestamp" else _DURATION
+    time = time_type_of(inner)
+    if time is not None:
+        return time
     if inner.full_name in above:
         raise OptionError(
             f"protobuf message {inner.full_name} contains itself at field {path}, for which a column has no type: "
@@ -420,12 +421,15 @@ def is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
-def is_seconds_and_nanos(message: Descriptor) -> bool:
-    """Return whether Spark treats a message as Timestamp or Duration; its package does not matter."""
-    return message.name in ("Timestamp", "Duration") and [(field.name, field.type) for field in message.fields] == [
-        ("seconds", FieldDescriptor.TYPE_INT64),
-        ("nanos", FieldDescriptor.TYPE_INT32),
-    ]
+def time_type_of(message: Descriptor) -> pa.DataType | None:
+    """Return Spark's type of a Timestamp or Duration, whatever its package is; None for another message."""
+    is_time = [(field.name, field.type) for field in message.fields] == _TIME_PARTS
+    return _TIMES.get(message.name) if is_time else None
+
+
+def is_time(type_: pa.DataType, time: pa.DataType) -> bool:
+    """Return whether a type is that of `time_type_of`, in any time zone."""
+    return bool(type_.id == time.id and type_.unit == time.unit and (pa.types.is_duration(time) or type_.tz))
 
 
 # -- from wanted columns to a plan
@@ -498,12 +502,11 @@ def _plan_field(
                 expected = KINDS[field.type].type
         elif pa.types.is_struct(type_):
             message = _plan(inner, type_, f"{path}.", problems)
-        elif not is_seconds_and_nanos(inner):
+        elif (time := time_type_of(inner)) is None:
             expected = f"a struct of {', '.join(one.name for one in inner.fields) or 'nothing'}"
         else:
-            own = _TIMESTAMP if inner.name == "Timestamp" else _DURATION
-            if type_.id != own.id or type_.unit != own.unit or (own is _TIMESTAMP and type_.tz is None):
-                expected = own
+            if not is_time(type_, time):
+                expected = time
             parts = [_field(part, KINDS[part.type].type) for part in inner.fields]
             message = MessagePlan(tuple(parts), len(parts), inner.full_name)
     if expected is not None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.varint import encode_varint
@@ -20,7 +21,8 @@ from spark_mq_source.values.protobuf.schema import (
     is_packed,
     is_repeated,
     is_required,
-    is_seconds_and_nanos,
+    is_time,
+    time_type_of,
 )
 from spark_mq_source.values.steps import check_write_step
 
@@ -195,32 +197,23 @@ def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: lis
             ]
             step = replace(step, steps=tuple(parts))
     if code is None:
-        wanted = f"the message {inner.full_name}" if inner is not None else _name_of(field_.type)
+        name = FieldDescriptorProto.Type.Name(field_.type).removeprefix("TYPE_").lower()  # type: ignore[arg-type]
+        wanted = f"the message {inner.full_name}" if inner is not None else name
         problems.append(f"{path} is {type_}, which cannot be written as {wanted}: cast it")
         return None
     return replace(step, code=code)
 
 
 def _time_code(message: Descriptor, type_: pa.DataType) -> str | None:
-    if is_seconds_and_nanos(message):
-        if message.name == "Timestamp" and pa.types.is_timestamp(type_) and type_.unit == "us" and type_.tz:
-            return "TIMESTAMP"
-        if message.name == "Duration" and type_ == pa.duration("us"):
-            return "DURATION"
-    return None
+    time = time_type_of(message)
+    if time is None or not is_time(type_, time):
+        return None
+    return "DURATION" if pa.types.is_duration(time) else "TIMESTAMP"
 
 
 def end_of_group(step: WriteStep) -> bytes:
     """Return the tag of a group's end."""
     return encode_varint(step.number << 3 | _END_GROUP)
-
-
-def _name_of(kind: int) -> str:
-    return next(
-        name.removeprefix("TYPE_").lower()
-        for name, value in vars(FieldDescriptor).items()
-        if name.startswith("TYPE_") and value == kind
-    )
 
 
 _READS: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
