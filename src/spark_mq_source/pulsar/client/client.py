@@ -6,8 +6,13 @@ topic-partitions are sent together, so that planning a thousand partitions takes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.pulsar.client.producers import Producers
 from spark_mq_source.pulsar.client.subscriptions import Subscriptions
+from spark_mq_source.pulsar.options import PulsarOptions
 
 
 class PulsarClient(Subscriptions, Producers):
@@ -25,3 +30,14 @@ class PulsarClient(Subscriptions, Producers):
                 for topic_partition in client.fetch_partitions(["persistent://public/default/t"]):
                     ...
     """
+
+
+@contextmanager
+def connected(options: PulsarOptions, where: str, role: str = "driver") -> Iterator[PulsarClient]:
+    """Open a client, and hand its connections over to the next one; its errors begin with `where`."""
+    with PulsarClient(options, role) as client:
+        try:
+            yield client
+        except MQSourceError as error:
+            raise error.within(where) from error
+        client.hand_over()

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from spark_mq_source.core.errors import (
     DataLossError,
-    MQSourceError,
     OptionError,
     TopicNotFoundError,
     UnsupportedFeatureError,
@@ -23,7 +22,7 @@ from spark_mq_source.core.ports import Predicate
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.pulsar.client.admin import Ledger
-from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.client import PulsarClient, connected
 from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -62,11 +61,8 @@ def plan_batch(options: PulsarOptions, predicates: Sequence[Predicate] = ()) -> 
         DataLossError: messages after the start have been deleted, and `failOnDataLoss` is true.
         MQSourceError: the cluster cannot be reached in time, or refuses.
     """
-    with PulsarClient(options) as client:
-        try:
-            return _Planner(client, options, predicates).ranges()
-        except MQSourceError as error:
-            raise error.within("pulsar-native: planning") from error
+    with connected(options, "pulsar-native: planning") as client:
+        return _Planner(client, options, predicates).ranges()
 
 
 def check_dead_letter_topic(options: PulsarOptions) -> None:
@@ -79,12 +75,8 @@ def check_dead_letter_topic(options: PulsarOptions) -> None:
     if options.on_corrupt is not OnCorrupt.DEAD_LETTER:
         return
     topic = options.dead_letter_topic or ""
-    with PulsarClient(options) as client:
-        try:
-            client.fetch_partitions([topic], create=options.create_topic)
-            client.hand_over()
-        except MQSourceError as error:
-            raise error.within(f"pulsar-native: deadLetterTopic {topic}") from error
+    with connected(options, f"pulsar-native: deadLetterTopic {topic}") as client:
+        client.fetch_partitions([topic], create=options.create_topic)
 
 
 class _Planner:

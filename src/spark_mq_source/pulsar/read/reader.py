@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     DataLossError,
-    MQSourceError,
     RequestTimeoutError,
     ServiceNotReadyError,
 )
@@ -36,7 +35,7 @@ from spark_mq_source.net.resume import ReopenError, ResumingReader
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.admin import Ledger
-from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.client import PulsarClient, connected
 from spark_mq_source.pulsar.client.consumer import Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY
@@ -109,12 +108,8 @@ def read_range(
         CorruptMessageError: a message cannot be decoded, also when received again.
         MQSourceError: the broker cannot be reached, or sends nothing, for `operationTimeout`; or it refuses.
     """
-    with PulsarClient(options, role=f"{task.number:04d}") as client:
-        try:
-            yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
-            client.hand_over()
-        except MQSourceError as error:
-            raise error.within(f"pulsar-native: reading {task}") from error
+    with connected(options, f"pulsar-native: reading {task}", role=f"{task.number:04d}") as client:
+        yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
 
 
 class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from spark_mq_source.core.columns import VALUE
-from spark_mq_source.core.errors import MQSourceError, OptionError
+from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.sql_types import matches
-from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.client import PulsarClient, connected
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.registry import encoding_of_schema
@@ -24,17 +24,13 @@ def registered_read(options: PulsarOptions) -> TypedRead:
         MQSourceError: the cluster cannot be reached in time, or refuses.
     """
     found: dict[str, Encoding | KeyValueEncoding | None] = {}
-    with PulsarClient(options) as client:
-        try:
-            for topic in topics_of(client, options):
-                schema = client.schema_of(topic)
-                try:
-                    found[topic] = None if schema is None else encoding_of_schema(schema)
-                except ValueError as error:
-                    raise OptionError(f"{topic}: {error}") from error
-            client.hand_over()
-        except MQSourceError as error:
-            raise error.within("pulsar-native: planning valueFormat=auto") from error
+    with connected(options, "pulsar-native: planning valueFormat=auto") as client:
+        for topic in topics_of(client, options):
+            schema = client.schema_of(topic)
+            try:
+                found[topic] = None if schema is None else encoding_of_schema(schema)
+            except ValueError as error:
+                raise OptionError(f"{topic}: {error}") from error
     reads = {topic: _read_of(options, encoding) for topic, encoding in found.items()}
     first = next(iter(reads), None)
     if first is None:

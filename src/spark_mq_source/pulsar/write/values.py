@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_mq_source.core.columns import VALUE, is_text
-from spark_mq_source.core.errors import MQSourceError, OptionError
+from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.sql_types import matches
-from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.client import connected
 from spark_mq_source.pulsar.options import KeyValueEncodingType
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.registry import encoding_of_schema, schema_of_write
@@ -54,12 +54,8 @@ def with_registered(options: PulsarOptions, columns: Sequence[str]) -> PulsarOpt
         raise OptionError(
             "valueFormat=auto encodes all rows by the schema of one topic: set the option topic, and drop column topic"
         )
-    with PulsarClient(options) as client:
-        try:
-            schema = client.schema_of(options.topic)
-            client.hand_over()
-        except MQSourceError as error:
-            raise error.within("pulsar-native: planning valueFormat=auto") from error
+    with connected(options, "pulsar-native: planning valueFormat=auto") as client:
+        schema = client.schema_of(options.topic)
     try:
         encoding = None if schema is None else encoding_of_schema(schema)
     except ValueError as error:
@@ -89,12 +85,8 @@ def check_topic_partitions(options: PulsarOptions) -> None:
     """
     if options.topic_partitions is None or options.topic is None:
         return
-    with PulsarClient(options) as client:
-        try:
-            client.fetch_partitions([options.topic], create=options.create_topic)
-            client.hand_over()
-        except MQSourceError as error:
-            raise error.within("pulsar-native: planning a write") from error
+    with connected(options, "pulsar-native: planning a write") as client:
+        client.fetch_partitions([options.topic], create=options.create_topic)
 
 
 def check_raw_values(options: PulsarOptions, type_: pa.DataType) -> None:
