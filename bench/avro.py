@@ -21,7 +21,7 @@ import pyarrow as pa
 from bench.loops import ROWS, Run, run_of
 from bench.values import make_flights
 from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
-from spark_mq_source.values.avro.encode import encode_avro
+from spark_mq_source.values.avro.encode import avro_encoder
 
 FIELDS: dict[str, Any] = {
     "year": "int",
@@ -64,7 +64,7 @@ def runs() -> Iterator[tuple[str, Run]]:
     yield "fastavro, a dict a record", run_of(partial(_read, schema, values))
     yield "fastavro, as an Arrow array", run_of(lambda: pa.array(_read(schema, values), whole))
     array = pa.array(_read(schema, values), whole)
-    yield "ours, encoded", run_of(partial(encode_avro, array, json.dumps(SCHEMA)))
+    yield "ours, encoded", run_of(partial(avro_encoder(array.type, json.dumps(SCHEMA)), array))
     rows = array.to_pylist()
     yield "fastavro, dicts encoded", run_of(lambda: [_write(schema, row) for row in rows])
 

@@ -22,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 from bench.loops import ROWS, Run, run_of
 from bench.values import make_flights
 from spark_mq_source.values.protobuf.decode import arrow_type_of, protobuf_decoder
-from spark_mq_source.values.protobuf.encode import encode_protobuf
+from spark_mq_source.values.protobuf.encode import protobuf_encoder
 
 FIELDS: Final = {
     "year": "int32",
@@ -94,7 +94,7 @@ def runs() -> Iterator[tuple[str, Run]]:
         decoder = protobuf_decoder(descriptors, MESSAGE, type_)
         yield f"ours, {columns}", run_of(partial(decoder.decode, payloads))
     rows = protobuf_decoder(descriptors, MESSAGE, whole).decode(payloads).values
-    yield "ours, written", run_of(partial(encode_protobuf, rows, descriptors, MESSAGE))
+    yield "ours, written", run_of(partial(protobuf_encoder(rows.type, descriptors, MESSAGE), rows))
     yield "upb, a message a value", run_of(lambda: [make.FromString(value) for value in values])
     for columns, type_ in (("all columns", whole), ("three columns", three)):
         yield f"upb, {columns} as Arrow arrays", run_of(partial(_read, make, values, type_))

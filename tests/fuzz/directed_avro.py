@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
-from spark_mq_source.values.avro.encode import encode_avro
+from spark_mq_source.values.avro.encode import avro_encoder
 from tests.oracles import avro as oracle
 
 PAYLOADS = 60
@@ -126,7 +126,7 @@ def check_encoding(seed: int, rng: Random, schema: oracle.Schema, values: pa.Arr
             part = expected[first:last]
             case = f"rows {given[first:last]!r:.2000}"
             try:
-                data = encode_avro(values.slice(first, last - first), definition)
+                data = avro_encoder(values.type, definition)(values.slice(first, last - first))
             except UnwritableRowError as error:
                 expect(oracle.RefusedError in part, seed, f"{case}: {error}", definition)
                 continue

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.protobuf.decode import protobuf_decoder
-from spark_mq_source.values.protobuf.encode import encode_protobuf
+from spark_mq_source.values.protobuf.encode import protobuf_encoder
 from tests.oracles.protobuf import (
     WRITABLE,
     Oracle,
@@ -89,7 +89,7 @@ def _write(rng: Random, schema: Schema, case: str) -> int:
     start = rng.randint(0, len(rows))
     end = rng.randint(start, len(rows))
     try:
-        written = encode_protobuf(array.slice(start, end - start), schema.descriptors, schema.message)
+        written = protobuf_encoder(array.type, schema.descriptors, schema.message)(array.slice(start, end - start))
     except OptionError as error:
         if "is missing, which is required" not in str(error):
             raise
@@ -100,7 +100,7 @@ def _write(rng: Random, schema: Schema, case: str) -> int:
     if refused and len(columns):
         bad = pa.array([rows[rng.choice(refused)]], numbers).cast(columns)
         try:
-            encode_protobuf(bad, schema.descriptors, schema.message)
+            protobuf_encoder(bad.type, schema.descriptors, schema.message)(bad)
         except UnwritableRowError:
             return len(rows) + 1
         raise AssertionError(f"{case}: {bad} is written")

@@ -11,12 +11,12 @@ import pyarrow as pa
 from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.values import _pairs_python
 from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
-from spark_mq_source.values.avro.encode import encode_avro
+from spark_mq_source.values.avro.encode import avro_encoder
 from spark_mq_source.values.decoder import Decoded, ValueDecoder
 from spark_mq_source.values.json.decode import json_decoder
 from spark_mq_source.values.protobuf.decode import arrow_type_of as protobuf_type_of
 from spark_mq_source.values.protobuf.decode import protobuf_decoder
-from spark_mq_source.values.protobuf.encode import encode_protobuf
+from spark_mq_source.values.protobuf.encode import protobuf_encoder
 from tests.fuzz import directed_avro, directed_json
 from tests.oracles import avro, protobuf
 from tests.oracles.arrays import cells
@@ -151,7 +151,7 @@ class AvroEncoding(ValueEncoding):
         super().__init__(avro_decoder(one, arrow_type_of(one)) for one in self.definitions)
 
     def encode(self, number: int, values: pa.Array) -> pa.Array:
-        return encode_avro(values, self.definitions[number])
+        return avro_encoder(values.type, self.definitions[number])(values)
 
 
 class ProtobufEncoding(ValueEncoding):
@@ -162,4 +162,4 @@ class ProtobufEncoding(ValueEncoding):
         )
 
     def encode(self, number: int, values: pa.Array) -> pa.Array:
-        return encode_protobuf(values, PROTOBUF[number].descriptors, PROTOBUF[number].message)
+        return protobuf_encoder(values.type, PROTOBUF[number].descriptors, PROTOBUF[number].message)(values)

@@ -12,7 +12,7 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
-from spark_mq_source.values.avro.encode import encode_avro
+from spark_mq_source.values.avro.encode import avro_encoder
 from tests.oracles import avro as oracle
 
 pytest.importorskip("spark_mq_source.values.avro._decode_native", exc_type=ImportError)
@@ -196,11 +196,11 @@ def test_each_type_is_written_as_each_leaf_or_refused():
     taken = 0
     for leaf, type_ in itertools.product(oracle.LEAVES, types):
         if type_ in writable_types(leaf):
-            encode_avro(pa.nulls(3, type_), json.dumps(["null", leaf] if leaf != "null" else leaf))
+            avro_encoder(type_, json.dumps(["null", leaf] if leaf != "null" else leaf))(pa.nulls(3, type_))
             taken += 1
         else:
             with pytest.raises(OptionError):
-                encode_avro(pa.nulls(0, type_), json.dumps(leaf))
+                avro_encoder(type_, json.dumps(leaf))(pa.nulls(0, type_))
     assert (len(oracle.LEAVES) * len(types), taken) == (437, 41)
 
 
@@ -215,7 +215,7 @@ def test_each_schema_type_is_written_from_sliced_null_ridden_and_empty_arrays():
         rows = oracle.cells(values)
         for first, last in itertools.combinations(range(0, len(values) + 1, 2), 2):
             for array in (values.slice(first, last - first), values.slice(first, 0)):
-                encoded = encode_avro(array, definition)
+                encoded = avro_encoder(array.type, definition)(array)
                 encoded.validate(full=True)
                 read = [
                     None if one is None else oracle.read_with_fastavro(schema, parsed, one)
@@ -259,8 +259,8 @@ def test_an_unwritable_row_leaves_the_next_thousand_writable():
     type_ = arrow_type_of(schema)
     good = pa.array([{"f0": at, "f1": ["a" * at]} for at in range(1000)], type_)
     bad = pa.array([{"f0": 1, "f1": ["x" * 5000, None]}], type_)
-    expected = encode_avro(good, schema)
+    expected = avro_encoder(good.type, schema)(good)
     for array in (pa.concat_arrays([bad, good]), pa.concat_arrays([good, bad])):
         with pytest.raises(UnwritableRowError, match=r"value\.f1\[\] is NULL in a row"):
-            encode_avro(array, schema)
-        assert encode_avro(array.slice(int(array[0] == bad[0]), 1000), schema) == expected
+            avro_encoder(array.type, schema)(array)
+        assert avro_encoder(array.type, schema)(array.slice(int(array[0] == bad[0]), 1000)) == expected

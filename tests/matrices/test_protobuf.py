@@ -10,7 +10,7 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.protobuf.decode import protobuf_decoder
-from spark_mq_source.values.protobuf.encode import encode_protobuf
+from spark_mq_source.values.protobuf.encode import protobuf_encoder
 from tests.oracles.arrays import at_the_end
 from tests.oracles.protobuf import (
     KEYS,
@@ -258,7 +258,7 @@ def test_each_type_that_spark_has_is_wanted_and_written_of_each_field():
                     if types is READABLE:
                         protobuf_decoder(message.descriptors, "M", columns)
                     else:
-                        encode_protobuf(pa.array([None], columns), message.descriptors, "M")
+                        protobuf_encoder(columns, message.descriptors, "M")(pa.array([None], columns))
                 except OptionError:
                     is_taken = False
                 else:
@@ -293,13 +293,13 @@ def test_each_column_that_can_be_written_is_read_by_the_runtime():
             )
             for start in range(17):
                 for some in (masked.slice(start), masked.slice(start, 9), masked.slice(start, 0)):
-                    found = encode_protobuf(some, message.descriptors, "M").to_pylist()
+                    found = protobuf_encoder(some.type, message.descriptors, "M")(some).to_pylist()
                     if found != [one if one != "refused" else None for one in expected[start:][: len(some)]]:
                         different.append((text, str(type_), start))
                     rows += len(some)
             for at in [at for at, is_good in enumerate(good.to_pylist()) if not is_good]:
                 with pytest.raises(UnwritableRowError):
-                    encode_protobuf(values.slice(at, 1), message.descriptors, "M")
+                    protobuf_encoder(values.type, message.descriptors, "M")(values.slice(at, 1))
                 rows += 1
             columns += 1
     assert different == []

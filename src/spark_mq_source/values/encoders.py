@@ -11,7 +11,6 @@ import sys
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
@@ -72,9 +71,6 @@ def _with_definition(encoding: Encoding | None, columns: pa.Schema, column: str)
     return replace(encoding, definition=definition)
 
 
-# Each encoder first encodes zero rows, which refuses a type that does not fit.
-
-
 def encoder_for(encoding: Encoding, type_: pa.DataType, column: str = VALUE) -> ValueEncoder:
     """Return the encoder of a column of this type; see `with_definitions` for the encoding.
 
@@ -87,22 +83,17 @@ def encoder_for(encoding: Encoding, type_: pa.DataType, column: str = VALUE) -> 
         return PrimitiveEncoder(encoding.name, type_, column).encode
     if encoding.name == "json":
         return _json_encoder(encoding, type_, column)
-    encode: ValueEncoder
     if encoding.is_packed:
         from spark_mq_source.values.inlong.encode import InlongEncoder  # noqa: PLC0415 - as above
 
         return InlongEncoder(encoding, type_, column).encode
     if encoding.name == "protobuf":
-        from spark_mq_source.values.protobuf.encode import encode_protobuf  # noqa: PLC0415 - as above
+        from spark_mq_source.values.protobuf.encode import protobuf_encoder  # noqa: PLC0415 - as above
 
-        descriptors = base64.b64decode(encoding.definition)
-        encode = partial(encode_protobuf, descriptors=descriptors, message=encoding.message, column=column)
-    else:
-        from spark_mq_source.values.avro.encode import encode_avro  # noqa: PLC0415 - as above
+        return protobuf_encoder(type_, base64.b64decode(encoding.definition), encoding.message, column)
+    from spark_mq_source.values.avro.encode import avro_encoder  # noqa: PLC0415 - as above
 
-        encode = partial(encode_avro, definition=encoding.definition, column=column)
-    encode(pa.nulls(0, type_))
-    return encode
+    return avro_encoder(type_, encoding.definition, column)
 
 
 def _json_encoder(encoding: Encoding, type_: pa.DataType, column: str) -> ValueEncoder:
@@ -139,6 +130,7 @@ class BatchEncoder:
     def __init__(self, write: TypedWrite, columns: pa.Schema, table: ColumnTable | None = None) -> None:
         self._write = write
         self._table = table
+        self.columns = columns
         self._encoders: Mapping[str, ValueEncoder] = {
             side: encoder_for(encoding, columns.field(side).type, side)
             for side, encoding in write.encodings.items()
@@ -200,6 +192,7 @@ def encoded_rows(
         return
     encoder = None
     for batch in batches:
-        if encoder is None:
+        # The compiled encoders read arrays of the types that they were made for.
+        if encoder is None or batch.schema != encoder.columns:
             encoder = BatchEncoder(write, batch.schema, table)
         yield encoder.encode(batch)

@@ -34,7 +34,7 @@ def derive_definition(struct: pa.StructType, encoding: str, column: str = "value
 
     Args:
         struct: the type of the structs.
-        encoding: ``json``, as `json.encode.json_texts` writes, or ``avro``, as `avro.encode.encode_avro` does.
+        encoding: ``json``, as `json.encode.json_texts` writes, or ``avro``, as `avro.encode.avro_encoder` does.
         column: the name of the column.
 
     Raises:

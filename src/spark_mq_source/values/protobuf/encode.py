@@ -6,21 +6,21 @@ without it, writing typed columns is an error.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Final
+from collections.abc import Callable
 
 import pyarrow as pa
 
 from spark_mq_source.core.implementation import require_compiled
 from spark_mq_source.values.protobuf.write_steps import plan_writing
 
-_planned: Final = lru_cache(maxsize=64)(plan_writing)
 
+def protobuf_encoder(
+    type_: pa.DataType, descriptors: bytes, message: str, column: str = "value"
+) -> Callable[[pa.StructArray], pa.BinaryArray]:
+    r"""Return a function that encodes structs of a type as protobuf messages; NULL becomes NULL.
 
-def encode_protobuf(
-    array: pa.StructArray, descriptors: bytes, message: str, *, column: str = "value"
-) -> pa.BinaryArray:
-    r"""Encode structs as protobuf messages; NULL becomes NULL.
+    It raises UnwritableRowError for a value that does not fit, such as a NULL in an array, a text that is not a name of
+    the enum, or two fields of a oneof.
 
     A column becomes the field that `protobuf.arrow_type_of` maps to it, or one that can be read as it: an enum's
     number, a bigint for a uint32, a decimal(20,0) for a uint64. Integers may also be narrower, and a float a double.
@@ -29,11 +29,9 @@ def encode_protobuf(
     their own order.
 
     Raises:
-        OptionError: the descriptors or the name are wrong, or the array's type does not fit the message; all problems
-            in one sentence.
+        OptionError: the descriptors or the name are wrong, or the type does not fit the message; all problems in one
+            sentence.
         UnsupportedFeatureError: the compiled loop cannot be loaded.
-        UnwritableRowError: a value does not fit, such as a NULL in an array, a text that is not a name of the enum, or
-            two fields of a oneof.
 
     Example:
         >>> from google.protobuf import duration_pb2
@@ -42,7 +40,7 @@ def encode_protobuf(
         >>> array = pa.array([{"nanos": 1, "seconds": 5}, {"nanos": 0, "seconds": None}, None])
         >>> array = array.cast(pa.struct([("nanos", pa.int32()), ("seconds", pa.int64())]))
         >>> descriptors = FileDescriptorSet(file=[file]).SerializeToString()
-        >>> encode_protobuf(array, descriptors, "google.protobuf.Duration").to_pylist()
+        >>> protobuf_encoder(array.type, descriptors, "google.protobuf.Duration")(array).to_pylist()
         [b'\x08\x05\x10\x01', b'', None]
     """
     loop = require_compiled(
@@ -50,6 +48,5 @@ def encode_protobuf(
         "typed columns of protobuf",
         "encode them with Spark's to_protobuf and write binary",
     )
-    step = _planned(array.type, descriptors, message, column)
-    encoded: pa.BinaryArray = loop.ProtobufEncoder(step, array).encode(array)
-    return encoded
+    step = plan_writing(type_, descriptors, message, column)
+    return lambda values: loop.ProtobufEncoder(step, values).encode(values)

@@ -15,7 +15,7 @@ from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.values.avro import resolution
 from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
-from spark_mq_source.values.avro.encode import encode_avro
+from spark_mq_source.values.avro.encode import avro_encoder
 
 pytest.importorskip("spark_mq_source.values.avro._decode_native", exc_type=ImportError)
 
@@ -496,7 +496,7 @@ def test_without_the_compiled_loop_a_typed_column_is_an_error(monkeypatch):
     instead = "read them as binary and decode them with Spark's from_avro"
     assert str(raised.value) == sentence.format("avro._decode_native", instead)
     with pytest.raises(UnsupportedFeatureError) as raised:
-        encode_avro(pa.array([1], pa.int32()), '"int"')
+        avro_encoder(pa.int32(), '"int"')(pa.array([1], pa.int32()))
     instead = "encode them with Spark's to_avro and write binary"
     assert str(raised.value) == sentence.format("avro._encode_native", instead)
     # What is wrong with the schema or the type is said first.

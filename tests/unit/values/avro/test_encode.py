@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
-from spark_mq_source.values.avro.encode import encode_avro
+from spark_mq_source.values.avro.encode import avro_encoder
 
 pytest.importorskip("spark_mq_source.values.avro._encode_native", exc_type=ImportError)
 
@@ -30,7 +30,7 @@ def logical(kind, name, **more):
 @pytest.fixture
 def encode():
     def encode(array, schema):
-        found = encode_avro(array, json.dumps(schema))
+        found = avro_encoder(array.type, json.dumps(schema))(array)
         found.validate(full=True)
         return found
 

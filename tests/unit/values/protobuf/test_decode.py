@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.values.protobuf import schema as protobuf_schema
 from spark_mq_source.values.protobuf.decode import arrow_type_of, protobuf_decoder
-from spark_mq_source.values.protobuf.encode import encode_protobuf
+from spark_mq_source.values.protobuf.encode import protobuf_encoder
 from spark_mq_source.values.steps import codes_of
 from tests.oracles.protobuf import Schema, new_file, schema, sized, tag, varint
 
@@ -562,6 +562,6 @@ def test_typed_protobuf_needs_the_compiled_loops(monkeypatch, environment):
     assert str(caught.value).startswith(f"{begin}decode_native, which cannot be loaded (")
     assert str(caught.value).endswith(", or read them as binary and decode them with Spark's from_protobuf")
     with pytest.raises(UnsupportedFeatureError) as caught:
-        encode_protobuf(pa.array([], wanted), message.descriptors, "M")
+        protobuf_encoder(wanted, message.descriptors, "M")(pa.array([], wanted))
     assert str(caught.value).startswith(f"{begin}encode_native, which cannot be loaded (")
     assert str(caught.value).endswith(", or encode them with Spark's to_protobuf and write binary")

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
-from spark_mq_source.values.protobuf.encode import encode_protobuf
+from spark_mq_source.values.protobuf.encode import protobuf_encoder
 from spark_mq_source.values.protobuf.write_steps import _READS, WriteStep
 from spark_mq_source.values.steps import check_write_step
 from tests.oracles.protobuf import schema
@@ -34,7 +34,7 @@ def encode():
 
     def encode(schema, columns, *rows):
         array = pa.array(rows, pa.struct(list(columns.items())))
-        encoded = encode_protobuf(array, schema.descriptors, schema.message)
+        encoded = protobuf_encoder(array.type, schema.descriptors, schema.message)(array)
         encoded.validate(full=True)
         assert encoded.type == pa.binary()
         return encoded.to_pylist()
@@ -190,7 +190,7 @@ def test_all_problems_are_in_one_sentence(encode):
 
 def test_what_is_no_struct_is_no_message():
     with pytest.raises(OptionError, match="column value is int32: a protobuf message is written of a struct"):
-        encode_protobuf(pa.array([1], pa.int32()), schema("M:").descriptors, "M")
+        protobuf_encoder(pa.int32(), schema("M:").descriptors, "M")(pa.array([1], pa.int32()))
 
 
 # -- steps
