@@ -28,8 +28,6 @@ class ReceiveBuffer:
         >>> free = buffer.writable(16)
         >>> free[:5] = b"hello"
         >>> buffer.commit(5)
-        >>> buffer.take(6) is None
-        True
         >>> bytes(buffer.take(4)), len(buffer)
         (b'hell', 1)
     """
@@ -48,26 +46,14 @@ class ReceiveBuffer:
         return self._end - self._start
 
     def writable(self, hint_bytes: int) -> memoryview:
-        """Return free space at the tail, at least `hint_bytes` and never empty; valid until the next call of a method.
-
-        Raises:
-            ValueError: `hint_bytes` is negative.
-        """
-        if hint_bytes < 0:
-            raise ValueError(f"hint_bytes must not be negative, not {hint_bytes}")
+        """Return free space at the tail, at least `hint_bytes` and never empty; valid until the next method call."""
         wanted = max(hint_bytes, 1)
         if len(self._block) - self._end < wanted:
             self._next_block(wanted)
         return self._view[self._end :]
 
     def commit(self, n: int) -> None:
-        """Add the first `n` bytes of `writable()`.
-
-        Raises:
-            ValueError: `n` is negative or more than the free space.
-        """
-        if not 0 <= n <= len(self._block) - self._end:
-            raise ValueError(f"cannot commit {n} bytes: {len(self._block) - self._end} were free")
+        """Add the first `n` bytes of `writable()`."""
         self._end += n
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
@@ -80,13 +66,11 @@ class ReceiveBuffer:
         """Return a read-only view of all bytes that are received and not taken."""
         return self._readable[self._start : self._end]
 
-    def take(self, n: int) -> memoryview | None:
-        """Remove the next `n` bytes and return a read-only view of them; return None if there are fewer."""
-        start, stop = self._start, self._start + n
-        if stop > self._end:
-            return None
-        self._start = stop
-        return self._readable[start:stop]
+    def take(self, n: int) -> memoryview:
+        """Remove the next `n` bytes, of those in `view()`, and return a read-only view of them."""
+        start = self._start
+        self._start += n
+        return self._readable[start : self._start]
 
     def trim(self) -> None:
         """Release the memory kept for reuse."""

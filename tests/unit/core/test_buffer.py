@@ -25,14 +25,6 @@ def test_takes_what_was_received_in_order() -> None:
     assert len(buffer) == 0
 
 
-def test_nothing_is_taken_while_bytes_are_missing() -> None:
-    buffer = ReceiveBuffer()
-    buffer.append(b"abc")
-    assert buffer.take(4) is None
-    assert bytes(buffer.take(3)) == b"abc"
-    assert bytes(buffer.take(0)) == b""
-
-
 @pytest.mark.parametrize("block_bytes", [1, 2, 7, 64])
 def test_a_view_keeps_its_bytes_whatever_is_received_after(block_bytes: int) -> None:
     buffer = ReceiveBuffer(block_bytes)
@@ -108,13 +100,3 @@ def test_what_is_kept_for_later_is_bounded_and_can_be_released() -> None:
     assert len(buffer._retired) <= SPARE_BLOCKS + 2
     buffer.trim()
     assert buffer._retired == []
-
-
-def test_wrong_numbers_are_refused() -> None:
-    buffer = ReceiveBuffer(8)
-    with pytest.raises(ValueError, match="negative"):
-        buffer.writable(-1)
-    with pytest.raises(ValueError, match="9 bytes"):
-        buffer.commit(9)
-    with pytest.raises(ValueError, match="-1 bytes"):
-        buffer.commit(-1)

@@ -252,7 +252,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
         super()._parse()
         if self._stream is not stream and self._stream is not None:
             # The bytes after the answer are compressed already.
-            rest = bytes(self._buffer.take(len(self._buffer)) or b"")
+            rest = bytes(self._buffer.take(len(self._buffer)))
             self._decompress(self._stream, rest)
 
     def _take_frames(self, data: memoryview) -> int:
