@@ -70,11 +70,7 @@ class Columns:
             self.num_columns += 1
 
     def __dealloc__(self):
-        at: cython.Py_ssize_t
-        for at in range(self.num_columns):
-            free(self.columns[at].data)
-            free(self.columns[at].offsets)
-            free(self.columns[at].valid)
+        self.clear()
         free(self.columns)
 
     @property

@@ -49,11 +49,7 @@ class Tree:
             types.extend(children)
 
     def __dealloc__(self):
-        at: cython.Py_ssize_t
-        for at in range(self.num_nodes):
-            free(self.nodes[at].valid)
-            free(self.nodes[at].offsets)
-            free(self.nodes[at].data)
+        self.clear()
         free(self.nodes)
 
     def take(self):
