@@ -9,13 +9,12 @@ from spark_mq_source.pulsar.offsets import (
     EARLIEST,
     LATEST,
     Position,
+    TopicPartition,
     decode_offsets,
     encode_offsets,
     parse_offsets,
     parse_timestamps,
     parse_topic,
-    partition_name,
-    split_partition,
 )
 
 # small numbers meet each other often, large ones find what a float would lose
@@ -29,11 +28,13 @@ NAMES = st.text(min_size=1).filter(
     lambda text: text == text.strip() and "/" not in text and not any(ord(c) < 32 or ord(c) == 127 for c in text)
 )
 TOPICS = st.builds("persistent://{}/{}/{}".format, st.sampled_from(["a", "b.c"]), st.sampled_from(["n", "-"]), NAMES)
-TOPIC_PARTITIONS = st.builds(partition_name, TOPICS, st.integers(-1, 2**31 - 1))
+# A topic's own name may end as that of a partition.
+TOPIC_PARTITIONS = st.builds(TopicPartition, TOPICS, st.integers(-1, 2**31 - 1)).map(str).map(TopicPartition.parse)
+T = TopicPartition("persistent://public/default/t", -1)
 
 
 def through_json(position):
-    return decode_offsets(json.loads(json.dumps(encode_offsets({"t": position}))))["persistent://public/default/t"]
+    return decode_offsets(json.loads(json.dumps(encode_offsets({T: position}))))[T]
 
 
 @settings(deadline=None)  # a busy machine is no failure
@@ -68,19 +69,18 @@ def test_a_whole_entry_is_after_its_messages_and_before_the_next_entry(a, b):
 def test_checkpoints_come_back_exactly_and_users_may_paste_them(positions):
     document = encode_offsets(positions)
     assert decode_offsets(json.loads(json.dumps(document))) == positions
-    assert parse_offsets(json.dumps(document)).named == positions
+    assert parse_offsets(json.dumps(document)).named == {str(tp): position for tp, position in positions.items()}
     assert json.dumps(document) == json.dumps(encode_offsets(dict(reversed(positions.items()))))
 
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(TOPICS, st.integers(-1, 2**31 - 1))
 def test_partition_names_come_back(topic, partition):
-    name = partition_name(topic, partition)
+    name = str(TopicPartition(topic, partition))
     assert parse_topic(name) == name
-    base, number = split_partition(name)
-    assert partition_name(base, number) == name
+    assert str(TopicPartition.parse(name)) == name
     if partition >= 0:
-        assert (base, number) == (topic, partition)
+        assert TopicPartition.parse(name) == TopicPartition(topic, partition)
 
 
 JSON = st.recursive(

@@ -109,13 +109,6 @@ class Inbox(Generic[ItemT]):
             self._bytes = 0
         return left
 
-    def clear(self) -> None:
-        """Drop the waiting items."""
-        with self.lock:
-            self._items.clear()
-            self._bytes = 0
-            self._resume()
-
     def lift(self) -> None:
         """Suspend the limit until `restore` is called as often, to receive an answer that follows the items."""
         with self.lock:

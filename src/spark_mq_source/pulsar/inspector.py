@@ -27,7 +27,6 @@ from spark_mq_source.pulsar.offsets import (
     TopicPartition,
     decode_offsets,
     is_persistent,
-    split_partition,
 )
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.options.reading import NEVER
@@ -120,7 +119,7 @@ class PulsarInspector:
         names = topics_of(self._client, self._options)
         counts = Counter(tp.topic for tp in self._client.fetch_partitions(names) if tp.partition >= 0)
         for name in names:
-            yield {"topic": name, "partitions": counts[split_partition(name)[0]]}
+            yield {"topic": name, "partitions": counts[TopicPartition.parse(name).topic]}
 
     def partitions(self) -> Iterator[Mapping[str, object]]:
         """Yield the topic-partitions and the broker that serves each.
@@ -258,11 +257,11 @@ class PulsarInspector:
         """Return the partitions of this subscription's retry topic; none for a single partition: all share them."""
         found: list[TopicPartition] = []
         for topic in topics:
-            base, partition = split_partition(topic)
+            at = TopicPartition.parse(topic)
             # Without the permission to read there, no message was put off.
             with suppress(TopicNotFoundError, AuthorizationError):
-                if partition < 0 and is_persistent(topic):
-                    found += self._client.fetch_partitions([retry_topic_of(base, subscription)])
+                if at.partition < 0 and is_persistent(topic):
+                    found += self._client.fetch_partitions([retry_topic_of(at.topic, subscription)])
         return self._client.fetch_subscribed(found, subscription) if found else found
 
     def _topic_partitions(self) -> list[TopicPartition]:

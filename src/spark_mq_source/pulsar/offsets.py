@@ -11,7 +11,7 @@ Four JSON forms, all with exact int64 numbers:
       {"t": {"0": {"ledger": 12, "entry": 3}, "1": "earliest"}}
       {"t": "latest"}
 
-- the same with message ids as pulsar-spark has them, lists of bytes, see `message_id_entry`;
+- the same with message ids as pulsar-spark has them, lists of bytes, see `parse_message_id`;
 - the same with times (milliseconds since 1970 or ISO-8601 text) instead of positions;
 - the offsets of a streaming checkpoint, see `encode_offsets`; also accepted as ``startingOffsets``.
 """
@@ -158,7 +158,7 @@ class PerTopic(Generic[T]):
         """
         value = self.named.get(topic_partition)
         if value is None:
-            value = self.named.get(split_partition(topic_partition)[0])
+            value = self.named.get(TopicPartition.parse(topic_partition).topic)
         return self.everywhere if value is None else value
 
 
@@ -224,34 +224,6 @@ def parse_topic(text: str, *, stored: bool = True) -> str:
     return f"{scheme}://{tenant}/{namespace}/{name}"
 
 
-def partition_name(topic: str, partition: int) -> str:
-    """Return the name of a topic-partition; a partition of -1 means a topic that is not partitioned.
-
-    Example:
-        >>> partition_name("persistent://public/default/t", 3)
-        'persistent://public/default/t-partition-3'
-        >>> partition_name("persistent://public/default/t", -1)
-        'persistent://public/default/t'
-    """
-    return topic if partition < 0 else f"{topic}-partition-{partition}"
-
-
-def split_partition(topic_partition: str) -> tuple[str, int]:
-    """Return the topic and partition of a topic-partition's name, the inverse of `partition_name`.
-
-    Example:
-        >>> split_partition("persistent://public/default/t-partition-3")
-        ('persistent://public/default/t', 3)
-        >>> split_partition("persistent://public/default/t")
-        ('persistent://public/default/t', -1)
-    """
-    match = _PARTITION_SUFFIX.search(topic_partition)
-    # A partition is an int32 on the wire; a larger number is part of the topic's own name.
-    if match is None or int(match[1]) > _INT32_MAX:
-        return topic_partition, -1
-    return topic_partition[: match.start()], int(match[1])
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
     """One partition of a topic, or an unpartitioned topic.
@@ -263,6 +235,8 @@ class TopicPartition:
     Example:
         >>> TopicPartition.parse("persistent://public/default/t-partition-3")
         TopicPartition(topic='persistent://public/default/t', partition=3)
+        >>> TopicPartition.parse("persistent://public/default/t").partition
+        -1
         >>> str(TopicPartition("persistent://public/default/t", 3))
         'persistent://public/default/t-partition-3'
     """
@@ -273,29 +247,38 @@ class TopicPartition:
     @classmethod
     def parse(cls, name: str) -> TopicPartition:
         """Return the topic-partition of a full topic name."""
-        return cls(*split_partition(name))
+        match = _PARTITION_SUFFIX.search(name)
+        # A partition is an int32 on the wire; a larger number is part of the topic's own name.
+        if match is None or int(match[1]) > _INT32_MAX:
+            return cls(name, -1)
+        return cls(name[: match.start()], int(match[1]))
 
     def __str__(self) -> str:
-        return partition_name(self.topic, self.partition)
+        """Return the full name."""
+        return self.topic if self.partition < 0 else f"{self.topic}-partition-{self.partition}"
 
 
-def message_id_entry(data: bytes) -> Position:
-    """Return the whole entry of a message id that the Java client has serialized (``MessageId.toByteArray``).
+def parse_message_id(value: object) -> Position:
+    """Return the whole entry of a message id from decoded JSON, a list of signed bytes as pulsar-spark writes it.
 
-    Its index within a batch is left out, as by pulsar-spark, which begins and ends only between entries (3.1.1.4).
-
-    Args:
-        data: ``MessageIdData`` of PulsarApi.proto; its earliest id is -1:-1, its latest the largest int64 twice.
+    The bytes are those of the Java client (``MessageId.toByteArray``), ``MessageIdData`` of PulsarApi.proto: its
+    earliest id is -1:-1, its latest the largest int64 twice. The index within a batch is left out, as by pulsar-spark,
+    which begins and ends only between entries (3.1.1.4).
 
     Raises:
-        ValueError: not a message id.
+        ValueError: not such a list, or not a message id.
 
     Example:
-        >>> message_id_entry(bytes([8, 11, 16, 101, 24, 1, 32, 1]))
+        >>> parse_message_id([8, 11, 16, 101, 24, 1, 32, 1])
         Position(ledger=11, entry=101, batch=-1)
+        >>> parse_message_id([8, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 16, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1])
+        Position(ledger=-1, entry=-1, batch=-1)
     """
+    if not isinstance(value, list) or not all(type(byte) is int and -128 <= byte < 256 for byte in value):
+        raise ValueError("expected a message id as a list of bytes, such as [8, 12, 16, 3]")
+    data = bytes(byte & 0xFF for byte in value)
     try:
-        numbers = {tag: value for tag, value, _ in take_fields(data, 0, len(data))}
+        numbers = {tag: number for tag, number, _ in take_fields(data, 0, len(data))}
     except CorruptMessageError as error:
         raise ValueError(f"the bytes are not a message id: {error}") from error
     try:
@@ -305,21 +288,6 @@ def message_id_entry(data: bytes) -> Position:
     if position not in (EARLIEST, LATEST) and min(position.ledger, position.entry) < 0:
         raise ValueError(f"the bytes are not a message id: {position} does not exist")
     return position
-
-
-def parse_message_id(value: object) -> Position:
-    """Return the whole entry of a message id from decoded JSON, a list of signed bytes as pulsar-spark writes it.
-
-    Raises:
-        ValueError: not such a list, or not a message id.
-
-    Example:
-        >>> parse_message_id([8, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 16, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1])
-        Position(ledger=-1, entry=-1, batch=-1)
-    """
-    if not isinstance(value, list) or not all(type(byte) is int and -128 <= byte < 256 for byte in value):
-        raise ValueError("expected a message id as a list of bytes, such as [8, 12, 16, 3]")
-    return message_id_entry(bytes(byte & 0xFF for byte in value))
 
 
 def parse_position(value: object, *, is_end: bool = False) -> Position:
@@ -518,7 +486,7 @@ def _parse_per_topic(
                 where = f"{topic}, partition {partition}"
                 if not re.fullmatch(r"0|[1-9][0-9]{0,9}", partition, re.ASCII):
                     raise ValueError(f'"{topic}": "{partition}" is not the number of a partition')
-                _put(named, where, partition_name(full_name, int(partition)), _at(where, parse, inner))
+                _put(named, where, str(TopicPartition(full_name, int(partition))), _at(where, parse, inner))
         else:
             _put(named, topic, full_name, _at(topic, parse, value))
     return named

@@ -18,8 +18,6 @@ from spark_mq_source.pulsar.offsets import (
     parse_position,
     parse_timestamps,
     parse_topic,
-    partition_name,
-    split_partition,
 )
 
 T = "persistent://public/default/t"
@@ -89,7 +87,7 @@ def test_topic_names(text, name):
 def test_the_name_of_a_topic_that_stores_nothing():
     name = "non-persistent://public/default/t-partition-3"
     assert parse_topic(name, stored=False) == name
-    assert split_partition(name) == ("non-persistent://public/default/t", 3)
+    assert TopicPartition.parse(name) == TopicPartition("non-persistent://public/default/t", 3)
     with pytest.raises(ValueError, match="expected name, tenant/namespace/name"):
         parse_topic("non-persistent://t", stored=False)
 
@@ -139,8 +137,8 @@ def test_names_that_are_none(text, reason):
     ],
 )
 def test_partitions(name, parts):
-    assert split_partition(name) == parts
-    assert partition_name(*parts) == name
+    assert TopicPartition.parse(name) == TopicPartition(*parts)
+    assert str(TopicPartition(*parts)) == name
 
 
 def test_offsets_in_words():

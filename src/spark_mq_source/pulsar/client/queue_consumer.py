@@ -30,7 +30,7 @@ from functools import partial
 from spark_mq_source.core.errors import MQSourceError, ServiceNotReadyError
 from spark_mq_source.net.inbox import Inbox
 from spark_mq_source.pulsar.client.consumer import BaseConsumer, Subscription
-from spark_mq_source.pulsar.client.session import Answer, Session, accepted
+from spark_mq_source.pulsar.client.session import Session, accepted
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.protocol import commands
 
@@ -190,13 +190,3 @@ class Acknowledgement(Future[object]):
                 self.set_result(None)
             else:
                 self.set_exception(failure)
-
-
-def open_queue_consumer(
-    session: Session, topic_partition: TopicPartition, subscription: Subscription, queue_bytes: int
-) -> Answer[QueueConsumer]:
-    """Send SUBSCRIBE to the broker that serves the topic-partition."""
-    return session.subscribe(
-        lambda consumer_id: QueueConsumer(session, consumer_id, topic_partition, subscription, queue_bytes),
-        partial(subscription.command, topic_partition),
-    )

@@ -18,7 +18,7 @@ from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.net.retry import retrying
 from spark_mq_source.pulsar.client.connections import windows
 from spark_mq_source.pulsar.client.consumer import BaseConsumer, Bounds, Consumer, Subscription, open_consumer
-from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer, open_queue_consumer
+from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
 from spark_mq_source.pulsar.client.session import (
     Answer,
     ConsumerT,
@@ -229,29 +229,30 @@ class Subscriptions(Topics):
         self,
         topic_partitions: Sequence[TopicPartition],
         subscription: Subscription,
-        *,
-        waits_for_turn: bool = True,
     ) -> dict[TopicPartition, QueueConsumer]:
         """Open consumers of a subscription whose messages are acknowledged one by one.
 
-        Waits for an Exclusive subscription that another client holds, unless told otherwise.
+        Waits for an Exclusive subscription that another client holds.
 
         Raises:
             ResourceBusyError: others hold the subscription or some of its keys, or use it with another type.
         """
         queue_bytes = self._options.receive_queue_bytes
-        return self._open_all(
-            topic_partitions,
-            lambda session, tp: open_queue_consumer(session, tp, subscription, queue_bytes),
-            waits_for_turn=waits_for_turn,
-        )
+
+        def subscribe(session: Session, tp: TopicPartition) -> Future[QueueConsumer]:
+            return session.subscribe(
+                lambda consumer_id: QueueConsumer(session, consumer_id, tp, subscription, queue_bytes),
+                partial(subscription.command, tp),
+            )
+
+        return self._open_all(topic_partitions, subscribe)
 
     def _open_all(
         self,
         topic_partitions: Sequence[TopicPartition],
         subscribe: Callable[[Session, TopicPartition], Future[ConsumerT]],
         *,
-        waits_for_turn: bool,
+        waits_for_turn: bool = True,
     ) -> dict[TopicPartition, ConsumerT]:
         opening: list[Future[ConsumerT]] = []
         consumers: dict[TopicPartition, ConsumerT] = {}

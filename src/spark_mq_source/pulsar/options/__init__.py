@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from spark_mq_source.core.options import READ, STREAM, WRITE, Scope, fields_of, parse_text, warn_of_ignored
 from spark_mq_source.core.shared_options import BatchOptions, CorruptOptions, DrainOptions, PaceOptions, parse_one_of
-from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, parse_topic, split_partition
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, TopicPartition, parse_topic
 from spark_mq_source.pulsar.options.connection import ConnectionOptions, parse_service_url
 from spark_mq_source.pulsar.options.encryption import EncryptionOptions
 from spark_mq_source.pulsar.options.keys import PULSAR_SPARK, KeyOptions, KeyValueEncodingType
@@ -264,9 +264,9 @@ class PulsarOptions(
 
     def reads_topic(self, topic: str) -> bool:
         """Return whether a read with these options reads a topic, or a part of it."""
-        base, _ = split_partition(topic)
+        base = TopicPartition.parse(topic).topic
         is_matched = self.topics_pattern is not None and self.topics_pattern.matches(base)
-        return is_matched or base in {split_partition(name)[0] for name in self.topic_names}
+        return is_matched or base in {TopicPartition.parse(name).topic for name in self.topic_names}
 
     @classmethod
     def translate(cls, given: dict[str, str], scope: Scope) -> Iterator[str]:

@@ -31,11 +31,11 @@ from spark_mq_source.pulsar.offsets import (
     LATEST,
     PerTopic,
     Position,
+    TopicPartition,
     is_persistent,
     parse_offsets,
     parse_timestamps,
     parse_topic,
-    split_partition,
 )
 
 _NAME: Final = r"[-=:.\w]+"
@@ -69,7 +69,7 @@ class TopicsPattern:
 
     def matches(self, topic: str) -> bool:
         """Return whether the full name of a topic, or of one of its partitions, matches."""
-        namespace, _, name = split_partition(topic)[0].removeprefix("persistent://").rpartition("/")
+        namespace, _, name = TopicPartition.parse(topic).topic.removeprefix("persistent://").rpartition("/")
         return is_persistent(topic) and namespace in self.namespaces and self.regex.fullmatch(name) is not None
 
 
@@ -108,11 +108,11 @@ def parse_topics_pattern(text: str) -> TopicsPattern:
 def _parse_topics(text: str) -> tuple[str, ...]:
     topics = tuple(parse_topic(name, stored=False) for name in parse_list(text))
     for topic in topics:
-        base, partition = split_partition(topic)
+        at = TopicPartition.parse(topic)
         if topics.count(topic) > 1:
             raise ValueError(f"duplicate topic {topic}")
-        if partition >= 0 and base in topics:
-            raise ValueError(f"{topic} is a partition of {base}, which is also listed")
+        if at.partition >= 0 and at.topic in topics:
+            raise ValueError(f"{topic} is a partition of {at.topic}, which is also listed")
     return topics
 
 
@@ -169,7 +169,7 @@ class TopicOptions(Options):
         if "topic_partitions" in given:
             if not self.create_topic or "admin_url" not in given:
                 yield "topicPartitions needs createTopic=true and adminUrl: the admin API creates the topic"
-            if self.topic is not None and split_partition(self.topic)[1] >= 0:
+            if self.topic is not None and TopicPartition.parse(self.topic).partition >= 0:
                 yield f"topicPartitions has no meaning for {self.topic}, which is one partition: name the topic"
         if scope != WRITE:
             yield from self.set_exactly_one(TOPIC_FIELDS, given)

@@ -154,12 +154,11 @@ class PulsarQueueRange(QueueTask[QueueSource]):
         return self.source.topic_partition
 
 
-def subscription_of(options: PulsarOptions, source: QueueSource | None, role: str) -> Subscription:
+def subscription_of(options: PulsarOptions, source: QueueSource, role: str) -> Subscription:
     """Return the subscription of a consumer of this query; `role` is the suffix of the consumer's name."""
-    ranges = ((source.first_key, source.last_key),) if source is not None and source.first_key >= 0 else ()
+    ranges = ((source.first_key, source.last_key),) if source.first_key >= 0 else ()
     # Messages that were put off have been acknowledged, and no other subscription holds them.
-    is_retry = source is not None and source.base is not None
-    is_latest = options.initial_position is InitialPosition.LATEST and not is_retry
+    is_latest = options.initial_position is InitialPosition.LATEST and source.base is None
     return Subscription(
         options.subscription or "",
         KINDS[options.subscription_kind],
@@ -170,7 +169,7 @@ def subscription_of(options: PulsarOptions, source: QueueSource | None, role: st
         key_ranges=ranges,
         read_compacted=options.read_compacted,
         # It existed when the task was planned. A non-persistent topic exists while a client uses it.
-        creates_topic=source is not None and not source.is_stored,
+        creates_topic=not source.is_stored,
     )
 
 

@@ -15,7 +15,7 @@ from spark_mq_source.net.queue_stream import QueueStream
 from spark_mq_source.net.retry import Deadline, retrying, until_found
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
-from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent, split_partition
+from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent
 from spark_mq_source.pulsar.options import SHARED_TYPES, AckMode, InitialPosition, OnMaxRedeliver, PulsarOptions
 from spark_mq_source.pulsar.protocol.commands import SubType
 from spark_mq_source.pulsar.read.ends import EndWatch, all_ended
@@ -94,7 +94,7 @@ def _retry_partitions(client: PulsarClient, options: PulsarOptions, base: str) -
     """Return the partitions of a topic's retry topic; none if no message was put off yet."""
     if not options.retry_topic:
         return ()
-    topic = retry_topic_of(split_partition(base)[0], options.subscription or "")
+    topic = retry_topic_of(TopicPartition.parse(base).topic, options.subscription or "")
     with suppress(TopicNotFoundError):
         return client.fetch_partitions([topic])
     return ()
@@ -110,7 +110,7 @@ def _check_letter_topics(client: PulsarClient, options: PulsarOptions) -> None:
         MQSourceError: the cluster cannot be reached in time, or refuses.
     """
     subscription = options.subscription or ""
-    for base in dict.fromkeys(split_partition(topic)[0] for topic in _topics_of(client, options)):
+    for base in dict.fromkeys(TopicPartition.parse(topic).topic for topic in _topics_of(client, options)):
         if options.on_max_redeliver is OnMaxRedeliver.DEAD_LETTER:
             _check_letter_topic(client, options, options.dead_letter_topic or dead_letter_topic_of(base, subscription))
         if options.retry_topic:

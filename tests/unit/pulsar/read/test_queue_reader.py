@@ -153,10 +153,9 @@ def taken(flow: module._Inflow) -> list[int]:
         (QueueSource(TOPIC, -1, base=TOPIC), {}, (c.InitialPosition.Earliest, (), False)),
         (QueueSource(TOPIC, -1, 0, 9), {}, (c.InitialPosition.Latest, ((0, 9),), False)),
         (QueueSource("non-persistent://a/b/c", -1), {}, (c.InitialPosition.Latest, (), True)),
-        (None, {}, (c.InitialPosition.Latest, (), False)),
     ],
 )
-def test_how_a_consumer_joins(source: QueueSource | None, given: dict[str, str], expected: object) -> None:
+def test_how_a_consumer_joins(source: QueueSource, given: dict[str, str], expected: object) -> None:
     made = subscription_of(options_of(**given), source, "0003")
     assert (made.initial, made.key_ranges, made.creates_topic) == expected
     assert (made.name, (made.consumer_name or "").endswith("-0003")) == ("s", True)
