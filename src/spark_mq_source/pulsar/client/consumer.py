@@ -167,8 +167,7 @@ class BaseConsumer(ABC):
         """
         return self._unbounded_until(
             self.session.request(
-                lambda request_id: commands.ConsumerStats(request_id, self._consumer_id),
-                accepted(commands.ConsumerStatsResponse),
+                partial(commands.ConsumerStats, consumer_id=self._consumer_id), accepted(commands.ConsumerStatsResponse)
             )
         )
 
@@ -183,9 +182,7 @@ class BaseConsumer(ABC):
         return self._unbounded_until(self._send_bounds())
 
     def _send_bounds(self) -> Future[Bounds]:
-        return self.session.request(
-            lambda request_id: commands.GetLastMessageId(self._consumer_id, request_id), _bounds_of
-        )
+        return self.session.request(partial(commands.GetLastMessageId, self._consumer_id), _bounds_of)
 
     def request_close(self) -> Future[object]:
         """Send CLOSE_CONSUMER, which also ends a non-durable subscription."""
@@ -259,29 +256,21 @@ class Consumer(BaseConsumer):
 
         The broker also confirms acknowledgements past the end or backwards (seen on 4.0.8).
         """
-        return self.session.request(
-            lambda request_id: commands.Ack(
-                self._consumer_id,
-                commands.AckType.Cumulative,
-                (commands.MessageId(position.ledger, position.entry),),
-                request_id,
-            ),
-            accepted(commands.AckResponse),
-        )
+        until = (commands.MessageId(position.ledger, position.entry),)
+        ack = partial(commands.Ack, self._consumer_id, commands.AckType.Cumulative, until)
+        return self.session.request(ack, accepted(commands.AckResponse))
 
     def request_seek(self, target: int | Position) -> Future[object]:
         """Move the cursor to a publish time (ms), or before an entry; it is on disk when the broker answers.
 
         The broker closes the consumer before it answers (seen on 4.0.8).
         """
-
-        def command(request_id: int) -> commands.Seek:
-            if isinstance(target, int):
-                return commands.Seek(self._consumer_id, request_id, message_publish_time=target)
+        if isinstance(target, int):
+            seek = partial(commands.Seek, self._consumer_id, message_publish_time=target)
+        else:
             entry = commands.MessageId(target.ledger, target.entry)
-            return commands.Seek(self._consumer_id, request_id, message_id=entry)
-
-        return self.session.request(command, accepted(commands.Success))
+            seek = partial(commands.Seek, self._consumer_id, message_id=entry)
+        return self.session.request(seek, accepted(commands.Success))
 
     def note_active(self, *, is_active: bool) -> None:
         """Handle ACTIVE_CONSUMER_CHANGE (the driver's thread)."""

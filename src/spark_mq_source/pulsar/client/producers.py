@@ -209,10 +209,8 @@ class Producers(Topics):
         at = TopicPartition(COORDINATORS, number)
         session = self._lookup([at])[at]
         # Once per load would be enough. A request each time makes sure that a broker that just took over is ready.
-        loaded = session.request(
-            lambda request_id: commands.TcClientConnectRequest(request_id, number),
-            accepted(commands.TcClientConnectResponse),
-        )
+        connect = partial(commands.TcClientConnectRequest, tc_id=number)
+        loaded = session.request(connect, accepted(commands.TcClientConnectResponse))
         self.wait(loaded, f"TC_CLIENT_CONNECT of coordinator {number}")
         return session
 

@@ -100,7 +100,7 @@ class QueueConsumer(BaseConsumer):
         until = (commands.MessageId(*entry),)
         return self._acknowledge([partial(commands.Ack, self._consumer_id, commands.AckType.Cumulative, until)])
 
-    def _acknowledge(self, made: Iterable[Callable[[int], commands.Ack | commands.AckEntries]]) -> Acknowledgement:
+    def _acknowledge(self, made: Iterable[Callable[..., commands.Ack | commands.AckEntries]]) -> Acknowledgement:
         acknowledgement = Acknowledgement(self._inbox)
         self._unsettled.add(acknowledgement)
         acknowledgement.add_done_callback(self._unsettled.discard)

@@ -143,12 +143,12 @@ class Session(DrivenSession):
 
     def request(
         self,
-        command: Callable[[int], commands.Command],
+        command: Callable[..., commands.Command],
         convert: Callable[[object], T],
         *,
         opens: _Resource | None = None,
     ) -> Answer[T]:
-        """Send a command with its own request id; the future holds `convert(response)` or the error.
+        """Send `command(request_id=...)`; the future holds `convert(response)` or the error.
 
         `opens` is what the command opens: a broker may answer with TOPIC_MIGRATED, which names that but no request id.
         """
@@ -174,14 +174,14 @@ class Session(DrivenSession):
             result.add_done_callback(lambda _: self._opening.pop(opens, None))
         self._waiting[request_id] = answer
         try:
-            self.send(command(request_id))
+            self.send(command(request_id=request_id))
         except MQSourceError as error:
             if self._waiting.pop(request_id, None) is not None:
                 answer.set_exception(error)
         return result
 
     def subscribe(
-        self, make: Callable[[int], ConsumerT], subscribe: Callable[[int, int], commands.Subscribe]
+        self, make: Callable[[int], ConsumerT], subscribe: Callable[..., commands.Subscribe]
     ) -> Answer[ConsumerT]:
         """Send SUBSCRIBE; from now on, also before the answer, the consumer gets its events."""
         consumer_id = next(self._consumer_ids)
@@ -208,26 +208,22 @@ class Session(DrivenSession):
     def close_consumer(self, consumer_id: int) -> Future[object]:
         """Send CLOSE_CONSUMER; the consumer gets no more events."""
         self.forget_consumer(consumer_id)
-        return self.request(
-            lambda request_id: commands.CloseConsumer(consumer_id, request_id), accepted(commands.Success)
-        )
+        return self.request(partial(commands.CloseConsumer, consumer_id), accepted(commands.Success))
 
     def unsubscribe(self, consumer_id: int) -> Future[object]:
         """Send UNSUBSCRIBE; the consumer gets no more events."""
         self.forget_consumer(consumer_id)
-        return self.request(
-            lambda request_id: commands.Unsubscribe(consumer_id, request_id), accepted(commands.Success)
-        )
+        return self.request(partial(commands.Unsubscribe, consumer_id), accepted(commands.Success))
 
     def open_producer(
-        self, producer_id: int, events: ProducerEvents, create: Callable[[int], commands.Producer]
+        self, producer_id: int, events: ProducerEvents, create: Callable[..., commands.Producer]
     ) -> Future[commands.ProducerSuccess]:
         """Send PRODUCER; from the answer on, `events` gets the producer's events.
 
         Args:
             producer_id: not in use on this connection.
             events: callbacks for its events.
-            create: returns the command for a request id.
+            create: returns the command for a `request_id`.
         """
 
         def open_(response: object) -> commands.ProducerSuccess:
@@ -250,7 +246,7 @@ class Session(DrivenSession):
             self._producers.pop(producer_id, None)
             return expect(response, commands.Success)
 
-        return self.request(lambda request_id: commands.CloseProducer(producer_id, request_id), close)
+        return self.request(partial(commands.CloseProducer, producer_id), close)
 
     def _on_events(self, events: Sequence[object]) -> None:
         index, count = 0, len(events)

@@ -181,9 +181,8 @@ class Topics(Admin):
             return known[0]
 
         def ask() -> commands.Schema | None:
-            answer = self._service().request(
-                lambda request_id: commands.GetSchema(request_id, topic, version), accepted(commands.GetSchemaResponse)
-            )
+            command = partial(commands.GetSchema, topic=topic, schema_version=version)
+            answer = self._service().request(command, accepted(commands.GetSchemaResponse))
             which = "the schema" if version is None else f"schema version {version_name(version)}"
             try:
                 return self.wait(answer, f"{which} of {topic}").schema

@@ -107,12 +107,13 @@ class TaskTransaction:
 
         def add() -> None:
             session = self._client.open_coordinator(joined.most)
-            added = session.request(
-                lambda request_id: commands.AddPartitionToTxn(
-                    request_id, joined.least, joined.most, (str(topic_partition),)
-                ),
-                accepted(commands.AddPartitionToTxnResponse),
+            command = partial(
+                commands.AddPartitionToTxn,
+                txnid_least_bits=joined.least,
+                txnid_most_bits=joined.most,
+                partitions=(str(topic_partition),),
             )
+            added = session.request(command, accepted(commands.AddPartitionToTxnResponse))
             self._client.wait(added, f"ADD_PARTITION_TO_TXN of {topic_partition}")
 
         self._retrying(add)
@@ -132,10 +133,8 @@ class TaskTransaction:
             timeout_seconds = self._options.transaction_timeout_ms / 1000
             self.idle_from = time.monotonic() + timeout_seconds - min(MAX_IDLE_SECONDS, timeout_seconds / 4)
             session = self._client.open_coordinator(number)
-            begun = session.request(
-                lambda request_id: commands.NewTxn(request_id, self._options.transaction_timeout_ms, number),
-                accepted(commands.NewTxnResponse),
-            )
+            command = partial(commands.NewTxn, txn_ttl_millis=self._options.transaction_timeout_ms, tc_id=number)
+            begun = session.request(command, accepted(commands.NewTxnResponse))
             return self._client.wait(begun, "NEW_TXN")
 
         begun = self._retrying(begin)
@@ -234,7 +233,7 @@ def _end(
     unanswered: set[Transaction] = set()
     failed: dict[Transaction, _Failure] = {}
 
-    def command(one: Transaction, request_id: int) -> commands.EndTxn:
+    def command(one: Transaction, *, request_id: int) -> commands.EndTxn:
         return commands.EndTxn(request_id, one.least, one.most, action)
 
     def attempt() -> None:
