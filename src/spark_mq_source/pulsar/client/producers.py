@@ -129,12 +129,12 @@ class Producers(Topics):
             self.wait(session.close_producer(producer_id), "CLOSE_PRODUCER")
 
     def fetch_last_sequence_ids(
-        self, producers: Mapping[TopicPartition, tuple[int, str]], *, schema: commands.Schema | None
+        self, producers: Mapping[TopicPartition, tuple[int, str, ProducerEvents]], *, schema: commands.Schema | None
     ) -> dict[TopicPartition, int]:
         """Return the highest sequence id that the broker has stored for producers that are not open; -1 for none.
 
         Args:
-            producers: id (not in use on any connection of this client) and name of each.
+            producers: id (not in use on any connection of this client), name and callbacks of each.
             schema: as for `open_producer`: a broker may require one.
         """
         sessions: dict[TopicPartition, Session] = {}
@@ -142,14 +142,14 @@ class Producers(Topics):
         def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[commands.ProducerSuccess]]:
             self._check_migration(names[0])
             sessions.update(self._lookup(names))
-            return {
-                at: sessions[at].open_producer(
-                    producers[at][0],
-                    _NullProducerEvents(at),
-                    partial(self._create_producer, at, *producers[at], 0, schema=schema, encrypted=self._is_encrypted),
+            opening = {}
+            for at in names:
+                number, name, events = producers[at]
+                create = partial(
+                    self._create_producer, at, number, name, 0, schema=schema, encrypted=self._is_encrypted
                 )
-                for at in names
-            }
+                opening[at] = sessions[at].open_producer(number, events, create)
+            return opening
 
         found = self._gather(list(producers), ask, "PRODUCER")
         for at in found:
@@ -222,19 +222,3 @@ def _is_fenced_by(error: MQSourceError, name: str) -> bool:
         and error.code == _PRODUCER_FENCED
         and error.broker_message.endswith(f"existing exclusive producer: {name}")
     )
-
-
-class _NullProducerEvents:
-    """Ignores the events of a producer that sends nothing."""
-
-    def __init__(self, topic_partition: TopicPartition) -> None:
-        self.topic_partition = topic_partition
-
-    def opened(self) -> None:
-        pass
-
-    def deliver(self, event: commands.SendReceipt | commands.SendError) -> None:
-        pass
-
-    def fail(self, error: MQSourceError) -> None:
-        pass

@@ -457,9 +457,9 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
             self._topic(self._options.topic)
         producers = [producer for topic in self._topics.values() for producer in topic.producers]
         untouched = {one.topic_partition: one for one in producers if one.encoder is None}
-        names = {at: (one.producer_id, one.name or "") for at, one in untouched.items()}
+        asked = {at: (one.producer_id, one.name or "", one) for at, one in untouched.items()}
         try:
-            stored = self._client.fetch_last_sequence_ids(names, schema=self._schema)
+            stored = self._client.fetch_last_sequence_ids(asked, schema=self._schema)
         except MQSourceError as error:
             where = "pulsar-native: finding out what earlier attempts have stored"
             if self._options.access_mode:
