@@ -16,7 +16,6 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.net.retry import retrying
-from spark_mq_source.pulsar.client.connections import windows
 from spark_mq_source.pulsar.client.consumer import BaseConsumer, Bounds, Consumer, Subscription, open_consumer
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
 from spark_mq_source.pulsar.client.session import (
@@ -89,7 +88,7 @@ class Subscriptions(Topics):
     ) -> dict[TopicPartition, Bounds]:
         """Return the bounds that a consumer sees if opened at the start, or moved to a time; close it again."""
 
-        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[Bounds]]:
+        def ask(names: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
             sessions = self._lookup(names)
             subscriptions = {tp: self.subscription(start=EARLIEST) for tp in names}
             consumers = self.wait_for(
@@ -102,9 +101,9 @@ class Subscriptions(Topics):
                 ((tp, self._subscribe(sessions[tp], tp, subscriptions[tp])) for tp in sought), "SUBSCRIBE"
             )
             self.wait_for(((tp, consumers[tp].request_close()) for tp in names), "CLOSE_CONSUMER")
-            return {tp: _already(consumers[tp].opened) for tp in names}
+            return {tp: consumers[tp].opened for tp in names}
 
-        return self._gather(topic_partitions, ask, "positions")
+        return self._in_windows(topic_partitions, ask)
 
     def fetch_stored(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
         """Return the last entry at or before each position, delivered or not; a later one if that no longer exists.
@@ -156,9 +155,9 @@ class Subscriptions(Topics):
         self, starts: Mapping[TopicPartition, Position], take: Callable[[TopicPartition, commands.Message], T]
     ) -> dict[TopicPartition, T]:
         """Return what `take` makes of the first entry at or after each position; a few entries are held at once."""
-        found: dict[TopicPartition, T] = {}
 
-        def look(window: Sequence[TopicPartition]) -> None:
+        def look(window: Sequence[TopicPartition]) -> dict[TopicPartition, T]:
+            found: dict[TopicPartition, T] = {}
             consumers = self.open_consumers({tp: starts[tp] for tp in window})
             waiting: deque[tuple[TopicPartition, Consumer]] = deque()
             # Of one deadline: there may be nothing for delivery at many positions.
@@ -181,10 +180,9 @@ class Subscriptions(Topics):
             finally:
                 for consumer in consumers.values():
                     consumer.leave()
+            return found
 
-        for window in windows(list(starts)):
-            retrying(partial(look, window), deadline=self._deadline())
-        return found
+        return self._in_windows(list(starts), look)
 
     def wait_for_backlogs(self, consumers: Mapping[TopicPartition, BaseConsumer]) -> dict[TopicPartition, int]:
         """Return the number of entries from the cursor of each consumer to the end.
@@ -313,8 +311,7 @@ class Subscriptions(Topics):
         for kind in (commands.SubType.Shared, commands.SubType.Failover):
             missing = [tp for tp in topic_partitions if tp not in waiting]
             durable = self.subscription(name, kind=kind, priority_level=INT32_MAX)
-            for window in windows(missing):
-                waiting |= self._fetch_shared(window, durable)
+            waiting |= self._in_windows(missing, partial(self._fetch_shared, durable=durable))
         unknown = [str(tp) for tp in topic_partitions if tp not in waiting]
         if unknown:
             raise ResourceBusyError(
@@ -327,19 +324,15 @@ class Subscriptions(Topics):
         self, topic_partitions: Sequence[TopicPartition], durable: Subscription
     ) -> dict[TopicPartition, int]:
         """Return the backlog of a subscription in those topic-partitions in which a consumer of this type may join."""
-
-        def ask() -> dict[TopicPartition, int]:
-            sessions = self._lookup(topic_partitions)
-            opening = {tp: self._subscribe(sessions[tp], tp, durable) for tp in topic_partitions}
-            joined: dict[TopicPartition, Consumer] = {}
-            for tp, opened in opening.items():
-                with suppress(ResourceBusyError):
-                    joined[tp] = self.wait(opened, f"SUBSCRIBE of {tp}")
-            found = self.wait_for_backlogs(joined)
-            self.wait_for(((tp, one.request_close()) for tp, one in joined.items()), "CLOSE_CONSUMER")
-            return found
-
-        return retrying(ask, deadline=self._deadline())
+        sessions = self._lookup(topic_partitions)
+        opening = {tp: self._subscribe(sessions[tp], tp, durable) for tp in topic_partitions}
+        joined: dict[TopicPartition, Consumer] = {}
+        for tp, opened in opening.items():
+            with suppress(ResourceBusyError):
+                joined[tp] = self.wait(opened, f"SUBSCRIBE of {tp}")
+        found = self.wait_for_backlogs(joined)
+        self.wait_for(((tp, one.request_close()) for tp, one in joined.items()), "CLOSE_CONSUMER")
+        return found
 
     def fetch_subscribed(self, topic_partitions: Sequence[TopicPartition], name: str) -> list[TopicPartition]:
         """Return those topic-partitions that have this durable subscription, without creating one.
@@ -376,9 +369,3 @@ class Subscriptions(Topics):
 
         self._subscribe(session, topic_partition, self.subscription(name, start=LATEST)).add_done_callback(settle)
         return result
-
-
-def _already(value: T) -> Future[T]:
-    future: Future[T] = Future()
-    future.set_result(value)
-    return future

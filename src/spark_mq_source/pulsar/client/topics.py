@@ -204,6 +204,13 @@ class Topics(Admin):
         tls = TlsSettings.of(options) if options.uses_tls else None
         return options.service_url, tls, authentication, proof_of(authentication), topic, version
 
+    def _in_windows(self, keys: Sequence[K], ask: Callable[[Sequence[K]], Mapping[K, T]]) -> dict[K, T]:
+        """Return what `ask` finds for all keys, a limited number at once; retry it after transient failures."""
+        found: dict[K, T] = {}
+        for window in windows(keys):
+            found |= retrying(partial(ask, window), deadline=self._deadline())
+        return found
+
     def _gather(
         self,
         keys: Sequence[K],
