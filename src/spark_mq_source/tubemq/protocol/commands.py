@@ -131,7 +131,7 @@ class AuthenticateInfo:
 
     @property
     def token(self) -> str:
-        """The same as one text, for brokers."""
+        """Name, time, nonce and signature as one text, for brokers."""
         return f"{self.user_name} {self.timestamp} {self.nonce} {self.signature}"
 
 
