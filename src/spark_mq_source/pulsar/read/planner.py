@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from spark_mq_source.core.errors import (
     DataLossError,
+    MQSourceError,
     OptionError,
     TopicNotFoundError,
     UnsupportedFeatureError,
@@ -61,8 +62,12 @@ def plan_batch(options: PulsarOptions, predicates: Sequence[Predicate] = ()) -> 
         DataLossError: messages after the start have been deleted, and `failOnDataLoss` is true.
         MQSourceError: the cluster cannot be reached in time, or refuses.
     """
-    with connected(options, "pulsar-native: planning") as client:
-        return _Planner(client, options, predicates).ranges()
+    # Its connections are not handed over: the tasks run elsewhere.
+    with PulsarClient(options) as client:
+        try:
+            return _Planner(client, options, predicates).ranges()
+        except MQSourceError as error:
+            raise error.within("pulsar-native: planning") from error
 
 
 def check_dead_letter_topic(options: PulsarOptions) -> None:
