@@ -86,7 +86,8 @@ class Peer:
     def read(self, size: int) -> bytes:
         """Exactly `size` bytes."""
         while len(self._unread) < size:
-            self._receive(f"{size} bytes")
+            # No byte more: a handshake of TLS may follow, which is not read here.
+            self._receive(f"{size} bytes", most=size - len(self._unread))
         data = bytes(self._unread[:size])
         del self._unread[:size]
         return data
@@ -177,9 +178,9 @@ class Peer:
         finally:
             self._sock.close()
 
-    def _receive(self, wanted: str) -> None:
+    def _receive(self, wanted: str, *, most: int = 1 << 20) -> None:
         try:
-            data = self._sock.recv(1 << 20)
+            data = self._sock.recv(most)
         except TimeoutError:
             data = b""
         if not data:
