@@ -34,19 +34,14 @@ class DrivenSession(Closing):
 
     Attributes:
         address: the peer's address, for errors.
+        connection: the state machine; once it is driven, only the methods here change it.
     """
 
     address: str
-    _connection: SansIOConnection[Any, Any]
+    connection: SansIOConnection[Any, Any]
 
-    def _drive(self, connection: SansIOConnection[Any, Any], transport: Transport) -> None:
-        """Start the thread; it first sends the bytes that the connection has queued.
-
-        Args:
-            connection: the state machine; from now on only these methods use it.
-            transport: the connected stream, which is closed here.
-        """
-        self._connection = connection
+    def _drive(self, transport: Transport) -> None:
+        """Start the thread, which first sends the bytes that the connection has queued; it closes the transport."""
         self._transport = transport
         self._lock = threading.Lock()
         self._unsent = memoryview(b"")
@@ -100,7 +95,7 @@ class DrivenSession(Closing):
                 # The same error as after the thread's end: the caller may react to an event that came during the close.
                 raise ConnectionLostError(f"{self._transport.address}: this connection was closed here")
             for command in commands:
-                self._connection.send(command)
+                self.connection.send(command)
             flushed = False
             try:
                 flushed = self._flush()
@@ -140,7 +135,7 @@ class DrivenSession(Closing):
             if self._reading == reading:
                 return
             self._reading = reading
-            self._connection.paused = not reading
+            self.connection.paused = not reading
         self._wake()
 
     def _wake(self) -> None:
@@ -153,7 +148,7 @@ class DrivenSession(Closing):
         while True:
             if not self._unsent:
                 # Bytes queued meanwhile stay in the connection, in one piece, and are not copied here.
-                self._unsent = memoryview(self._connection.data_to_send())
+                self._unsent = memoryview(self.connection.data_to_send())
                 if not self._unsent:
                     return True
             sent = self._transport.send(self._unsent)
@@ -189,11 +184,11 @@ class DrivenSession(Closing):
                     flushed = self._flush()
                 except MQSourceError as error:
                     broken = self._error = _named(self._peer_reason(error), self._transport.address)
-                    said = self._connection.events_received()
+                    said = self.connection.events_received()
                     break
                 if self._closing:
                     return
-                timer = self._connection.next_timer()
+                timer = self.connection.next_timer()
                 wanted = (selectors.EVENT_READ if self._reading else 0) | (0 if flushed else selectors.EVENT_WRITE)
                 hidden = self._reading and self._transport.pending()
             if wanted != interest:
@@ -221,10 +216,10 @@ class DrivenSession(Closing):
         """Return the reason that the peer sent before it broke the connection, or `error` itself."""
         try:
             for _ in range(LAST_RECEIVES):
-                n = self._transport.recv_into(self._connection.writable(RECEIVE_BYTES))
+                n = self._transport.recv_into(self.connection.writable(RECEIVE_BYTES))
                 if not n:
                     break
-                self._connection.received(n, time.monotonic())
+                self.connection.received(n, time.monotonic())
         except ConnectionLostError:
             return error
         except MQSourceError as reason:
@@ -246,18 +241,18 @@ class DrivenSession(Closing):
         with self._lock:
             try:
                 if readable and self._reading:
-                    n = self._transport.recv_into(self._connection.writable(RECEIVE_BYTES))
+                    n = self._transport.recv_into(self.connection.writable(RECEIVE_BYTES))
                     if n == 0:
-                        self._connection.receive_eof()
+                        self.connection.receive_eof()
                     elif n is not None:
-                        self._connection.received(n, now)
-                timer = self._connection.next_timer()
+                        self.connection.received(n, now)
+                timer = self.connection.next_timer()
                 if timer is not None and timer <= now:
-                    self._connection.handle_timer(now)
+                    self.connection.handle_timer(now)
             except MQSourceError as error:
                 # Set at once: the closed connection would reject further commands as errors of their sender.
                 failure = self._error = _named(error, self._transport.address)
-            return self._connection.events_received(), failure
+            return self.connection.events_received(), failure
 
 
 def exchange(

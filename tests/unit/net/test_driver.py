@@ -81,9 +81,9 @@ class LineConnection:
 
 class Driver(DrivenSession):
     def __init__(self, connection, transport, *, on_events, on_closed):
-        self.address = transport.address
+        self.address, self.connection = transport.address, connection
         self._on_events, self._on_closed = on_events, on_closed
-        self._drive(connection, transport)
+        self._drive(transport)
 
 
 class Client:

@@ -196,7 +196,7 @@ class Session(DrivenSession):
         OptionError: certificate files that cannot be used.
     """
 
-    _connection: NsqConnection
+    connection: NsqConnection
 
     def __init__(self, options: NsqOptions, host: str, port: int) -> None:
         self._options = options
@@ -205,7 +205,7 @@ class Session(DrivenSession):
         self._connected: Future[None] = Future()
         self._consumer: Consumer | None = None
         deadline = Deadline.after_ms(options.connect_timeout_ms)
-        self._connection = NsqConnection(
+        self.connection = NsqConnection(
             identify_of(options),
             auth_secret=options.auth_secret,
             max_message_bytes=options.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES,
@@ -216,14 +216,14 @@ class Session(DrivenSession):
         try:
             if options.tls:
                 exchange(
-                    self._connection,
+                    self.connection,
                     transport,
-                    until=lambda: self._connection.state is not ConnectionState.IDENTIFYING,
+                    until=lambda: self.connection.state is not ConnectionState.IDENTIFYING,
                     deadline=deadline,
                 )
                 transport.start_tls(TlsSettings.of(options), host, deadline=deadline)
-                self._connection.tls_started()
-            self._drive(self._connection, transport)
+                self.connection.tls_started()
+            self._drive(transport)
         except BaseException:
             transport.close()
             raise
@@ -233,12 +233,12 @@ class Session(DrivenSession):
     @property
     def identified(self) -> commands.Identified:
         """The negotiated settings."""
-        return self._connection.identified
+        return self.connection.identified
 
     @property
     def authorized(self) -> commands.Authorized | None:
         """The identity that nsqd reported; None if it requires no authentication."""
-        return self._connection.authorized
+        return self.connection.authorized
 
     def subscribe(self, topic: str, channel: str) -> Consumer:
         """Subscribe to a channel, which nsqd creates if necessary. No message arrives before `Consumer.ready`.

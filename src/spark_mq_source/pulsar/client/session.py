@@ -115,7 +115,7 @@ class Session(DrivenSession):
         )
         tls = TlsSettings.of(options) if options.uses_tls else None
         transport = connect(host, port, tls=tls, deadline=deadline, proxy=options.sni_proxy)
-        self._drive(self.connection, transport)
+        self._drive(transport)
         silence = "no answer to CONNECT in time; is this a Pulsar broker's binary port, without TLS?"
         self._wait_until(self._connected, deadline, silence)
 

@@ -188,7 +188,7 @@ class Session(DrivenSession):
         self._is_master = broker is None
         self._waiting: dict[int, _Waiter | _Pending] = {}
         self._consumers: dict[tuple[str, str, str, int], PartitionConsumer] = {}
-        connection = TubeMQConnection(
+        self.connection = TubeMQConnection(
             broker=broker,
             request_timeout_ms=options.request_timeout_ms,
             heartbeat_ms=HEARTBEAT_MS,
@@ -202,7 +202,7 @@ class Session(DrivenSession):
             tls=TlsSettings.of(options) if options.tls else None,
             deadline=Deadline.after_ms(options.connect_timeout_ms),
         )
-        self._drive(connection, transport)
+        self._drive(transport)
 
     @property
     def at_rest(self) -> bool:
