@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -119,21 +119,28 @@ class ScriptResult:
 
 
 def run_script(source: str, folder: Path, *arguments: str, timeout_s: float = 400.0) -> ScriptResult:
-    """Runs Python source in a fresh interpreter of this environment.
+    """Runs Python source in a fresh interpreter of this environment: see `run_program`."""
+    script = folder / "script.py"
+    script.write_text(source)
+    return run_program(script, folder, *arguments, timeout_s=timeout_s)
+
+
+def run_program(
+    file: Path, folder: Path, *arguments: str, timeout_s: float, environment: Mapping[str, str] | None = None
+) -> ScriptResult:
+    """Runs a Python file in a fresh interpreter of this environment, until it ends by itself or kills itself.
 
     Its process group ends with it, whatever it started: a Spark session's JVM included.
     """
-    script = folder / "script.py"
-    script.write_text(source)
-    log = folder / "script.log"
-    process = ManagedProcess(
-        [sys.executable, script, *arguments], log=log, environment=spark_environment(), folder=folder
-    )
+    log = folder / f"{file.stem}.log"
+    given = spark_environment() | dict(environment or {})
+    process = ManagedProcess([sys.executable, file, *arguments], log=log, environment=given, folder=folder)
     try:
         code = process.wait(timeout_s)
     except subprocess.TimeoutExpired:
+        pytest.fail(f"{file.name} did not end in {timeout_s:.0f} s:\n{log_tail(log, 60)}")
+    finally:
         process.kill()
-        pytest.fail(f"the script did not end in {timeout_s:.0f} s:\n{log_tail(log)}")
     return ScriptResult(code, log.read_text(errors="replace"))
 
 

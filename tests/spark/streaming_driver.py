@@ -17,9 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
-
-from tests.spark.streams import Sink, Write
+from tests.spark.streams import Sink, Write, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -130,18 +128,7 @@ def main() -> None:
     """Runs the query."""
     task: dict[str, Any] = json.loads(sys.argv[1])
     sink = Sink(Path(task["folder"]), task["name"], task["schema"])
-    conf = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "512m",
-        "spark.executor.memory": "512m",
-        "spark.sql.warehouse.dir": str(sink.folder / "warehouse"),
-    } | task["conf"]
-    builder = SparkSession.builder.master(task["master"])
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = session(task)
     write = STEPS[task["step"]](sink, **task["arguments"])
     query = sink.start(spark, task["options"], write, **task["trigger"])
     query.awaitTermination()

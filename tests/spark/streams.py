@@ -10,8 +10,6 @@ import contextlib
 import itertools
 import json
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,9 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.dataset as ds
 
-from brokers.processes import ManagedProcess, log_tail
 from spark_mq_source.pulsar.offsets import Position
-from tests.fix_spark import spark_environment
+from tests.fix_spark import ScriptResult, run_program
 from tests.formats.pulsar import MESSAGE_ID_TYPE, PulsarFeed
 
 if TYPE_CHECKING:
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
 NAME = "pulsar-native"
 SCHEMA = f"value string, partition int, message_id {MESSAGE_ID_TYPE}"
 QUERY_TIMEOUT_S = 200.0
+SIGKILLED = 128 + 9
 DRIVER = Path(__file__).with_name("streaming_driver.py")
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -209,7 +207,6 @@ def run_driver(
         trigger: the query's; `availableNow` if None.
         arguments: the step's own.
     """
-    log = sink.folder / "driver.log"
     task = {
         "folder": str(sink.folder),
         "name": sink.name,
@@ -221,18 +218,28 @@ def run_driver(
         "trigger": dict(trigger or {"availableNow": True}),
         "arguments": arguments,
     }
-    process = ManagedProcess(
-        [sys.executable, DRIVER, json.dumps(task)],
-        log=log,
-        environment=spark_environment() | {"PYTHONPATH": str(ROOT)},
-        folder=sink.folder,
-    )
-    try:
-        return process.wait(QUERY_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        raise AssertionError(f"the driver did not end in {QUERY_TIMEOUT_S:.0f} s:\n{log_tail(log, 60)}") from None
-    finally:
-        process.kill()
+    return run_task(DRIVER, sink.folder, task).code
+
+
+def run_task(driver: Path, folder: Path, task: Mapping[str, Any]) -> ScriptResult:
+    """Runs a Spark driver of these tests, which is told what to do by its argument."""
+    environment = {"PYTHONPATH": str(ROOT)}
+    return run_program(driver, folder, json.dumps(task), timeout_s=QUERY_TIMEOUT_S, environment=environment)
+
+
+def session(task: Mapping[str, Any]) -> SparkSession:
+    """The session of such a driver, with the task's master, folder and configuration."""
+    from pyspark.sql import SparkSession
+
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.sql.warehouse.dir": f"{task['folder']}/warehouse",
+    } | task["conf"]
+    return SparkSession.builder.master(task["master"]).config(map=conf).getOrCreate()
 
 
 def pausing(folder: Path, after: int) -> Step:

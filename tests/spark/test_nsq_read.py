@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.spark.streams import QUERY_TIMEOUT_S, ROOT, Sink, run_driver, spark_environment
+from tests.fix_spark import run_script
+from tests.spark.streams import SIGKILLED, Sink, run_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SIGKILLED = 128 + 9
 
 
 def numbered(start: int, stop: int) -> list[bytes]:
@@ -74,20 +71,16 @@ def test_a_drain_whose_worker_dies_fails_unless_it_is_written_down(
     nsq.publish(topic, *numbered(0, 10_000))
     more = {"walDir": tmp_path / "wal", "runId": "r"} if is_written_down else {}
     given = options(nsq, topic, idleTimeout="2s", msgTimeout="1s", maxInFlight=500, **more)
-    command = [sys.executable, "-c", KILLED_IN_THE_MIDDLE, str(tmp_path), json.dumps(given)]
-    environment = spark_environment() | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S, check=False
-    )
-    assert (tmp_path / "killed").exists(), done.stderr[-3000:]
+    done = run_script(KILLED_IN_THE_MIDDLE, tmp_path, str(tmp_path), json.dumps(given))
+    assert (tmp_path / "killed").exists(), done.output[-3000:]
     if is_written_down:
-        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.code == 0, done.output[-3000:]
         # The attempt that was not killed has all of them.
         files = sorted(tmp_path.glob("*.rows"), key=lambda file: file.stat().st_size)
         assert sorted(files[-1].read_text().split()) == texts(0, 10_000)
     else:
-        assert done.returncode != 0
-        assert "attempt 2 at a read without walDir" in done.stderr
+        assert done.code != 0
+        assert "attempt 2 at a read without walDir" in done.output
 
 
 # -- streams

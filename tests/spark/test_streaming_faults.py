@@ -23,13 +23,12 @@ from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.fix_net import Fault, FaultProxy
 from tests.formats import numbers
 from tests.formats.pulsar import PulsarFeed, PulsarFormat
-from tests.spark.streams import QUERY_TIMEOUT_S, Sink, pausing, run_driver, stored
+from tests.spark.streams import QUERY_TIMEOUT_S, SIGKILLED, Sink, pausing, run_driver, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-SIGKILLED = 128 + 9
 PIN = "pin"
 PINNED = {"startingOffsets": "earliest", "subscription": PIN}
 FEW_AHEAD = {"receiverQueueSize": "5", "maxBatchRows": "1"}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from brokers.processes import ManagedProcess, log_tail
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.transactions import Transaction, abort_transactions
 from tests.fix_brokers import PulsarUnderTest, wait_until
-from tests.fix_spark import SparkCluster, spark_environment
+from tests.fix_spark import SparkCluster
 from tests.formats import numbers
 from tests.formats.pulsar import PulsarFeed
-from tests.spark.streams import NAME, QUERY_TIMEOUT_S, ROOT, stored
+from tests.spark.streams import NAME, ROOT, SIGKILLED, run_task, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SIGKILLED = 128 + 9
 DRIVER = Path(__file__).with_name("writing_driver.py")
 ROWS = 200
 """Of one micro-batch, which has two tasks."""
@@ -62,7 +57,6 @@ class Copy:
             master: its Spark master.
             conf: more of Spark's configuration.
         """
-        log = self.folder / "driver.log"
         task = {
             "folder": str(self.folder),
             "source": self._source,
@@ -74,15 +68,8 @@ class Copy:
             "admin_token": self._token,
             "targets": self.target.topic_partitions,
         }
-        environment = spark_environment() | {"PYTHONPATH": str(ROOT)}
-        command = [sys.executable, DRIVER, json.dumps(task)]
-        process = ManagedProcess(command, log=log, environment=environment, folder=self.folder)
-        try:
-            assert process.wait(QUERY_TIMEOUT_S) == (0 if ends_by_itself else SIGKILLED), log_tail(log, 60)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the driver did not end in {QUERY_TIMEOUT_S:.0f} s:\n{log_tail(log, 60)}") from None
-        finally:
-            process.kill()
+        done = run_task(DRIVER, self.folder, task)
+        assert done.code == (0 if ends_by_itself else SIGKILLED), done.output[-6000:]
 
     def finish(self, spark: SparkSession) -> None:
         """Copies what is left."""
@@ -212,7 +199,6 @@ def test_of_two_attempts_at_once_the_loser_aborts_its_transaction(
         "spark.speculation.task.duration.threshold": "100ms",
         # Rows go on to the next Python worker as soon as there are so many bytes of them.
         "spark.buffer.size": "256",
-        "spark.executor.memory": "512m",
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.executorEnv.SPARK_MQ_SOURCE_LOG": "DEBUG",
     }

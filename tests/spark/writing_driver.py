@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
 
 from brokers.pulsar_admin import PulsarAdmin
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.spark.base import MQDataSource
-from tests.spark.streams import NAME
+from tests.spark.streams import NAME, session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,19 +141,9 @@ def main() -> None:
         format = format_
         format_name = MortalFormat.name
 
-    conf = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "512m",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        # A task's rows come in many pieces.
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
-    } | task["conf"]
-    builder = SparkSession.builder.master(task["master"])
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = session(task)
+    # A task's rows come in many pieces.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     spark.dataSource.register(MortalDataSource)
     df = spark.readStream.format(NAME).options(**task["source"]).schema("value string").load()
     if "raced" in task["points"]:
