@@ -90,6 +90,8 @@ class Session(DrivenSession):
         assigned: the URLs of the brokers to which this one has passed topic-partitions, by name.
     """
 
+    connection: PulsarConnection
+
     def __init__(self, options: PulsarOptions, host: str, port: int, *, proxy_to: str | None) -> None:
         self.host_port = (host, port)
         self.proxy_to = proxy_to

@@ -177,6 +177,8 @@ class Session(DrivenSession):
         TransportError: no connection.
     """
 
+    connection: TubeMQConnection
+
     def __init__(
         self, options: TubeMQOptions, host: str, port: int, authorization: Authorization, *, broker: Broker | None
     ) -> None:
