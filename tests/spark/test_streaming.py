@@ -60,6 +60,7 @@ def test_available_now_is_one_batch_before_4_2(spark: SparkSession, pulsar: Puls
     assert sorted(int(message.value) for message in sink.messages) == list(range(13))
 
 
+@pytest.mark.timeout(600)
 def test_a_first_batch_that_failed_is_repeated_from_where_it_began(
     spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path
 ) -> None:
@@ -88,7 +89,7 @@ def test_a_first_batch_that_failed_is_repeated_from_where_it_began(
             return len(batches) >= batches_kept
 
         try:
-            wait_until(has_come, "what is published comes")
+            wait_until(has_come, "what is published comes", timeout_s=240)
         except BaseException:
             query.stop()
             raise
