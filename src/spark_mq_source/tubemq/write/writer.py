@@ -19,7 +19,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from ipaddress import IPv4Address
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.tubemq.client.bounds import Bounds, Partitions
-    from spark_mq_source.tubemq.client.session import Receipt, Session
+    from spark_mq_source.tubemq.client.session import Deliver, Receipt, Session
     from spark_mq_source.tubemq.offsets import TopicPartition
     from spark_mq_source.tubemq.options import TubeMQOptions
 
@@ -291,7 +291,9 @@ class _Target:
     def link(self, session: Session) -> _Link:
         """Return the target over this connection."""
         if not self.links or self.links[-1].session is not session:
-            self.links.append(_Link(session))
+            link = _Link(session)
+            link.deliver = partial(self._writer._deliver, self, link)
+            self.links.append(link)
         return self.links[-1]
 
 
@@ -300,10 +302,12 @@ class _Link:
     """A target on one connection, which never outlives the broker's process.
 
     Attributes:
+        deliver: takes the outcomes; one function for all messages, so that those that arrive together come together.
         stored_rows: messages acknowledged on this connection and not known to be on the broker's disk.
     """
 
     session: Session
+    deliver: Deliver = field(init=False)
     stored_rows: int = 0
 
 
@@ -557,7 +561,7 @@ class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
             # Later messages would not help.
             self._check_links([link for link in target.links if link.stored_rows])
             session.is_kept = True
-        session.send_messages(sends, partial(self._deliver, target, target.link(session)))
+        session.send_messages(sends, target.link(session).deliver)
 
     def _deliver(self, target: _Target, link: _Link | None, receipts: Sequence[Receipt]) -> None:
         """Handle the results of messages sent to a target's broker; called by any thread."""
