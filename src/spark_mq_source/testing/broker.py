@@ -34,7 +34,7 @@ class _Daemon:
     def __init__(self, name: str, host: str) -> None:
         self._host = host
         self._servers: list[asyncio.Server] = []
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"{name} {host}", daemon=True)
         self._thread.start()
@@ -43,13 +43,11 @@ class _Daemon:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
 
     async def add_http(self, handler: Handler, port: int, context: ssl.SSLContext | None = None) -> int:
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._writers.add(writer)
-            try:
-                await serve_client(handler, reader, writer)
-            finally:
-                self._writers.discard(writer)
+        # A task that start_server() makes logs an error in Python 3.11 if it is cancelled; this one does not.
+        def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(serve_client(handler, reader, writer))
+            self._clients[task] = writer
+            task.add_done_callback(self._clients.pop)
 
         return self._added(await asyncio.start_server(serve, self._host, port, ssl=context))
 
@@ -64,7 +62,7 @@ class _Daemon:
         """Close the sockets, and the connections of HTTP clients; in the loop's thread."""
         for server in self._servers:
             server.close()
-        for writer in self._writers:
+        for writer in self._clients.values():
             writer.transport.abort()
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
 import struct
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from brokers.credentials import Credentials, make_credentials
-from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest
+from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest, NsqLookupd
 from tests.behaviours.nsq.conftest import RawClient
 from tests.fix_brokers import NsqUnderTest, start_nsq, wait_until
 
@@ -553,3 +554,12 @@ def test_a_broker_listens_where_it_did_before(nsq_private: Private):
     broker.broker.start()
     assert (broker.tcp_address, broker.http_address, broker.lookupd_address) == before
     assert broker.ask("GET", broker.http_address, "/ping") == (200, "OK")
+
+
+def test_stopping_beside_an_http_client_that_stays_logs_nothing(caplog: pytest.LogCaptureFixture):
+    with NsqLookupd() as lookupd:
+        client = http.client.HTTPConnection(lookupd.http_address)
+        client.request("GET", "/ping")
+        assert client.getresponse().read() == b"OK"
+    assert caplog.messages == []
+    client.close()
