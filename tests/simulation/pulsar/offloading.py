@@ -109,7 +109,7 @@ class Offloader:
             changed = {
                 "cut": data[:at],
                 "version": b"\x26\xa6\x6d\x32" + data[4:],
-                "flip": data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :],
+                "flip": data[:at] + bytes(byte ^ 4 for byte in data[at : at + 1]) + data[at + 1 :],
             }
             self._cluster.world.note(f"object {path}: {how} at {at}")
             if how == "gone":
