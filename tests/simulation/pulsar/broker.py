@@ -692,6 +692,7 @@ class Connection:
             self._error(command.request_id, METADATA_ERROR, "Consumer not found")
             return
         subscription = consumer.subscription
+        subscription.cursor.is_known = True
         self.reply(
             commands.GetLastMessageIdResponse(
                 subscription.topic.last_message_id(),

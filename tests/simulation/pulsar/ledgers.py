@@ -40,6 +40,7 @@ class Cursor:
         partial: batches of which a part is acknowledged: bits of the messages that are left.
         persisted: what a crash of the broker brings `mark`, `acked` and `partial` back to.
         is_dirty: whether there is more than that.
+        is_known: whether its consumer has been told where it is.
         miscounted: by how much the broker counts the backlog too low, until the topic is loaded anew.
     """
 
@@ -53,6 +54,7 @@ class Cursor:
         self.partial: dict[Position, int] = {}
         self.persisted: Snapshot = (mark, frozenset(), {})
         self.is_dirty = False
+        self.is_known = False
         self.miscounted = 0
         self._before = self.persisted
         self._persisted_at = -1e9
@@ -204,7 +206,7 @@ class ManagedLedger:
         history: every entry that was ever stored, and where: the truth.
         uncounted: entries that are stored and not counted, see `close_unrecorded`.
         removed: ledgers that are gone.
-        has_moved_readers: whether TTL or truncation has moved a cursor that is not durable.
+        unseen_moves: how often TTL or truncation has moved a cursor that its reader had not requested yet.
         last: the last entry (`lastConfirmedEntry`), or before the first one of the current ledger.
         cursors: by subscription.
         places_cursors: whether a cursor of a non-durable subscription is moved to an entry that is there.
@@ -230,7 +232,7 @@ class ManagedLedger:
         self.history: dict[Position, Entry] = {}
         self.uncounted: set[Position] = set()
         self.removed: set[int] = set()
-        self.has_moved_readers = False
+        self.unseen_moves = 0
         self.cursors: dict[str, Cursor] = {}
         self.last: Position = EARLIEST
         self.opened = False
@@ -475,8 +477,10 @@ class ManagedLedger:
     def _pass_all(self, position: Position, *, now: float) -> None:
         """Move every cursor that is before a position."""
         self.taken = max(self.taken, position)
+        self.unseen_moves += any(
+            not (cursor.durable or cursor.is_known) and cursor.mark < position for cursor in self.cursors.values()
+        )
         for cursor in self.cursors.values():
-            self.has_moved_readers |= not cursor.durable and cursor.mark < position
             cursor.mark_delete(position, now=now)
 
 

@@ -126,7 +126,7 @@ def check_range(
         ):
             return
     if may_lose:
-        lost = {row for row in expected if row[0] in removed or (ledger.has_moved_readers and row[:2] <= ledger.taken)}
+        lost = {row for row in expected if row[0] in removed or (ledger.unseen_moves > 1 and row[:2] <= ledger.taken)}
         kept = [row for row in expected if row not in lost]
         if [row for row in found if row not in lost] == kept and _is_part(found, expected):
             return

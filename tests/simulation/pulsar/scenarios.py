@@ -153,11 +153,12 @@ def _sweep(cluster: Cluster, name: str, *, left: int, seconds: float) -> None:
 
 
 def may_look_removed(cluster: Cluster) -> bool:
-    """Return whether a loss may be told: something was removed, or a reader's cursor was moved before it was asked for.
+    """Return whether a loss may be told: something was removed, or two cursors were moved before they were asked for.
 
-    TTL and truncation move it every few minutes at most: to tell a loss in vain then is rare, and safe.
+    A reader that finds its new cursor moved opens another one. TTL and truncation move cursors every few minutes at
+    most: to tell a loss in vain when both were moved is rare, and safe.
     """
-    return any(ledger.removed or ledger.has_moved_readers for ledger in cluster.storage.values())
+    return any(ledger.removed or ledger.unseen_moves > 1 for ledger in cluster.storage.values())
 
 
 # -- what is there

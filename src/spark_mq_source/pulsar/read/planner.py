@@ -143,16 +143,26 @@ class _Planner:
 
     def _checked_start(self, tp: TopicPartition, start: Position, bounds: Bounds) -> Position:
         # EARLIEST means the messages that exist; a position means all that follow it.
-        if start >= bounds.first or start == EARLIEST:
-            return max(start, bounds.first)
+        first = look_again(self._client, tp, start, bounds.first)
+        if start >= first or start == EARLIEST:
+            return max(start, first)
         msg = (
-            f"{tp}: the ledger of {start}, and whatever followed it up to {bounds.first}, is gone from the broker; "
+            f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone from the broker; "
             f"start at an existing position, or set failOnDataLoss=false to begin with what is left"
         )
         if self._options.fail_on_data_loss:
             raise DataLossError(msg)
         logger.warning("%s", msg)
-        return bounds.first
+        return first
+
+
+def look_again(client: PulsarClient, tp: TopicPartition, start: Position, first: Position) -> Position:
+    """Return the position before a topic-partition's first message; look it up again if `start` seems to be before it.
+
+    TTL and truncation move all cursors, also one that was just opened, and may keep the messages that they pass: a
+    subscription opened now is placed at the messages that exist.
+    """
+    return client.fetch_bounds([tp])[tp].first if EARLIEST < start < first else first
 
 
 class TaskSplitter:

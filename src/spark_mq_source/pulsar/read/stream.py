@@ -43,6 +43,7 @@ from spark_mq_source.pulsar.read.planner import (
     TaskSplitter,
     check_named,
     check_not_past_the_end,
+    look_again,
     no_topic_matches,
     resolve_positions,
     topics_of,
@@ -142,7 +143,7 @@ class PulsarStream:
         check_not_past_the_end(self._client, self._options, starts, bounds)
         initial = {}
         for tp, start in starts.items():
-            first, last = bounds[tp].first, bounds[tp].last
+            first, last = look_again(self._client, tp, start, bounds[tp].first), bounds[tp].last
             if EARLIEST < start < first:
                 self._report_deleted(f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone")
             # In an empty topic-partition all later messages are wanted. The current ledger is no start: while it is
@@ -236,11 +237,10 @@ class PulsarStream:
         """Return the tasks of one trigger; always the same for the same positions.
 
         Raises:
-            DataLossError: `start` is past `end`, and `failOnDataLoss` is true. Or a topic-partition without an end has
-                vanished, or ends before its start.
+            DataLossError: `start` is past `end`, and `failOnDataLoss` is true.
             UnsupportedFeatureError: `readOffloaded=always`, and a ledger of a range is not offloaded.
-            MQSourceError: the cluster cannot be reached in time (only if a topic-partition has no end, `minPartitions`
-                has something to split, or ledgers may be offloaded).
+            MQSourceError: the cluster cannot be reached in time (only if `minPartitions` has something to split, or
+                ledgers may be offloaded).
         """
         if start == end:
             return []  # Spark asks after a restart, and reads nothing
@@ -249,10 +249,11 @@ class PulsarStream:
         if begin is None:
             begin = offsets_from_json(start)
         starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
-        # An end before the start shows a recreated topic, or that the messages in between were aborted: then the last
-        # message is a different one.
-        ahead = {tp: at for tp, at in starts.items() if at > finish[tp]}
-        starts |= dict.fromkeys(self._check_there(ahead), EARLIEST)
+        for tp, end_of_tp in finish.items():
+            if starts[tp] > end_of_tp:
+                # The topic was made anew, and `failOnDataLoss` was false.
+                self._report(past_the_end(tp, starts[tp], end_of_tp))
+                starts[tp] = EARLIEST
         # With a position instead of EARLIEST, the reader notices if a ledger was deleted since.
         starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
         # The reader would report a deleted start as loss; here it is known to be none, or was reported already.
@@ -497,27 +498,11 @@ class PulsarStream:
                 begin[tp] = EARLIEST
         return begin
 
-    def _check_there(self, positions: Offsets) -> set[TopicPartition]:
-        """Report and return the topic-partitions that have vanished or that end before these positions."""
-        if not positions:
-            return set()
-        present = set(self._present()[0])
-        vanished = {tp for tp in positions if tp not in present}
-        if vanished:
-            self._report_missing(sorted(map(str, vanished)))
-        stored = self._client.fetch_stored({tp: at for tp, at in positions.items() if tp in present})
-        short = {tp for tp, last in stored.items() if last < positions[tp]}
-        for tp in sorted(short):
-            self._report(past_the_end(tp, positions[tp], stored[tp]))
-        return vanished | short
-
     def _check_trimmed(self, tp: TopicPartition, position: Position) -> None:
-        # TTL also moves the watcher's cursor, and deletes nothing; a new consumer sees what exists. Or a second one
-        # does, if the first was moved as well before its cursor was requested.
-        for _ in range(2):
-            first = self._client.fetch_bounds([tp])[tp].first
-            if position >= first:
-                return
+        # TTL also moves the watcher's cursor, and deletes nothing; a new consumer sees what exists.
+        first = look_again(self._client, tp, position, self._client.fetch_bounds([tp])[tp].first)
+        if position >= first:
+            return
         following = self._limiter.following(tp, position)
         # Deletion moves every cursor to the last deleted entry, a watcher's too (broker 4.0.8): if it was open before
         # and is not past the position, only messages that were read have been deleted. If it was opened just now, it

@@ -176,6 +176,14 @@ def test_a_start_that_is_gone_is_loss_unless_the_user_says_otherwise(caplog):
     assert "is gone" in caplog.text
 
 
+def test_a_start_that_ttl_has_passed_while_the_read_was_planned_is_looked_up_again():
+    cluster = Cluster(bounds=HELD)
+    begins = iter([Position(8, 0), Position(7, -1)])
+    cluster.fetch_bounds = lambda _: {TP: Bounds(next(begins), HELD[TP].last)}
+    (found,) = planner(cluster, startingOffsets='{"t": {"ledger": 7, "entry": 1}}').ranges()
+    assert found.start == Position(7, 1)
+
+
 @pytest.mark.parametrize("batch", [-1, 0])
 def test_a_start_right_where_the_topic_begins_is_not_gone(batch):
     first = Position(7, 3)
