@@ -1,9 +1,7 @@
 """JSON over HTTP, from real servers: what each answer becomes."""
 
 import contextlib
-import http.server
 import json
-import threading
 
 import pytest
 
@@ -19,61 +17,9 @@ from spark_mq_source.net import http as net_http
 from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.transport import TlsSettings
 from tests.fix_net import HOST, ScriptError, abort, close, failing_tls, free_port, send, stay_silent
+from tests.http_server import ScriptedHttpServer
 
 JSON = b'{"ledgers": [{"ledgerId": 7, "entries": 3}]}'
-
-
-class Server:
-    """Answers GETs and POSTs with the next of `answers`, (status, body, headers), the last one again and again."""
-
-    def __init__(self, *answers, context=None):
-        self.asked: list[tuple[str, dict[str, str]]] = []
-        self.forms: list[bytes] = []
-        server = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self):
-                server.forms.append(self.rfile.read(int(self.headers["Content-Length"])))
-                self.do_GET()
-
-            def do_GET(self):
-                number = len(server.asked)
-                server.asked.append((self.path, dict(self.headers)))
-                status, body, headers = answers[min(number, len(answers) - 1)]
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                with contextlib.suppress(OSError):
-                    self.wfile.write(body)
-
-            def log_message(self, *_):
-                pass
-
-        class Quiet(http.server.ThreadingHTTPServer):
-            def handle_error(self, request, client_address):
-                pass
-
-        self._server = Quiet((HOST, 0), Handler)
-        if context is not None:
-            self._server.socket = context.wrap_socket(
-                self._server.socket, server_side=True, do_handshake_on_connect=False
-            )
-        self.port = self._server.server_port
-        self.url = f"{'http' if context is None else 'https'}://{HOST}:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 def fetch(url, *, headers=None, tls=None, timeout_seconds=20.0, **more):
@@ -81,8 +27,8 @@ def fetch(url, *, headers=None, tls=None, timeout_seconds=20.0, **more):
 
 
 def test_an_answer():
-    with Server((200, JSON, {})) as server:
-        answer = fetch(f"{server.url}/admin/v2/x?y=1", headers={"Authorization": "Bearer secret"})
+    with ScriptedHttpServer((200, JSON, {})) as server:
+        answer = fetch(f"{server.origin}/admin/v2/x?y=1", headers={"Authorization": "Bearer secret"})
     assert answer == json.loads(JSON)
     path, headers = server.asked[0]
     assert path == "/admin/v2/x?y=1"
@@ -101,54 +47,57 @@ def test_an_answer():
     ],
 )
 def test_a_refusal_comes_at_once_with_the_servers_words(status, kind):
-    with Server((status, b'{"reason":"not for you"}', {})) as server, pytest.raises(kind) as caught:
-        fetch(f"{server.url}/x", headers={"Authorization": "Bearer secret"})
+    with ScriptedHttpServer((status, b'{"reason":"not for you"}', {})) as server, pytest.raises(kind) as caught:
+        fetch(f"{server.origin}/x", headers={"Authorization": "Bearer secret"})
     assert type(caught.value) is kind
     assert caught.value.code == status
     assert not caught.value.retryable
-    assert str(caught.value) == f'{server.url}/x: HTTP status {status} ({{"reason":"not for you"}})'
+    assert str(caught.value) == f'{server.origin}/x: HTTP status {status} ({{"reason":"not for you"}})'
     assert caught.value.broker_message == '{"reason":"not for you"}'
     assert len(server.asked) == 1
 
 
 def test_long_and_undecodable_words_are_cut():
-    with Server((500, b"\xff" * 1000, {})) as server, pytest.raises(BrokerError) as caught:
-        fetch(server.url)
+    with ScriptedHttpServer((500, b"\xff" * 1000, {})) as server, pytest.raises(BrokerError) as caught:
+        fetch(server.origin)
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
 def test_a_server_that_is_not_ready_is_asked_again(status):
-    with Server((status, b"", {}), (status, b"", {}), (200, JSON, {})) as server:
-        assert fetch(server.url) == json.loads(JSON)
+    with ScriptedHttpServer((status, b"", {}), (status, b"", {}), (200, JSON, {})) as server:
+        assert fetch(server.origin) == json.loads(JSON)
     assert len(server.asked) == 3
 
 
 def test_a_server_that_never_gets_ready_ends_at_the_deadline():
     starting = pytest.raises(ServiceNotReadyError, match=r"HTTP status 503 \(starting\)")
-    with Server((503, b"starting", {})) as server, starting as caught:
-        fetch(server.url, timeout_seconds=1)
+    with ScriptedHttpServer((503, b"starting", {})) as server, starting as caught:
+        fetch(server.origin, timeout_seconds=1)
     assert caught.value.code == 503
     assert len(server.asked) > 1
 
 
 def test_a_retry_after_of_an_hour_is_not_waited_for():
-    with Server((503, b"", {"Retry-After": "3600"}), (200, JSON, {})) as server:
-        assert fetch(server.url) == json.loads(JSON)
+    with ScriptedHttpServer((503, b"", {"Retry-After": "3600"}), (200, JSON, {})) as server:
+        assert fetch(server.origin) == json.loads(JSON)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"\xff\xfe", b"[" * 100_000, b'{"a": 1'])
 def test_what_is_not_json(body):
-    with Server((200, body, {})) as server, pytest.raises(RemoteProtocolError, match="not JSON; is this the admin"):
-        fetch(server.url)
+    with (
+        ScriptedHttpServer((200, body, {})) as server,
+        pytest.raises(RemoteProtocolError, match="not JSON; is this the admin"),
+    ):
+        fetch(server.origin)
 
 
 def test_an_answer_that_is_too_large(monkeypatch):
     monkeypatch.setattr(net_http, "MAX_BODY_BYTES", 1000)
-    with Server((200, b"[" + b" " * 998 + b"]", {}), (200, b"[" + b" " * 999 + b"]", {})) as server:
-        assert fetch(server.url) == []
+    with ScriptedHttpServer((200, b"[" + b" " * 998 + b"]", {}), (200, b"[" + b" " * 999 + b"]", {})) as server:
+        assert fetch(server.origin) == []
         with pytest.raises(RemoteProtocolError, match="more than 1000 bytes"):
-            fetch(server.url)
+            fetch(server.origin)
 
 
 @pytest.mark.parametrize("step", [send(b"\x00\x00\x00\x15 not http\r\n\r\n"), stay_silent])
@@ -189,27 +138,27 @@ TOKEN = {"Authorization": "Bearer secret"}
 
 def test_a_redirect_to_a_host_that_nobody_named_does_not_get_the_token():
     with (
-        Server((200, JSON, {})) as second,
-        Server((307, b"", {"Location": f"http://localhost:{second.port}/there"})) as first,
+        ScriptedHttpServer((200, JSON, {})) as second,
+        ScriptedHttpServer((307, b"", {"Location": f"http://localhost:{second.port}/there"})) as first,
     ):
         with pytest.raises(RemoteProtocolError, match=r"no option names localhost, .*; do this") as caught:
-            fetch(f"{first.url}/here", headers=TOKEN, remedy="; do this")
+            fetch(f"{first.origin}/here", headers=TOKEN, remedy="; do this")
         assert second.asked == []
-        assert first.url in str(caught.value)
+        assert first.origin in str(caught.value)
         assert "secret" not in str(caught.value)
-        assert fetch(f"{first.url}/here") == json.loads(JSON), "there is nothing to be kept from it"
-        assert fetch(f"{first.url}/here", headers=TOKEN, is_trusted=["localhost"].__contains__) == json.loads(JSON)
+        assert fetch(f"{first.origin}/here") == json.loads(JSON), "there is nothing to be kept from it"
+        assert fetch(f"{first.origin}/here", headers=TOKEN, is_trusted=["localhost"].__contains__) == json.loads(JSON)
     assert [asked.get("Authorization") for _, asked in second.asked] == [None, "Bearer secret"]
 
 
 def test_a_redirect_back_from_a_trusted_host_is_followed():
     onwards = {}
     with (
-        Server((307, b"", onwards), (200, JSON, {})) as home,
-        Server((307, b"", {"Location": f"{home.url}/back"})) as away,
+        ScriptedHttpServer((307, b"", onwards), (200, JSON, {})) as home,
+        ScriptedHttpServer((307, b"", {"Location": f"{home.origin}/back"})) as away,
     ):
         onwards["Location"] = f"http://localhost:{away.port}/there"
-        assert fetch(home.url, headers=TOKEN, is_trusted=["localhost"].__contains__) == json.loads(JSON)
+        assert fetch(home.origin, headers=TOKEN, is_trusted=["localhost"].__contains__) == json.loads(JSON)
     assert [(path, headers["Authorization"]) for path, headers in home.asked] == [
         (path, "Bearer secret") for path in ("/", "/back")
     ]
@@ -217,30 +166,33 @@ def test_a_redirect_back_from_a_trusted_host_is_followed():
 
 def test_a_redirect_to_no_address():
     with (
-        Server((307, b"", {"Location": "http://[::1"})) as server,
+        ScriptedHttpServer((307, b"", {"Location": "http://[::1"})) as server,
         pytest.raises(RemoteProtocolError, match="which is not an address"),
     ):
-        fetch(server.url)
+        fetch(server.origin)
 
 
 def test_redirects_in_circles():
-    with Server((307, b"", {"Location": "/again"})) as server, pytest.raises(RemoteProtocolError, match="redirected"):
-        fetch(f"{server.url}/here")
+    with (
+        ScriptedHttpServer((307, b"", {"Location": "/again"})) as server,
+        pytest.raises(RemoteProtocolError, match="redirected"),
+    ):
+        fetch(f"{server.origin}/here")
     assert [path for path, _ in server.asked] == ["/here"] + ["/again"] * net_http.MAX_REDIRECTS
 
 
 def test_a_redirect_without_an_address_is_a_refusal():
-    with Server((307, b"where to?", {})) as server, pytest.raises(BrokerError, match="HTTP status 307"):
-        fetch(server.url)
+    with ScriptedHttpServer((307, b"where to?", {})) as server, pytest.raises(BrokerError, match="HTTP status 307"):
+        fetch(server.origin)
 
 
 def test_a_redirect_off_https_is_not_followed(tls_material):
     with (
-        Server((200, JSON, {})) as plain,
-        Server((307, b"", {"Location": plain.url}), context=tls_material.server()) as secure,
+        ScriptedHttpServer((200, JSON, {})) as plain,
+        ScriptedHttpServer((307, b"", {"Location": plain.origin}), context=tls_material.server()) as secure,
         pytest.raises(RemoteProtocolError, match="a redirect from HTTPS"),
     ):
-        fetch(secure.url, headers={"Authorization": "Bearer secret"}, tls=TlsSettings(tls_material.ca))
+        fetch(secure.origin, headers={"Authorization": "Bearer secret"}, tls=TlsSettings(tls_material.ca))
     assert plain.asked == []
 
 
@@ -248,10 +200,10 @@ def test_a_redirect_off_https_is_not_followed(tls_material):
 
 
 def test_https_with_a_client_certificate(tls_material):
-    with Server((200, JSON, {}), context=tls_material.server(wants_client=True)) as server:
-        assert fetch(server.url, tls=TlsSettings(tls_material.ca, tls_material.client)) == json.loads(JSON)
+    with ScriptedHttpServer((200, JSON, {}), context=tls_material.server(wants_client=True)) as server:
+        assert fetch(server.origin, tls=TlsSettings(tls_material.ca, tls_material.client)) == json.loads(JSON)
         with pytest.raises(TransportError):
-            fetch(server.url, tls=TlsSettings(tls_material.ca), timeout_seconds=0.5)
+            fetch(server.origin, tls=TlsSettings(tls_material.ca), timeout_seconds=0.5)
 
 
 @pytest.mark.parametrize("trusted", ["other", "system", "none given"])
@@ -293,21 +245,21 @@ def test_https_to_a_port_that_closes_ends_if_it_closes_only_handshakes(
 
 def test_https_for_another_name(tls_material):
     context = tls_material.server("other_name")
-    with Server((200, JSON, {}), context=context) as server:
+    with ScriptedHttpServer((200, JSON, {}), context=context) as server:
         with pytest.raises(TransportError, match="no answer"):
-            fetch(server.url, tls=TlsSettings(tls_material.ca), timeout_seconds=1)
+            fetch(server.origin, tls=TlsSettings(tls_material.ca), timeout_seconds=1)
         settings = TlsSettings(tls_material.ca, verify_hostname=False)
-        assert fetch(server.url, tls=settings) == json.loads(JSON)
+        assert fetch(server.origin, tls=settings) == json.loads(JSON)
 
 
 def test_a_redirect_onto_https_is_verified(tls_material):
     with (
-        Server((200, JSON, {}), context=tls_material.server()) as secure,
-        Server((307, b"", {"Location": secure.url})) as plain,
+        ScriptedHttpServer((200, JSON, {}), context=tls_material.server()) as secure,
+        ScriptedHttpServer((307, b"", {"Location": secure.origin})) as plain,
     ):
-        assert fetch(plain.url, tls=TlsSettings(tls_material.ca)) == json.loads(JSON)
+        assert fetch(plain.origin, tls=TlsSettings(tls_material.ca)) == json.loads(JSON)
         with pytest.raises(TransportError, match="certificate verify failed"):
-            fetch(plain.url, tls=TlsSettings(tls_material.other_ca))
+            fetch(plain.origin, tls=TlsSettings(tls_material.other_ca))
 
 
 # -- forms
@@ -318,30 +270,30 @@ def post(url, form):
 
 
 def test_a_form_is_posted():
-    with Server((200, JSON, {})) as server:
-        assert post(f"{server.url}/x", {"a": "b c&", "ä": "1"}) == json.loads(JSON)
+    with ScriptedHttpServer((200, JSON, {})) as server:
+        assert post(f"{server.origin}/x", {"a": "b c&", "ä": "1"}) == json.loads(JSON)
     assert server.forms == [b"a=b+c%26&%C3%A4=1"]
     assert server.asked[0][1]["Content-Type"] == "application/x-www-form-urlencoded"
 
 
 def test_a_form_is_sent_again_where_the_server_restarts():
-    with Server((503, b"", {}), (200, JSON, {})) as server:
-        assert post(f"{server.url}/x", {"a": "1"}) == json.loads(JSON)
+    with ScriptedHttpServer((503, b"", {}), (200, JSON, {})) as server:
+        assert post(f"{server.origin}/x", {"a": "1"}) == json.loads(JSON)
     assert server.forms == [b"a=1", b"a=1"]
 
 
 def test_what_is_said_of_a_form_is_not_in_the_sentence():
-    with Server((400, b"you said hush", {})) as server, pytest.raises(BrokerError) as caught:
-        post(f"{server.url}/x", {"secret": "hush"})
-    assert str(caught.value) == f"{server.url}/x: HTTP status 400"
+    with ScriptedHttpServer((400, b"you said hush", {})) as server, pytest.raises(BrokerError) as caught:
+        post(f"{server.origin}/x", {"secret": "hush"})
+    assert str(caught.value) == f"{server.origin}/x: HTTP status 400"
     assert caught.value.broker_message == "you said hush"
 
 
 def test_a_form_is_not_taken_elsewhere():
     with (
-        Server((200, JSON, {})) as other,
-        Server((307, b"", {"Location": f"{other.url}/y"})) as server,
+        ScriptedHttpServer((200, JSON, {})) as other,
+        ScriptedHttpServer((307, b"", {"Location": f"{other.origin}/y"})) as server,
         pytest.raises(RemoteProtocolError, match="which is not followed with a secret; check the issuer"),
     ):
-        post(f"{server.url}/x", {"secret": "hush"})
+        post(f"{server.origin}/x", {"secret": "hush"})
     assert other.forms == []

@@ -1,7 +1,6 @@
 """Topology against scripted brokers on real sockets: redirects, proxies, refusals, silence, order, back-pressure."""
 
 import contextlib
-import http.server
 import io
 import json
 import threading
@@ -37,6 +36,7 @@ from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests import fix_net
 from tests.fix_net import HOST, RecordingProxy, ScriptedServer, close, free_port, stay_silent
+from tests.http_server import ScriptedHttpServer
 
 TOPIC = "persistent://public/default/t"
 TP = TopicPartition(TOPIC, -1)
@@ -1013,37 +1013,12 @@ def test_consumers_opened_in_vain_are_closed(broker, client, late):
 # -- the admin interface
 
 
-class Admin:
-    """Answers what it is asked with `status`, `headers` and the ledgers of a topic; keeps the tokens that it saw."""
+LEDGERS = b'{"ledgers": [], "currentLedgerEntries": 0, "currentLedgerSize": 0}'
 
-    def __init__(self, status=200, headers=None):
-        admin = self
-        self.tokens: list[str | None] = []
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                admin.tokens.append(self.headers["Authorization"])
-                self.send_response(status)
-                for name, value in (headers or {}).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(b'{"ledgers": [], "currentLedgerEntries": 0, "currentLedgerSize": 0}')
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer((HOST, 0), Handler)
-        self.port = self.server.server_port
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+def tokens_of(server):
+    """The tokens that a server saw."""
+    return [headers.get("Authorization") for _, headers in server.asked]
 
 
 @pytest.mark.parametrize("named_by", ["serviceUrl", "LOOKUP", "nobody"])
@@ -1055,16 +1030,19 @@ def test_a_question_goes_on_to_the_broker_of_a_topic_with_the_token_if_that_brok
         address = f"pulsar://localhost:{one.port}"
         one.answers[c.Lookup] = lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Connect, address)
     also = f",localhost:{one.port}" if named_by == "serviceUrl" else ""
-    with Admin() as owner, Admin(307, {"Location": f"http://localhost:{owner.port}/x"}) as first:
-        asked = client(f"{one.url}{also}", adminUrl=f"http://{HOST}:{first.port}", authToken="secret")
+    with (
+        ScriptedHttpServer((200, LEDGERS, {})) as owner,
+        ScriptedHttpServer((307, b"", {"Location": f"http://localhost:{owner.port}/x"})) as first,
+    ):
+        asked = client(f"{one.url}{also}", adminUrl=first.origin, authToken="secret")
         if named_by == "nobody":
             with pytest.raises(RemoteProtocolError, match=r"localhost.*name it in serviceUrl"):
                 asked.fetch_ledgers(TP)
-            assert owner.tokens == []
+            assert owner.asked == []
         else:
             assert asked.fetch_ledgers(TP) == []
-            assert owner.tokens == ["Bearer secret"]
-        assert first.tokens == ["Bearer secret"]
+            assert tokens_of(owner) == ["Bearer secret"]
+        assert tokens_of(first) == ["Bearer secret"]
 
 
 # -- what a process keeps, and for whom

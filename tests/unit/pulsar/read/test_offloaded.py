@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import shutil
-import threading
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +23,7 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read import offloaded
 from spark_mq_source.pulsar.read.offloaded import read_offloaded, split_by_storage
 from spark_mq_source.pulsar.read.reader import PulsarRange
+from tests.http_server import Answer, HttpServer
 from tests.unit.pulsar.protocol.test_offloaded import objects
 from tests.vectors import OFFLOADED_LEDGER
 
@@ -169,46 +167,36 @@ def test_a_damaged_object_is_an_error_or_read_from_brokers(
     assert len(rows) == rest.start.entry + 1 == (7 if how == "flipped" else 0)
 
 
-@contextlib.contextmanager
-def faulty_store(folder: Path, faults: list[str], signed: list[str]) -> Iterator[str]:
-    """An S3 server of a folder that answers its first requests with these faults, and the last one for ever."""
+class FaultyStore(HttpServer):
+    """An S3 server of a folder that answers its first requests with these faults, and the last one for ever.
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            url = urlsplit(self.path)
-            signed.extend(name for name in ["X-Amz-Signature"] if name in url.query)
-            content = (folder / url.path.rpartition("/")[2]).read_bytes()
-            _, _, part = self.headers.get("Range", "").partition("=")
-            first, _, last = part.partition("-")
-            content = content[int(first or 0) : int(last or len(content)) + 1]
-            fault = faults.pop(0) if len(faults) > 1 else faults[0]
-            if fault == "refused" and url.query:
-                self.send_error(403)
-                return
-            if fault == "busy":
-                self.send_error(503)
-                return
-            self.send_response(206 if part else 200)
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("Content-Range", f"bytes {first}-{last}/{1 << 20}")
-            self.send_header("ETag", '"x"')
-            self.send_header("Last-Modified", "Wed, 25 Nov 2026 00:00:00 GMT")
-            self.end_headers()
-            # A connection that ends within an answer.
-            self.wfile.write(content[: len(content) // 2] if fault == "reset" else content)
+    Attributes:
+        folder: of its objects.
+        signed: the number of requests whose URL was signed.
+    """
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def __init__(self, folder: Path, faults: list[str]) -> None:
+        super().__init__()
+        self.folder, self.signed, self._faults = folder, 0, faults
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    def answer(self, request: BaseHTTPRequestHandler, _: bytes) -> Answer:
+        url = urlsplit(request.path)
+        self.signed += "X-Amz-Signature" in url.query
+        content = (self.folder / url.path.rpartition("/")[2]).read_bytes()
+        _, _, part = request.headers.get("Range", "").partition("=")
+        first, _, last = part.partition("-")
+        content = content[int(first or 0) : int(last or len(content)) + 1]
+        fault = self._faults.pop(0) if len(self._faults) > 1 else self._faults[0]
+        if fault == "refused" and url.query:
+            return 403, b"", {}
+        if fault == "busy":
+            return 503, b"", {}
+        headers = {
+            "Content-Length": str(len(content)), "Content-Range": f"bytes {first}-{last}/{1 << 20}", "ETag": '"x"',
+            "Last-Modified": "Wed, 25 Nov 2026 00:00:00 GMT",
+        }  # fmt: skip
+        # A connection that ends within an answer.
+        return 206 if part else 200, content[: len(content) // 2] if fault == "reset" else content, headers
 
 
 @pytest.mark.parametrize(
@@ -227,10 +215,9 @@ def test_a_request_that_fails_is_repeated(
     # Small parts, so that there are many; behind a proxy none is read by a signed URL.
     monkeypatch.setattr(offloaded, "PART_BYTES", 300)
     monkeypatch.setattr(signed_reads, "getproxies", lambda: {} if direct else {"http": "http://x"})
-    signed: list[str] = []
-    rows = rows_of_store(folder, faults, monkeypatch, signed)
-    assert rows == [b"single %d" % n for n in range(50)]
-    assert bool(signed) is direct
+    store = FaultyStore(folder, faults)
+    assert rows_of_store(store, monkeypatch) == [b"single %d" % n for n in range(50)]
+    assert bool(store.signed) is direct
 
 
 @pytest.mark.parametrize("faults", [["none", "busy"], ["none", "reset"]])
@@ -239,18 +226,16 @@ def test_a_store_that_keeps_failing_is_an_error_with_the_ledger(
 ) -> None:
     monkeypatch.setitem(storage.RETRIES, "max_retries", 1)
     with pytest.raises(StorageError, match=rf"offloadStorage s3://bucket/{UUID}-ledger-3 cannot be read"):
-        rows_of_store(folder, faults, monkeypatch)
+        rows_of_store(FaultyStore(folder, faults), monkeypatch)
 
 
-def rows_of_store(
-    folder: Path, faults: list[str], monkeypatch: pytest.MonkeyPatch, signed: list[str] | None = None
-) -> list[Any]:
+def rows_of_store(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     pytest.importorskip("obstore")
     given = {"REGION": "x", "ALLOW_HTTP": "true", "ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret"}
-    with faulty_store(folder, faults, [] if signed is None else signed) as url:
-        for name, value in {**given, "ENDPOINT_URL": url}.items():
+    with store:
+        for name, value in {**given, "ENDPOINT_URL": store.origin}.items():
             monkeypatch.setenv(f"AWS_{name}", value)
-        options = options_of(folder, offloadstorage="s3://bucket")
+        options = options_of(store.folder, offloadstorage="s3://bucket")
         batches = read_offloaded(options, range_of((3, -1), (3, 49), RECORDED), VALUES)
         return pa.Table.from_batches(batches).column("value").to_pylist()
 
