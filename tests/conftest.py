@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import Callable
 from importlib.metadata import version
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,6 +56,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("CI") == "true",
         help="a broker that cannot start fails the tests that need it instead of skipping them (default if CI=true)",
     )
+
+
+@pytest.fixture
+def supply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., object]], str]:
+    """Puts a function into a module of the user's; gives its name for options."""
+
+    def name_of(function: Callable[..., object]) -> str:
+        module = ModuleType("of_mine")
+        module.function = function  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return "of_mine:function"
+
+    return name_of
 
 
 def implementation() -> str:

@@ -8,12 +8,10 @@ import json
 import logging
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -37,7 +35,6 @@ from tests.java_program import SOURCES
 from tests.java_stores import STORE_PASSWORD, make_key_store, make_trust_store
 
 ROLE = "flights"
-MODULE = "tokens_of_mine"
 Supply = Callable[[Callable[..., object]], str]
 
 
@@ -63,19 +60,6 @@ def credentials(pulsar_featured: PulsarUnderTest) -> Credentials:
     found = pulsar_featured.require_own().credentials
     assert found is not None
     return found
-
-
-@pytest.fixture
-def supply(monkeypatch: pytest.MonkeyPatch) -> Supply:
-    """Makes a function of the user's own module; its name for options."""
-
-    def make(function: Callable[..., object]) -> str:
-        module = ModuleType(MODULE)
-        module.fetch = function  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, MODULE, module)
-        return f"{MODULE}:fetch"
-
-    return make
 
 
 @pytest.fixture
@@ -471,7 +455,7 @@ def test_a_method_of_several_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with (
             PulsarClient(PulsarOptions.from_spark(given, READ)) as client,
             pytest.raises(
-                AuthenticationError, match=f"connecting as the client of 'steps' from authPlugin={MODULE}:fetch"
+                AuthenticationError, match="connecting as the client of 'steps' from authPlugin=of_mine:function"
             ),
         ):
             client.fetch_partitions(["persistent://public/default/steps"])

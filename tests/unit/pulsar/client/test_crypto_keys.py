@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,19 +17,6 @@ from spark_mq_source.pulsar.options import PulsarOptions
 GIVEN = {"serviceurl": "pulsar://b", "topic": "t"}
 
 
-@pytest.fixture
-def supply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Makes a module of the user's, with this function in it."""
-
-    def make(function: Callable[..., object]) -> Callable[..., object]:
-        module = ModuleType("keys_of_mine")
-        module.read = function  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        return partial(supplied_key, "keys_of_mine:read")
-
-    return make
-
-
 def test_a_name_without_a_file_of_its_own_has_that_of_all(tmp_path: Any) -> None:
     for name in ("alice", "others"):
         (tmp_path / name).write_text(name)
@@ -41,24 +26,24 @@ def test_a_name_without_a_file_of_its_own_has_that_of_all(tmp_path: Any) -> None
         key_in_file(files, "public", "alice", {})
 
 
-def test_a_function_is_told_which_key(supply: Callable[..., Callable[..., object]]) -> None:
-    key = supply(lambda *asked: (repr(asked), {"version": "3"}) if asked[0] == "public" else repr(asked).encode())
-    assert key("public", "k", {}) == (b"('public', 'k', {})", {"version": "3"})
-    assert key("private", "k", {"version": "3"}) == (b"('private', 'k', {'version': '3'})", {})
+def test_a_function_is_told_which_key(supply: Callable[..., str]) -> None:
+    name = supply(lambda *asked: (repr(asked), {"version": "3"}) if asked[0] == "public" else repr(asked).encode())
+    assert supplied_key(name, "public", "k", {}) == (b"('public', 'k', {})", {"version": "3"})
+    assert supplied_key(name, "private", "k", {"version": "3"}) == (b"('private', 'k', {'version': '3'})", {})
 
 
-def test_a_function_that_has_no_key_shows_none(supply: Callable[..., Callable[..., object]]) -> None:
+def test_a_function_that_has_no_key_shows_none(supply: Callable[..., str]) -> None:
     def fail(*asked: object) -> bytes:
         raise ValueError(f"the secret key of {asked}")
 
     with pytest.raises(OptionError, match=r"failed with ValueError for the public key 'k'$") as caught:
-        supply(fail)("public", "k", {})
+        supplied_key(supply(fail), "public", "k", {})
     assert caught.value.__cause__ is None
     for nothing in (None, b"", "", 7, (b"pem", "no metadata")):
-        with pytest.raises(OptionError, match="cryptoKeyReader='keys_of_mine:read' returned no private key 'k'"):
-            supply(lambda *_, found=nothing: found)("private", "k", {})
-    with pytest.raises(OptionError, match=r"cryptoKeyReader='keys_of_mine:gone' cannot be imported"):
-        supplied_key("keys_of_mine:gone", "private", "k", {})
+        with pytest.raises(OptionError, match="cryptoKeyReader='of_mine:function' returned no private key 'k'"):
+            supplied_key(supply(lambda *_, found=nothing: found), "private", "k", {})
+    with pytest.raises(OptionError, match=r"cryptoKeyReader='of_mine:gone' cannot be imported"):
+        supplied_key("of_mine:gone", "private", "k", {})
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pickle
-import sys
-from types import ModuleType
+from collections.abc import Callable
 
 import pytest
 
@@ -40,19 +39,16 @@ def test_the_token_of_a_master_accompanies_signatures() -> None:
     assert Authorization(None, AuthorizedInfo(7, "token"), lambda: None).for_master() is None
 
 
-def test_a_plugin_signs_the_time_and_the_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_signs_the_time_and_the_nonce(supply: Callable[..., str]) -> None:
     def sign(host: str, challenge: bytes, state: dict[str, int]) -> tuple[str, bytes]:
         state["asked"] = state.get("asked", 0) + 1
         return f"alice@{host}", b"%d:" % state["asked"] + challenge
 
-    module = ModuleType("signs")
-    module.sign = sign  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "signs", module)
-    plugin = PluginAuthentication("signs:sign", "master")
+    plugin = PluginAuthentication(supply(sign), "master")
     signed = [plugin.sign(timestamp_ms=5, nonce=nonce) for nonce in (7, 8)]
     assert [one.token for one in signed] == ["alice@master 5 7 1:5 7", "alice@master 5 8 2:5 8"]
-    module.sign = lambda *_: ("alice", b"\xff")  # type: ignore[attr-defined]
-    with pytest.raises(AuthenticationError, match="authPlugin='signs:sign' returned a signature that is not text"):
+    supply(lambda *_: ("alice", b"\xff"))
+    with pytest.raises(AuthenticationError, match="authPlugin='of_mine:function' returned a signature that is not"):
         plugin.sign(timestamp_ms=5, nonce=7)
 
 
