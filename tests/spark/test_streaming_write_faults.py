@@ -95,7 +95,7 @@ class Copy:
 
     def abort(self, transactions: Sequence[Transaction]) -> None:
         """End transactions that a killed driver, or a killed worker, has left open."""
-        options = PulsarOptions.from_spark({name.lower(): value for name, value in self._sink.items()}, WRITE)
+        options = PulsarOptions.from_spark(self._sink, WRITE)
         abort_transactions(options, transactions)
 
     def open_transactions(self) -> list[Transaction]:

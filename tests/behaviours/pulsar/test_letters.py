@@ -47,7 +47,7 @@ def letters(pulsar: PulsarUnderTest) -> Iterator[MakeLetters]:
         **more: str,
     ) -> QueueLetters:
         given = {"serviceUrl": pulsar.service_url, "topic": topic} | more
-        options = PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, READ)
+        options = PulsarOptions.from_spark(given, READ)
         options = replace(options, subscription=NAME, max_redeliver_count=most_times, nack_delay_ms=first_delay_ms)
 
         def open_writer(to: str, sent: Counters) -> PulsarWriter:

@@ -42,8 +42,7 @@ from tests.fix_brokers import PulsarUnderTest, wait_until
 
 
 def options_of(broker: PulsarUnderTest, scope: Scope = WRITE, **more: str) -> PulsarOptions:
-    given = {"serviceUrl": broker.service_url} | more
-    return PulsarOptions.from_spark({name.lower(): text for name, text in given.items()}, scope)
+    return PulsarOptions.from_spark({"serviceUrl": broker.service_url} | more, scope)
 
 
 def rows_of(*values: str, **columns: Any) -> pa.RecordBatch:

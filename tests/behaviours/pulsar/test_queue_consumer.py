@@ -44,8 +44,7 @@ def open_consumer(pulsar: PulsarUnderTest) -> Iterator[Open]:
 
 
 def options(pulsar: PulsarUnderTest, topic: str, **more: str) -> PulsarOptions:
-    given = {"serviceUrl": pulsar.service_url, "topic": topic} | more
-    return PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, READ)
+    return PulsarOptions.from_spark({"serviceUrl": pulsar.service_url, "topic": topic} | more, READ)
 
 
 def publish(pulsar: PulsarUnderTest, topic: str, values: Sequence[bytes], *, keys: Sequence[str] = ()) -> list[Entry]:

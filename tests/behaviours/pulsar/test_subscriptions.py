@@ -28,8 +28,7 @@ EARLIEST = official.InitialPosition.Earliest
 
 
 def options_of(broker: PulsarUnderTest, topic: str, **more: str) -> PulsarOptions:
-    given = {"serviceUrl": broker.service_url, "topic": topic} | more
-    return PulsarOptions.from_spark({name.lower(): text for name, text in given.items()}, READ)
+    return PulsarOptions.from_spark({"serviceUrl": broker.service_url, "topic": topic} | more, READ)
 
 
 def consumers(broker: PulsarUnderTest, topic: str, subscription: str | None = None) -> list[str]:

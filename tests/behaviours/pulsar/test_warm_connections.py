@@ -195,7 +195,7 @@ def test_a_fork_begins_without_any(mq: PulsarFormat, link: FaultProxy):
 
 def test_a_key_shows_no_secret():
     for secret in ({"authToken": "hush-hush"}, {"authBasicUser": "alice", "authBasicPassword": "hush-hush"}):
-        given = {"serviceurl": "pulsar://h:1", "topic": "t"} | {name.lower(): value for name, value in secret.items()}
+        given = {"serviceurl": "pulsar://h:1", "topic": "t"} | secret
         key = SessionKey.of(PulsarOptions.from_spark(given, READ), "h", 1, None)
         assert "hush-hush" not in repr(key)
         assert "authentication=" in repr(key)

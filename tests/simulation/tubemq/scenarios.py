@@ -253,8 +253,7 @@ def reading_options(cluster: Cluster, dice: Random, **more: str) -> dict[str, st
         options["filters"] = dice.choice(TYPES)
     if dice.random() < 0.4:
         options["minPartitions"] = str(dice.randint(2, 8))
-    options |= in_small_tasks(cluster.world)
-    return {name.lower(): value for name, value in options.items()}
+    return options | in_small_tasks(cluster.world)
 
 
 def any_executors(dice: Random) -> Executors:

@@ -38,7 +38,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 
 def made(kind: Any, scope: Scope = READ, **given: str) -> Any:
     needed = NEEDED[kind] | (OF_STREAMS.get(kind, {}) if scope == STREAM else {})
-    return kind.from_spark({name.lower(): text for name, text in (needed | given).items()}, scope)
+    return kind.from_spark(needed | given, scope)
 
 
 def test_every_default_text_is_its_default_and_passes_its_own_check(kind: Any):

@@ -10,8 +10,7 @@ from spark_mq_source.pulsar.options import PulsarOptions
 
 
 def parse(scope: Scope, **options: str) -> PulsarOptions:
-    given = {"serviceUrl": "pulsar://b", "topic": "t"} | options
-    return PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, scope)
+    return PulsarOptions.from_spark({"serviceUrl": "pulsar://b", "topic": "t"} | options, scope)
 
 
 def test_keys_have_the_names_of_their_files_or_are_named() -> None:

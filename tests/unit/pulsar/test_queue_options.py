@@ -15,7 +15,7 @@ DRAIN = SHARED | {"maxRows": "1"}
 
 
 def made(given: dict[str, str], scope: Scope) -> PulsarOptions:
-    return PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, scope)
+    return PulsarOptions.from_spark(given, scope)
 
 
 def refusal(given: dict[str, str], scope: Scope) -> str:

@@ -13,8 +13,7 @@ from spark_mq_source.pulsar.protocol import commands
 
 
 def parse(**options: str) -> PulsarOptions:
-    given = {"serviceUrl": "pulsar://b", "topic": "t"} | options
-    return PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, WRITE)
+    return PulsarOptions.from_spark({"serviceUrl": "pulsar://b", "topic": "t"} | options, WRITE)
 
 
 def test_names_in_any_spelling() -> None:

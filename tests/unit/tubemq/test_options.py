@@ -14,8 +14,7 @@ SECRET = "do-not-show-me"
 
 
 def made(scope: Scope = READ, **options: str) -> TubeMQOptions:
-    given = {"masters": "m", "topic": "t"} | options
-    return TubeMQOptions.from_spark({key.lower(): text for key, text in given.items()}, scope)
+    return TubeMQOptions.from_spark({"masters": "m", "topic": "t"} | options, scope)
 
 
 def refusal(scope: Scope = READ, **options: str) -> str:

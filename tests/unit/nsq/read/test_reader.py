@@ -100,7 +100,7 @@ def batch(*attempts: int) -> pa.RecordBatch:
 def kept(attempts: list[int], known: set[int], repeated: set[int] = frozenset(), limit: int = 0) -> list[int]:
     options = {"nsqdTcpAddresses": "h", "topic": "t", "channel": "c", "idleTimeout": "1s", "maxAttempts": str(limit)}
     options |= {"onMaxAttempts": "fail"} if limit else {}
-    made = NsqOptions.from_spark({name.lower(): text for name, text in options.items()}, READ)
+    made = NsqOptions.from_spark(options, READ)
     task = _Attempt(made, TASK, Counters())
     ids = {f"{n:016x}" for n in known}
     rows = task._without_repeats(None, batch(*attempts), lambda: ids, repeated)

@@ -119,8 +119,7 @@ def client():
 
         def make(url, scope=READ, **options):
             given = {"serviceUrl": url, "topic": "t", "operationTimeout": "60s", "connectTimeout": "10s"} | options
-            lowered = {name.lower(): value for name, value in given.items()}
-            return stack.enter_context(PulsarClient(PulsarOptions.from_spark(lowered, scope)))
+            return stack.enter_context(PulsarClient(PulsarOptions.from_spark(given, scope)))
 
         yield make
 

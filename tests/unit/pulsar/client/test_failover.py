@@ -27,7 +27,7 @@ def _no_choices(monkeypatch):
 
 def options_of(first, *others, scope=WRITE, **more):
     given = {"serviceUrl": first, "failoverServiceUrls": ";".join(others), "topic": "t", "failoverDelay": "10ms"} | more
-    return PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, scope)
+    return PulsarOptions.from_spark(given, scope)
 
 
 def test_a_client_of_a_cluster_that_cannot_be_reached_uses_the_next_one_that_can(broker, client, clock, caplog):

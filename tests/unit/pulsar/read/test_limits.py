@@ -174,10 +174,8 @@ STARTS = [EARLIEST, Position(5, -1), *PLACES, Position(5, 1, batch=0), Position(
 
 
 def limiter(topic: Topic, **given: str) -> Limiter:
-    options = {"serviceurl": "pulsar://127.0.0.1:1", "topic": "t"} | {
-        name.lower(): text for name, text in given.items()
-    }
-    made = Limiter(topic, PulsarOptions.from_spark(options, STREAM))
+    options = PulsarOptions.from_spark({"serviceUrl": "pulsar://127.0.0.1:1", "topic": "t"} | given, STREAM)
+    made = Limiter(topic, options)
     made._statistics = topic
     return made
 

@@ -55,14 +55,12 @@ class Cluster:
 
 
 def planner(cluster=None, predicates=(), **options):
-    given = {"serviceurl": "pulsar://x", "topic": "t", "publishtimeslack": "0"}
-    given |= {name.lower(): value for name, value in options.items()}
+    given = {"serviceUrl": "pulsar://x", "topic": "t", "publishTimeSlack": "0"} | options
     return _Planner(cluster or Cluster(), PulsarOptions.from_spark(given, READ), predicates)  # type: ignore[arg-type]
 
 
 def split(ranges, wanted, cluster=None, **options):
-    given = {"serviceurl": "pulsar://x", "topic": "t", "minpartitions": str(wanted)}
-    given |= {name.lower(): value for name, value in options.items()}
+    given = {"serviceUrl": "pulsar://x", "topic": "t", "minPartitions": str(wanted)} | options
     return split_ranges(cluster or Cluster(), PulsarOptions.from_spark(given, READ), list(ranges))
 
 

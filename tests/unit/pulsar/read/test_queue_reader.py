@@ -121,7 +121,7 @@ def options_of(**given: str) -> PulsarOptions:
     made = {"serviceUrl": "pulsar://h:1", "topic": "t", "subscription": "s", "subscriptionType": "exclusive"}
     made |= {"operationTimeout": "1s", "idleTimeout": "10ms"} | given
     scope = STREAM if "walDir" in given and "runId" not in given else READ
-    return PulsarOptions.from_spark({name.lower(): value for name, value in made.items()}, scope)
+    return PulsarOptions.from_spark(made, scope)
 
 
 def inflow(*consumers: Consumer, known: Sequence[str] = (), topic: str = TOPIC, **more: Any) -> module._Inflow:

@@ -49,7 +49,7 @@ def broker(brokers: Callable[..., Broker]) -> Callable[..., Broker]:
 
 def options(broker: Broker, **more: str) -> PulsarOptions:
     given = {"serviceUrl": broker.url, "operationTimeout": "500ms", "sendTimeout": "60s"} | more
-    return PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, WRITE)
+    return PulsarOptions.from_spark(given, WRITE)
 
 
 def test_all_ends_are_asked_for_before_the_first_is_answered(broker) -> None:

@@ -20,7 +20,7 @@ STRUCT = pa.struct([("a", pa.int32())])
 
 def options(**given: str) -> PulsarOptions:
     required = {"serviceUrl": "pulsar://b", "topic": "t"}
-    return PulsarOptions.from_spark({k.lower(): v for k, v in (required | given).items()}, WRITE)
+    return PulsarOptions.from_spark(required | given, WRITE)
 
 
 def fitted(type_: pa.DataType, *, key: pa.DataType | None = None, **given: str) -> PulsarOptions:

@@ -64,8 +64,7 @@ def writer() -> Iterator[Callable[..., PulsarWriter]]:
 
         def make(broker: Broker, **options: Any) -> PulsarWriter:
             given = {"serviceUrl": broker.url, "topic": "t", "sendTimeout": "60s", "batching": "false"} | options
-            lowered = {name.lower(): value for name, value in given.items()}
-            return stack.enter_context(PulsarWriter(PulsarOptions.from_spark(lowered, WRITE), ATTEMPT))
+            return stack.enter_context(PulsarWriter(PulsarOptions.from_spark(given, WRITE), ATTEMPT))
 
         yield make
 

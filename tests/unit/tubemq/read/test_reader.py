@@ -103,7 +103,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def options_of(**given: str) -> TubeMQOptions:
     made = {"masters": "h:1", "topics": "t", "operationTimeout": "2s", "fetchesInFlight": "1"} | given
-    return TubeMQOptions.from_spark({name.lower(): value for name, value in made.items()}, READ)
+    return TubeMQOptions.from_spark(made, READ)
 
 
 def cursor(consumer: Any, start: int = 0, **given: str) -> module._Cursor:

@@ -31,7 +31,7 @@ AT = {tp: BrokerPartition(BROKER, "t", tp.partition) for tp in (A, B, C)}
 
 def options_of(**given: str) -> TubeMQOptions:
     made = {"masters": "h:1", "topics": "t", "group": "g", "operationTimeout": "1s"} | given
-    return TubeMQOptions.from_spark({name.lower(): value for name, value in made.items()}, STREAM)
+    return TubeMQOptions.from_spark(made, STREAM)
 
 
 def done(value: object) -> Future[Any]:

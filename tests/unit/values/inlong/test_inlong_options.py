@@ -13,8 +13,7 @@ from spark_mq_source.values.options import typed_read_of
 
 
 def options(**given: str) -> TubeMQOptions:
-    given = {"masters": "m", "topic": "t", "valueFormat": "inlong", **given}
-    return TubeMQOptions.from_spark({name.lower(): value for name, value in given.items()}, READ)
+    return TubeMQOptions.from_spark({"masters": "m", "topic": "t", "valueFormat": "inlong", **given}, READ)
 
 
 def test_the_layout() -> None:
