@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from spark_mq_source.core.options import READ
 from tests.behaviours.cli.test_main import asked, asked_of, spark_mq
@@ -16,21 +13,11 @@ from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.fix_tubemq import TubeUnderTest
 from tests.formats.pulsar import PulsarFormat
 from tests.formats.tubemq import send_to_partition, tubemq_options, wait_until_flushed
+from tests.unit.cli.test_main import VALUES, following
 
 
 def values(rows: list[dict[str, object]]) -> list[object]:
     return [row["value"] for row in rows]
-
-
-@contextmanager
-def following(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that follows a topic, and prints values only."""
-    command = [sys.executable, "-m", "spark_mq_source.cli.main", "tail", "--follow", *arguments, "-f", r"%s\n"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -89,7 +76,7 @@ def test_new_messages_of_pulsar_are_printed_as_they_come_and_nothing_stays(pulsa
     topic = pulsar.topic(2)
     feed = PulsarFormat(pulsar)
     feed.publish(topic, [b"before"], partition=0)
-    with following("pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-t", topic) as process:
+    with following("pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-t", topic, *VALUES) as process:
         assert lines(process, 1) == ["before"]
         # One partition is empty until now.
         feed.publish(topic, [b"one"], partition=0)
@@ -151,7 +138,7 @@ def test_the_last_messages_of_tubemq_are_those_of_the_partition_and_new_ones_fol
         for row in asked_of("tubemq", "topics", masters=tubemq.masters, adminUrl=tubemq.admin.masters[0])
     }
     assert rows[topic] == {"topic": topic, "partitions": 2, "brokers": 1}
-    with following("tubemq", "-o", f"masters={tubemq.masters}", "-t", topic, "-n", "1") as process:
+    with following("tubemq", "-o", f"masters={tubemq.masters}", "-t", topic, "-n", "1", *VALUES) as process:
         assert sorted(lines(process, 2)) == ["19", "c"]
         send_to_partition(read, topic, 0, [b"d"])
         assert lines(process, 1) == ["d"]

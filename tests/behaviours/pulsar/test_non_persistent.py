@@ -7,10 +7,9 @@ the subscription is gone with its last consumer.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -213,15 +212,8 @@ def read_at_once(options: PulsarOptions, tasks: Sequence[PulsarQueueRange]) -> C
 
 
 @pytest.fixture
-def stream(pulsar: PulsarUnderTest, tmp_path: Path) -> Iterator[Callable[..., SubscriptionQuery]]:
-    with contextlib.ExitStack() as stack:
-
-        def start(topic: str, **options: Any) -> SubscriptionQuery:
-            made = SubscriptionQuery(pulsar, topic, tmp_path / "wal", **PATIENCE | options)
-            stack.callback(made.close)
-            return made
-
-        yield start
+def stream(queue: Callable[..., SubscriptionQuery]) -> Callable[..., SubscriptionQuery]:
+    return lambda topic, **options: queue(topic, **PATIENCE | options)
 
 
 @pytest.mark.parametrize("kind", KINDS)

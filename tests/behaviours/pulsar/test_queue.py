@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,6 @@ from tests.formats import schema_of
 from tests.formats.pulsar import PulsarFormat
 
 KINDS = ("Exclusive", "Failover", "Shared", "Key_Shared")
-
-
-@pytest.fixture
-def queue(pulsar: PulsarUnderTest, tmp_path: Path) -> Iterator[Callable[..., SubscriptionQuery]]:
-    """Starts queries: `queue(topic, option=value)`; ended with the test."""
-    with contextlib.ExitStack() as stack:
-
-        def start(topic: str | None, **options: Any) -> SubscriptionQuery:
-            made = SubscriptionQuery(pulsar, topic, options.pop("walDir", tmp_path / "wal"), **options)
-            stack.callback(made.close)
-            return made
-
-        yield start
 
 
 def backlog(broker: PulsarUnderTest, topic: str, subscription: str = SUBSCRIPTION) -> int:

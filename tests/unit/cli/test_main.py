@@ -151,7 +151,7 @@ def test_tail_prints_messages_as_they_come_until_ctrl_c_and_leaves_nothing(broke
     """A process of its own, with a keyboard's signal; it ends with the status that kcat has then."""
     broker.create_channel("flights", "spark")
     broker.publish("flights", b"before")
-    with following(*at(broker, "-t", "flights", "-o", "channel=spark", "-f", r"%s\n")) as process:
+    with following(*at(broker, "-t", "flights", "-o", "channel=spark", *VALUES)) as process:
         said = process.stderr.readline()
         assert re.search(r"from an own channel, spark-mq-tail-\w+#ephemeral, which nsqd deletes when this ends", said)
         wait_until(lambda: len(channels(broker, "flights")) == 2, "the channels")
@@ -166,8 +166,13 @@ def test_tail_prints_messages_as_they_come_until_ctrl_c_and_leaves_nothing(broke
     assert broker.depth("flights", "spark") == 4
 
 
+VALUES = ["-f", r"%s\n"]
+"""Prints values only."""
+
+
 @contextmanager
 def following(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that follows a topic."""
     command = [sys.executable, "-m", "spark_mq_source.cli.main", "tail", "--follow", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
