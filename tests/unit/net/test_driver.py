@@ -306,15 +306,6 @@ def test_the_end_of_the_stream(scripted_server, start):
     assert caught.value is not error
 
 
-def test_a_reset(scripted_server, start):
-    server = scripted_server([expect(b"x\n"), abort])
-    client = start(server.port)
-    client.driver.send("x")
-    error = client.wait_for_end()
-    assert type(error) is ConnectionLostError
-    assert f"{server.address}: the connection broke" in str(error)
-
-
 @pytest.mark.parametrize(
     ("said", "kind", "sentence"),
     [("bad", RemoteProtocolError, "the peer said bad"), ("bug", LocalProtocolError, "ZeroDivisionError: a bug")],

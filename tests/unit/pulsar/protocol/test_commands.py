@@ -218,15 +218,6 @@ def test_the_fast_way_and_protobuf_agree_on_a_recorded_message(recorded: Recorde
     assert fast == (None if unusual else either)
 
 
-def test_a_body_is_not_copied() -> None:
-    data = memoryview(find("flow + messages with 0x0e02", "MESSAGE"))
-    frame = take_frame(data, 0, LIMIT)
-    assert frame is not None
-    message = decode_command(frame)
-    assert isinstance(message, Message)
-    assert message.body.obj is data.obj
-
-
 @pytest.mark.parametrize("partition", [None, -1, 0, 5, 127, 128, 9999])
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 16383, 16384, 2**32, 2**56, 2**63 - 1])
 def test_ids_of_every_length_are_read_the_fast_way(number: int, partition: int | None) -> None:

@@ -30,15 +30,6 @@ def test_every_proper_prefix_needs_more_bytes_and_says_how_many_at_most(body: by
             assert missing_bytes(part, 0) == len(data) - size
 
 
-def test_views_are_of_the_received_bytes() -> None:
-    data = memoryview(encode_frame(b"command", b"body"))
-    frame = take_frame(data, 0, LIMIT)
-    assert frame is not None
-    assert frame.body is not None
-    assert frame.command.obj is data.obj
-    assert frame.body.obj is data.obj
-
-
 @pytest.mark.parametrize(
     ("start", "words"),
     [

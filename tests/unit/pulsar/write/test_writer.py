@@ -573,29 +573,6 @@ def test_an_entry_whose_refusal_is_lost_with_the_connection_is_stored_once(broke
     assert topic.values == values
 
 
-def test_what_an_earlier_attempt_has_stored_may_be_dropped(broker, writer) -> None:
-    sent_by_then: list[int] = []
-
-    def open_(_: Link, command: Any) -> object:
-        return c.ProducerSuccess(command.request_id, "flights-0", max(sent_by_then[:2], default=-1))
-
-    def store(link: Link, send: Any) -> object:
-        is_known = send.sequence_id in sent_by_then[:2]
-        sent_by_then.append(send.sequence_id)
-        return (duplicate if is_known else stored)(link, send)
-
-    at = broker({c.Producer: open_, c.Send: store})
-    for _ in range(2):
-        made = writer(at, **EXACTLY_ONCE)
-        made.write(rows(b"a", b"b", b"c"))
-        made.finish()
-    assert sent_by_then[:3] == sent_by_then[3:]
-    assert [id_ >> 16 for id_ in sent_by_then[:3]] == [1, 2, 3]
-    # The first attempt asks once more, whether the broker deduplicates.
-    assert {producer.producer_name for producer in at.of(c.Producer)} == {"flights-0"}
-    assert len(at.of(c.Producer)) == 3
-
-
 def test_what_nobody_has_stored_may_not_be_dropped(broker, writer) -> None:
     def open_(_: Link, command: Any) -> object:
         return c.ProducerSuccess(command.request_id, "", -1 if command.epoch == 0 else 1 << 40)

@@ -38,13 +38,6 @@ def test_blocks_of_any_size_are_read() -> None:
     assert bytes(frame.payload) == b"abcde"
 
 
-def test_one_block_is_not_copied() -> None:
-    data = memoryview(encode_frame(1, b"payload"))
-    frame = take_frame(data, 0)
-    assert frame is not None
-    assert frame.payload.obj is data.obj
-
-
 @pytest.mark.parametrize("payload", [b"payload", bytes(2 * BLOCK_BYTES + 3)], ids=["one block", "three blocks"])
 def test_every_proper_prefix_needs_more_bytes(payload: bytes) -> None:
     data = memoryview(encode_frame(1, payload))

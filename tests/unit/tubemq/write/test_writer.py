@@ -187,6 +187,7 @@ def test_every_row_is_sent_once_and_partitions_take_turns_over_all_brokers(serve
     assert next((s.partition_id, s.data) for s in second) == (0, b"0")
     assert len(other.links) == 1
     assert len(master.links) == 2  # one as a master, one as a broker
+    assert not master.of(c.RegisterPartition)  # nobody asks for the disk
     send = first[0]
     assert send.check_sum == zlib.crc32(send.data) & 0x7FFFFFFF
     assert send.auth_info == c.AuthorizedInfo(7)
@@ -486,14 +487,6 @@ def test_a_task_waits_until_its_rows_are_on_the_disk(server: Servers, writer: An
     made.flush()
     assert asked_for_disk(one) == 3
     assert len({id(link) for link in one.links if any(isinstance(r, c.SendMessage) for r in link.requests)}) == 1
-
-
-def test_without_the_option_nobody_asks_for_the_disk(server: Servers, writer: Any) -> None:
-    one = server()
-    made = writer(one)
-    made.write(rows(b"1"))
-    made.flush()
-    assert not one.of(c.RegisterPartition)
 
 
 def test_a_connection_that_ends_before_its_rows_are_on_the_disk_fails_the_task(server: Servers, writer: Any) -> None:
