@@ -1,10 +1,25 @@
-"""What the fuzzers that are directed by seeds share: columns to read, and the comparison of rows."""
+"""What the fuzzers that are directed by seeds share: what a seed decides, columns to read, the comparison of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
+
+
+def seeded(
+    decodes: Callable[[Random, int, str], int], encodes: Callable[[Random, int, str], int]
+) -> Callable[[int], int]:
+    """Return what compares decoders, or encoders, with the oracle for a seed, and tells how many messages it compared.
+
+    Both raise an AssertionError where something differs; it names the seed and what was compared.
+    """
+
+    def run(seed: int) -> int:
+        compare_loops = encodes if seed % 3 == 2 else decodes
+        return compare_loops(Random(seed), seed, "python" if seed % 8 == 7 else "native")
+
+    return run
 
 
 def random_columns(rng: Random, readable: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from spark_mq_source.nsq.payload import _messages_python
 from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.payload.messages import MessageDecoder, build_body, find_unwritable, open_rows
 from spark_mq_source.nsq.protocol.commands import Messages
-from tests.fuzz.directed import compare, random_columns
+from tests.fuzz.directed import compare, random_columns, seeded
 from tests.oracles import nsq_messages as oracle
 from tests.oracles.fields import CorruptError, damaged, rows_of
 
@@ -23,17 +23,6 @@ RUNS = 100
 ROWS = 200
 MAX_BYTES = 400
 VALUES = (b"", b"v", "wert ä".encode(), b"x" * 200, b"x" * 370, b"x" * 371, b"\xc3", b"\xa4", b"\xff")
-
-
-def run(seed: int) -> int:
-    """Compare decoders and encoders with the oracle; return how many messages were compared.
-
-    Raises:
-        AssertionError: they differ; names the seed and the run.
-    """
-    rng = Random(seed)
-    loops = "python" if seed % 8 == 7 else "native"
-    return run_encoder(rng, seed, loops) if seed % 3 == 2 else run_decoder(rng, seed, loops)
 
 
 def run_decoder(rng: Random, seed: int, loops: str) -> int:
@@ -126,3 +115,6 @@ def run_encoder(rng: Random, seed: int, loops: str) -> int:
             assert is_last or len(body) + 4 + len(values[chosen[following]]) > max_bytes, case
         at = following
     return max(1, rows)
+
+
+run = seeded(run_decoder, run_encoder)

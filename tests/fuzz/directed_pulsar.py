@@ -21,7 +21,7 @@ from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.encoder import EntryEncoder, open_rows
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
-from tests.fuzz.directed import compare, random_columns
+from tests.fuzz.directed import compare, random_columns, seeded
 from tests.oracles import pulsar_messages as oracle
 from tests.oracles.fields import CorruptError, crc32c, damaged, put_fields, put_varint, rows_of
 
@@ -33,19 +33,6 @@ ERRORS = {
     oracle.EncryptedError: EncryptedMessageError,
     oracle.UnsupportedError: UnsupportedFeatureError,
 }
-
-
-def run(seed: int) -> int:
-    """Compare decoders and encoders with the oracle; return how many messages were compared.
-
-    Raises:
-        AssertionError: they differ; names the seed and the entry.
-    """
-    rng = Random(seed)
-    loops = "python" if seed % 8 == 7 else "native"
-    if seed % 3 == 2:
-        return run_encoder(rng, seed, loops)
-    return run_decoder(rng, seed, loops)
 
 
 # Decoding
@@ -472,3 +459,6 @@ def entries_of(
     assert len(found) == len(wanted) if ends else len(found) < len(wanted), (len(found), len(wanted), case)
     compare(found, wanted[: len(found)], [case] * len(found))
     return found
+
+
+run = seeded(run_decoder, run_encoder)

@@ -17,7 +17,7 @@ from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol.commands import SendMessage
 from spark_mq_source.tubemq.protocol.hot import encode_send
 from spark_mq_source.tubemq.write.writer import RowEncoder
-from tests.fuzz.directed import compare, random_columns
+from tests.fuzz.directed import compare, random_columns, seeded
 from tests.oracles import tubemq_messages as oracle
 from tests.oracles.fields import CorruptError, damaged, put_fields, rows_of
 
@@ -25,19 +25,6 @@ ANSWERS = 150
 ROWS = 60
 TEXTS = ("a", "b", "ä", "type 17", "😀" * 3, "x" * 130, "")
 ERRORS = {CorruptError: CorruptMessageError, oracle.UnreadableError: RemoteProtocolError}
-
-
-def run(seed: int) -> int:
-    """Compare decoders and encoders with the oracle; return how many messages were compared.
-
-    Raises:
-        AssertionError: they differ; names the seed and the answer.
-    """
-    rng = Random(seed)
-    loops = "python" if seed % 8 == 7 else "native"
-    if seed % 3 == 2:
-        return run_encoder(rng, seed)
-    return run_decoder(rng, seed, loops)
 
 
 def run_decoder(rng: Random, seed: int, loops: str) -> int:
@@ -206,7 +193,7 @@ def random_batch(rng: Random) -> pa.RecordBatch:
     return pa.record_batch({name: columns[name] for name in names}).slice(rng.randint(0, whole - rows), rows)
 
 
-def run_encoder(rng: Random, seed: int) -> int:
+def run_encoder(rng: Random, seed: int, _loops: str) -> int:
     """Encode rows to calls, read the calls by protobuf's runtime, and compare."""
     batch = random_batch(rng)
     zone = rng.choice(["UTC", "Asia/Shanghai"])
@@ -266,3 +253,6 @@ def call_of(cells: dict[str, Any], zone: str) -> tuple[Any, ...] | None:
     if text:
         return topic, len(text).to_bytes(4, "big") + text + value, 1, kind, minute
     return topic, value, 0, kind, minute
+
+
+run = seeded(run_decoder, run_encoder)
