@@ -16,6 +16,7 @@ from spark_mq_source.tubemq.payload.columns import COLUMNS as TUBEMQ_COLUMNS
 from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from tests.oracles import nsq_messages as nsq
 from tests.oracles.fields import put_field
+from tests.oracles.pulsar_messages import framed
 from tests.readable import schema_of
 
 REQUIRED: Final = bytes.fromhex("0a0170 1000 1801")
@@ -24,7 +25,7 @@ BATCH: Final = bytes.fromhex("58")
 
 def entry(metadata: bytes, payload: bytes = b"") -> list[bytes]:
     """Return an entry without a checksum."""
-    return [len(metadata).to_bytes(4, "big") + metadata + payload]
+    return [framed(metadata, payload, is_checked=False)]
 
 
 def batch(message: bytes, count: int, more: bytes = b"") -> list[bytes]:

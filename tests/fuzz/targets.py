@@ -13,7 +13,6 @@ from random import Random
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from spark_mq_source.core.columns import CORRUPT, ERROR
 from spark_mq_source.core.compression import CODECS, compress, decompress
@@ -50,6 +49,7 @@ from tests.fuzz.values import (
     protobuf_decoding,
     protobuf_values,
 )
+from tests.oracles.pulsar_messages import framed
 from tests.protobuf import pulsar as pulsar_pb
 from tests.protobuf import tubemq as tubemq_pb
 from tests.readable import schema_of
@@ -170,16 +170,6 @@ class PulsarDecoding(DecoderSession):
         return appended, orphan, decoder.entry_messages, decoder.corrupt_entries, decoder.pending_chunk_start()
 
 
-def entry_of(metadata: bytes, payload: bytes, *, is_checked: bool, broker: bytes | None = None) -> bytes:
-    """Return the bytes of an entry."""
-    body = len(metadata).to_bytes(4, "big") + metadata + payload
-    if is_checked:
-        body = b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
-    if broker is not None:
-        body = b"\x0e\x02" + len(broker).to_bytes(4, "big") + broker + body
-    return body
-
-
 def pulsar_entries() -> Iterator[bytes]:
     """Yield what brokers sent, and entries with every field."""
     for frame in pulsar_frames():
@@ -206,9 +196,7 @@ def pulsar_entries() -> Iterator[bytes]:
         "null_partition_key": False,
     }
     broker = pulsar_pb.BrokerEntryMetadata(broker_timestamp=6, index=70).SerializeToString()
-    yield b"\0\0" + entry_of(
-        pulsar_pb.MessageMetadata(**fields).SerializeToString(), b"value", is_checked=True, broker=broker
-    )
+    yield b"\0\0" + framed(pulsar_pb.MessageMetadata(**fields).SerializeToString(), b"value", broker=broker)
     single = pulsar_pb.SingleMessageMetadata(
         properties=pairs,
         partition_key="YWJj",
@@ -234,7 +222,7 @@ def pulsar_entries() -> Iterator[bytes]:
         for number, codec in enumerate(CODECS):
             said.compression = number
             packed = bytes(compress(codec, payload))
-            yield b"\0\0" + entry_of(said.SerializeToString(), packed, is_checked=False, broker=broker)
+            yield b"\0\0" + framed(said.SerializeToString(), packed, is_checked=False, broker=broker)
     for number in range(3):
         said = pulsar_pb.MessageMetadata(
             producer_name="p",
@@ -245,13 +233,13 @@ def pulsar_entries() -> Iterator[bytes]:
             num_chunks_from_msg=3,
             total_chunk_msg_size=12,
         )
-        yield b"\0\0" + entry_of(said.SerializeToString(), b"four", is_checked=False)
+        yield b"\0\0" + framed(said.SerializeToString(), b"four", is_checked=False)
     said = pulsar_pb.MessageMetadata(
         producer_name="p", sequence_id=1, publish_time=2, encryption_algo="AES/GCM/NoPadding"
     )
     said.encryption_keys.add(key="k", value=b"v", metadata=pairs)
     said.encryption_param = bytes(12)
-    yield b"\0\0" + entry_of(said.SerializeToString(), bytes(20), is_checked=False)
+    yield b"\0\0" + framed(said.SerializeToString(), bytes(20), is_checked=False)
 
 
 class TubeMQDecoding(DecoderSession):

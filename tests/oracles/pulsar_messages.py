@@ -15,6 +15,7 @@ from typing import Any, Final
 import cramjam
 import lz4.block
 import zstandard
+from crc32c import crc32c as fast_crc32c
 
 from tests.oracles.fields import CorruptError, check, crc32c, is_text, make_class, parse, signed
 
@@ -129,6 +130,16 @@ class Entry:
     def messages(self) -> int:
         """The number of messages, as the metadata has it."""
         return self.metadata.num_messages_in_batch if self.is_batch else 1
+
+
+def framed(metadata: bytes, payload: bytes, *, broker: bytes | None = None, is_checked: bool = True) -> bytes:
+    """Return an entry: `Entry.of` takes it apart."""
+    body = len(metadata).to_bytes(4, "big") + metadata + payload
+    if is_checked:
+        body = b"\x0e\x01" + fast_crc32c(body).to_bytes(4, "big") + body
+    if broker is not None:
+        body = b"\x0e\x02" + len(broker).to_bytes(4, "big") + broker + body
+    return body
 
 
 def sized(data: bytes) -> tuple[bytes, bytes]:

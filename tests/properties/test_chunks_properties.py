@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import UnsupportedFeatureError
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
+from tests.oracles.pulsar_messages import framed
 from tests.protobuf import pulsar as pulsar_pb
 
 pytest.importorskip("spark_mq_source.pulsar.payload._messages_native", exc_type=ImportError)
@@ -41,7 +42,7 @@ class Chunk(NamedTuple):
             num_chunks_from_msg=self.num_chunks,
             total_chunk_msg_size=self.num_chunks * CHUNK_BYTES,
         ).SerializeToString()
-        return len(metadata).to_bytes(4, "big") + metadata + self.payload
+        return framed(metadata, self.payload, is_checked=False)
 
 
 def model(topic: list[Chunk]) -> Rows:

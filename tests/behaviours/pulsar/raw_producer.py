@@ -12,10 +12,9 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-import crc32c
-
 from spark_mq_source.pulsar.protocol.commands import Send, SendReceipt
 from tests.oracles.fields import LENGTH, put_field
+from tests.oracles.pulsar_messages import framed
 from tests.vectors.raw_connection import RawConnection
 
 if TYPE_CHECKING:
@@ -45,9 +44,7 @@ class RawProducer:
 
     def send(self, head: bytes, payload: bytes, *, messages: int = 1, checksum: bool = True) -> tuple[int, int]:
         """Publishes one entry and returns its ledger and entry id."""
-        body = struct.pack(">I", len(head)) + head + payload
-        if checksum:
-            body = b"\x0e\x01" + struct.pack(">I", crc32c.crc32c(body)) + body
+        body = framed(head, payload, is_checked=checksum)
         self._connection.send(Send(0, next(self._sequence_ids), body, messages))
         stored = self._connection.expect(SendReceipt).message_id
         assert stored is not None

@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from spark_mq_source.pulsar.payload._encode_python import _murmur3_32
 from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
+from tests.oracles.pulsar_messages import framed
 from tests.protobuf import pulsar as pb
 
 COMMIT_MARKER, ABORT_MARKER = 21, 22
@@ -156,7 +157,7 @@ def make_entry(
         payload = b"".join(parts)
     if txn is not None:
         metadata.txnid_most_bits, metadata.txnid_least_bits = txn
-    return read_entry(_body(metadata, payload))
+    return read_entry(framed(metadata.SerializeToString(), payload))
 
 
 def make_chunks(value: bytes, parts: int, publish_time: int, *, producer: str, sequence_id: int) -> list[Entry]:
@@ -173,7 +174,7 @@ def make_chunks(value: bytes, parts: int, publish_time: int, *, producer: str, s
             total_chunk_msg_size=len(value),
             chunk_id=number,
         )
-        found.append(read_entry(_body(metadata, value[number * size : (number + 1) * size])))
+        found.append(read_entry(framed(metadata.SerializeToString(), value[number * size : (number + 1) * size])))
     return found
 
 
@@ -187,10 +188,4 @@ def make_marker(kind: int, txn: tuple[int, int], publish_time: int) -> Entry:
         txnid_most_bits=txn[0],
         txnid_least_bits=txn[1],
     )
-    return replace(read_entry(_body(metadata, b"")), values=())
-
-
-def _body(metadata: Any, payload: bytes) -> bytes:
-    head = metadata.SerializeToString()
-    checked = len(head).to_bytes(4, "big") + head + payload
-    return CHECKSUM_MAGIC + crc32c(checked).to_bytes(4, "big") + checked
+    return replace(read_entry(framed(metadata.SerializeToString(), b"")), values=())

@@ -15,7 +15,6 @@ import lz4.block
 import pyarrow as pa
 import pytest
 import zstandard
-from crc32c import crc32c
 
 from spark_mq_source.core.errors import (
     CorruptMessageError,
@@ -28,6 +27,7 @@ from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder, TransactionalEntryError
 from spark_mq_source.pulsar.protocol.metadata import MessageMetadata
 from spark_mq_source.pulsar.protocol.wire import take_frame
+from tests.oracles.pulsar_messages import framed
 from tests.protobuf import pulsar as pulsar_pb
 from tests.readable import schema_of
 from tests.unit.standins import both_loops
@@ -60,17 +60,8 @@ def entry(payload: bytes = b"", *, broker: Any | None = None, checked: bool = Tr
         fields.setdefault("uncompressed_size", len(payload))
         payload = CODECS[compression](payload)
     fields = {"producer_name": "p", "sequence_id": 10, "publish_time": 1000} | fields
-    return framed(pulsar_pb.MessageMetadata(**fields).SerializeToString(), payload, broker=broker, checked=checked)
-
-
-def framed(metadata: bytes, payload: bytes, *, broker: Any | None = None, checked: bool = True) -> bytes:
-    body = len(metadata).to_bytes(4, "big") + metadata + payload
-    if checked:
-        body = b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
-    if broker is not None:
-        extra = broker.SerializeToString()
-        body = b"\x0e\x02" + len(extra).to_bytes(4, "big") + extra + body
-    return body
+    metadata, extra = pulsar_pb.MessageMetadata(**fields).SerializeToString(), broker and broker.SerializeToString()
+    return framed(metadata, payload, broker=extra, is_checked=checked)
 
 
 def single(value: bytes = b"", **fields: Any) -> bytes:
