@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 import urllib3
 from urllib3.exceptions import NewConnectionError, ReadTimeoutError
 
-from tests.simulation.clockwork import here
+from tests.simulation.clockwork import here, namespace
 
 Answer = tuple[int, Any]
 """A status, and what the body says in JSON."""
@@ -79,7 +79,4 @@ class _PoolManager:
 
 def urllib3_stand_in(original: types.ModuleType) -> types.ModuleType:
     """Return the module `urllib3` with another `PoolManager`."""
-    made = types.ModuleType("urllib3")
-    made.__dict__.update({k: v for k, v in vars(original).items() if not k.startswith("__")})
-    made.__dict__["PoolManager"] = _PoolManager
-    return made
+    return namespace(original, PoolManager=_PoolManager)

@@ -30,7 +30,7 @@ from typing import Any
 
 from spark_mq_source.core.buffer import BLOCK_BYTES, ReceiveBuffer
 from tests.simulation import http, network
-from tests.simulation.clockwork import here
+from tests.simulation.clockwork import here, namespace
 
 # -- locks
 
@@ -319,14 +319,6 @@ class _Dice:
         return getattr(random if _is_foreign() else here().dice("program"), name)
 
 
-def _namespace(original: types.ModuleType, **replaced: Any) -> types.ModuleType:
-    """Return a module like another one but for some names; those that are not replaced are the original's."""
-    made = types.ModuleType(original.__name__)
-    made.__dict__.update({k: v for k, v in vars(original).items() if not k.startswith("__")})
-    made.__dict__.update(replaced)
-    return made
-
-
 def _refuse(what: str) -> Callable[..., Any]:
     def refuse(*_: object, **__: object) -> Any:
         raise NotImplementedError(f"{what} has no stand-in in the simulated world")
@@ -334,7 +326,7 @@ def _refuse(what: str) -> Callable[..., Any]:
     return refuse
 
 
-THREADING = _namespace(
+THREADING = namespace(
     threading,
     Lock=Lock,
     RLock=RLock,
@@ -349,7 +341,7 @@ THREADING = _namespace(
     BoundedSemaphore=_refuse("threading.BoundedSemaphore"),
     Barrier=_refuse("threading.Barrier"),
 )
-TIME = _namespace(
+TIME = namespace(
     time,
     monotonic=monotonic,
     perf_counter=monotonic,
@@ -359,13 +351,13 @@ TIME = _namespace(
     time_ns=lambda: int(_wall() * 1e9),
     sleep=lambda seconds: time.sleep(seconds) if _is_foreign() else here().sleep(seconds),
 )
-QUEUE = _namespace(queue, Queue=_refuse("queue.Queue"), SimpleQueue=_refuse("queue.SimpleQueue"))
-SELECTORS = _namespace(selectors, DefaultSelector=network.Selector)
-SOCKET = _namespace(
+QUEUE = namespace(queue, Queue=_refuse("queue.Queue"), SimpleQueue=_refuse("queue.SimpleQueue"))
+SELECTORS = namespace(selectors, DefaultSelector=network.Selector)
+SOCKET = namespace(
     socket, socketpair=network.socketpair, create_connection=_refuse("a socket"), gethostname=lambda: "host"
 )
-OS = _namespace(os, getpid=lambda: here().here.pid)
-UUID = _namespace(uuid, uuid4=_uuid4)
+OS = namespace(os, getpid=lambda: here().here.pid)
+UUID = namespace(uuid, uuid4=_uuid4)
 
 _REPLACED: dict[int, Any] = {
     id(original): replacement

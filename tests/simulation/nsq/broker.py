@@ -60,10 +60,9 @@ def _install() -> None:
     )
     for module in (protocol, nsqd_http, lookup):
         vars(module)["time"] = clock
-    loops = types.ModuleType("asyncio")
-    loops.__dict__.update({k: v for k, v in vars(asyncio).items() if not k.startswith("__")})
-    loops.__dict__["get_running_loop"] = lambda: asyncio.get_running_loop() if clockwork.world is None else _Loop()
-    vars(protocol)["asyncio"] = loops
+    vars(protocol)["asyncio"] = clockwork.namespace(
+        asyncio, get_running_loop=lambda: asyncio.get_running_loop() if clockwork.world is None else _Loop()
+    )
 
 
 _install()

@@ -10,8 +10,8 @@ import json
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -729,15 +729,6 @@ class RunningLab(Lab):
             wire.close()
 
 
-@contextmanager
-def running_lab(nsq: NsqUnderTest) -> Iterator[Lab]:
-    lab = RunningLab(nsq)
-    try:
-        yield lab
-    finally:
-        lab.close()
-
-
 @pytest.mark.parametrize("name", TRACES)
 def test_the_model_does(name: str) -> None:
     fact = TRACES[name]
@@ -747,16 +738,9 @@ def test_the_model_does(name: str) -> None:
     assert found == fact.expected
 
 
-@pytest.mark.parametrize("name", [name for name, fact in TRACES.items() if fact.settings is None])
-def test_a_broker_does(name: str, nsq: NsqUnderTest) -> None:
-    with running_lab(nsq) as lab:
-        found = TRACES[name].run(lab)
-    assert found == TRACES[name].expected
-
-
-@pytest.mark.parametrize("name", [name for name, fact in TRACES.items() if fact.settings is not None])
-def test_a_broker_of_its_own_does(name: str, nsq_private: Callable[..., NsqUnderTest]) -> None:
+@pytest.mark.parametrize("name", TRACES)
+def test_a_broker_does(name: str, nsq: NsqUnderTest, nsq_private: Callable[..., NsqUnderTest]) -> None:
     fact = TRACES[name]
-    with running_lab(nsq_private(**(fact.settings or {}))) as lab:
+    with closing(RunningLab(nsq if fact.settings is None else nsq_private(**fact.settings))) as lab:
         found = fact.run(lab)
     assert found == fact.expected

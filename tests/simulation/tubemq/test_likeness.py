@@ -42,6 +42,15 @@ def script(run: Script) -> Script:
     return run
 
 
+def wait_until(lab: Lab, condition: Callable[[], bool], seen: object = None) -> None:
+    """Wait for what no event tells; fail with what was seen meanwhile."""
+    for _ in range(int(PATIENCE_S / 0.05)):
+        if condition():
+            return
+        lab.pause()
+    raise AssertionError(seen)
+
+
 class Desk:
     """Requests to one broker about one topic, and what is worth remembering of the answers."""
 
@@ -93,13 +102,13 @@ class Desk:
 
     def until_flushed(self, entries: int) -> None:
         """Wait until so many are on the disk."""
-        for _ in range(int(PATIENCE_S / 0.05)):
-            found = self.register("flushed", 0, prio=FLUSHED_ONLY)
+
+        def are_flushed() -> bool:
+            _, _, end = self.register("flushed", 0, prio=FLUSHED_ONLY)
             self.leave("flushed")
-            if found[2] >= 28 * entries:
-                return
-            self.lab.pause()
-        raise AssertionError(found)
+            return bool(end >= 28 * entries)
+
+        wait_until(self.lab, are_flushed)
 
     def read(self, client: str, *, partition: int = 0) -> tuple[list[bytes], list[int]]:
         """Return all values by pairs of fetch and commit, and where the last one ended."""
@@ -273,19 +282,12 @@ def how_a_group_is_shared_out(lab: Lab) -> list[Any]:
         masters = lab.client.masters
         return lab.client.enter(GroupMember(masters, group, [topic], (), note(name, "takes"), note(name, "leaves")))
 
-    def wait_for(condition: Callable[[], bool]) -> None:
-        for _ in range(int(PATIENCE_S / 0.05)):
-            if condition():
-                return
-            lab.pause()
-        raise AssertionError(log)
-
     first = join("first")
-    wait_for(lambda: len(first.assignment) == 3)
+    wait_until(lab, lambda: len(first.assignment) == 3, log)
     second = join("second")
-    wait_for(lambda: len(second.assignment) == 1)
+    wait_until(lab, lambda: len(second.assignment) == 1, log)
     first.close()
-    wait_for(lambda: len(second.assignment) == 3)
+    wait_until(lab, lambda: len(second.assignment) == 3, log)
     second.close()
     return log
 
@@ -301,16 +303,12 @@ def what_a_member_gives_up_is_shared_out_again(lab: Lab) -> list[Any]:
 
     member = lab.client.enter(GroupMember(lab.client.masters, group, [topic], (), take, lambda places: places))
 
-    def wait_for(events: int) -> None:
-        for _ in range(int(PATIENCE_S / 0.05)):
-            if len(given) == events and len(member.assignment) == 2:
-                return
-            lab.pause()
-        raise AssertionError(given)
+    def has_both_after(events: int) -> bool:
+        return len(given) == events and len(member.assignment) == 2
 
-    wait_for(1)
+    wait_until(lab, lambda: has_both_after(1), given)
     member.give_up(max(member.assignment, key=lambda place: place.partition_id))
-    wait_for(2)
+    wait_until(lab, lambda: has_both_after(2), given)
     member.close()
     return given
 
