@@ -10,7 +10,6 @@ from spark_mq_source.core.errors import (
     BrokerError,
     ConnectionLostError,
     ConnectTimeoutError,
-    LocalProtocolError,
     MQSourceError,
     RequestTimeoutError,
 )
@@ -143,13 +142,6 @@ def test_a_refused_publish_has_the_brokers_words_and_ends_the_connection(nsq: Ns
     assert nsq.topic_stats(topic)["message_count"] == 1
 
 
-def test_a_name_that_is_none_is_refused_before_the_broker_misunderstands_it(nsq: NsqUnderTest):
-    with open_session(nsq.tcp_address) as session:
-        with pytest.raises(LocalProtocolError, match="is not a valid name"):
-            session.request(Pub("t\nNOP", b"x")).result(PATIENCE_S)
-        assert not session.closed
-
-
 def test_a_cut_connection_loses_nothing_that_came_whole(nsq: NsqUnderTest, fault_proxy: Proxies):
     topic = nsq.topic("c")
     nsq.publish(topic, *(b"%03d" % number for number in range(100)))
@@ -187,11 +179,3 @@ def test_a_barrier_without_answer_ends_the_session(nsq: NsqUnderTest, fault_prox
             consumer.close(timeout_seconds=0.1)
         assert session.closed
     proxy.resume()
-
-
-def test_a_setting_beyond_the_brokers_limit_says_which(nsq: NsqUnderTest):
-    with (
-        pytest.raises(BrokerError, match="E_BAD_BODY: IDENTIFY msg timeout"),
-        open_session(nsq.tcp_address, msgTimeout="24h"),
-    ):
-        pass

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from collections import deque
 
-import pytest
-
 from spark_mq_source.core.buffer import SPARE_BLOCKS, ReceiveBuffer
 
 
@@ -25,39 +23,12 @@ def test_takes_what_was_received_in_order() -> None:
     assert len(buffer) == 0
 
 
-@pytest.mark.parametrize("block_bytes", [1, 2, 7, 64])
-def test_a_view_keeps_its_bytes_whatever_is_received_after(block_bytes: int) -> None:
-    buffer = ReceiveBuffer(block_bytes)
-    held = []
-    for number in range(500):
-        piece = bytes([number % 251]) * (number % 5)
-        buffer.append(piece)
-        held.append((piece, buffer.take(len(piece))))
-    assert all(bytes(view) == piece for piece, view in held)
-
-
-def test_an_unfinished_tail_moves_to_the_next_block() -> None:
-    buffer = ReceiveBuffer(16)
-    buffer.append(b"0123456789")
-    assert bytes(buffer.take(8)) == b"01234567"
-    buffer.append(b"abcdefghij")
-    assert bytes(buffer.take(12)) == b"89abcdefghij"
-
-
 def test_free_space_is_never_empty_and_as_large_as_asked() -> None:
     buffer = ReceiveBuffer(16)
     buffer.append(bytes(16))
     assert len(buffer.writable(0)) >= 1
     assert len(buffer.writable(1000)) >= 1000
     assert len(buffer) == 16
-
-
-def test_a_piece_larger_than_a_block_is_contiguous() -> None:
-    buffer = ReceiveBuffer(16)
-    data = bytes(range(256)) * 10
-    for start in range(0, len(data), 100):
-        fill(buffer, data[start : start + 100])
-    assert bytes(buffer.take(len(data))) == data
 
 
 def test_blocks_are_used_again_once_nobody_views_them_however_many_were_viewed() -> None:

@@ -34,12 +34,6 @@ def test_a_frame_that_is_not_whole_is_waited_for() -> None:
         assert 0 < missing_bytes(part, 0) <= len(data) - size or size < 4
 
 
-def test_a_frame_may_begin_anywhere() -> None:
-    frame = take_frame(memoryview(b"before" + encode_frame(ERROR, b"E_X y")), 6, LIMIT)
-    assert frame is not None
-    assert bytes(frame.data) == b"E_X y"
-
-
 def test_commands_are_written_as_the_broker_took_them() -> None:
     assert encode_command(b"PUB", b"vec_pub", body=b"hello") == sent("pub ok", 1)
     assert encode_command(b"NOP") == sent("nop is silent", 1)

@@ -4,19 +4,8 @@ import pytest
 
 from spark_mq_source.core.errors import RemoteProtocolError
 from spark_mq_source.pulsar.protocol.wire import encode_frame, missing_bytes, take_frame
-from tests.vectors import RecordedFrame, pulsar_frames
 
 LIMIT = 1 << 20
-
-
-@pytest.mark.parametrize("recorded", pulsar_frames(), ids=str)
-def test_a_recorded_frame_is_split_and_joined(recorded: RecordedFrame) -> None:
-    frame = take_frame(memoryview(recorded.data + b"\0\0\0\x10trailing"), 0, LIMIT)
-    assert frame is not None
-    assert frame.size == len(recorded.data)
-    assert (frame.body is not None) == (recorded.kind in {"MESSAGE", "SEND"})
-    body = None if frame.body is None else bytes(frame.body)
-    assert encode_frame(bytes(frame.command), body) == recorded.data
 
 
 @pytest.mark.parametrize("body", [None, b"body"])

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
-from spark_mq_source.core.varint import encode_sized
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import (
     Broker,
@@ -18,7 +17,7 @@ from spark_mq_source.tubemq.protocol.addresses import (
 )
 from spark_mq_source.tubemq.protocol.codec import decode_response, encode_request, method_of
 from spark_mq_source.tubemq.protocol.hot import is_stored
-from spark_mq_source.tubemq.protocol.wire import Frame, encode_frame, take_frame
+from spark_mq_source.tubemq.protocol.wire import Frame, take_frame
 from tests.protobuf import tubemq as pb
 from tests.tubemq_server import decode_request, encode_response
 from tests.vectors import RecordedCall, tubemq_calls
@@ -97,29 +96,6 @@ def test_the_short_way_knows_what_was_stored(recorded: RecordedCall) -> None:
 def test_no_other_answer_looks_like_a_stored_message() -> None:
     others = [call for call in tubemq_calls() if "sendMessage" not in call.case]
     assert not any(is_stored(bytes(frame_of(call.answer).payload)) for call in others)
-
-
-@pytest.mark.parametrize("data", [b"x", bytes(127), bytes(128), bytes(20_000)], ids=len)
-@pytest.mark.parametrize("check_sum", [-1, 0, 127, 1 << 28, (1 << 31) - 1])
-def test_a_message_is_written_as_protobuf_writes_it(data: bytes, check_sum: int) -> None:
-    send = c.SendMessage(
-        "client", "topic", 20_001, data, 1, check_sum, -1062731518, "a", "202611210340", c.AuthorizedInfo(-2, "token")
-    )
-    message = pb.SendMessage(
-        client_id="client",
-        topic_name="topic",
-        partition_id=20_001,
-        data=data,
-        flag=1,
-        check_sum=check_sum,
-        sent_addr=-1062731518,
-        msg_type="a",
-        msg_time="202611210340",
-        auth_info=pb.AuthorizedInfo(visit_authorized_token=-2, auth_authorized_token="token"),
-    )
-    body = pb.RequestBody(method=13, timeout=9_000, request=message.SerializeToString())
-    head = bytes.fromhex("02080004 08031003")  # flag=0; service_type=3, protocol_ver=3
-    assert encode_request(9, send, timeout_ms=9_000) == encode_frame(9, head + encode_sized(body.SerializeToString()))
 
 
 def test_what_a_message_shows_of_us_is_the_newest() -> None:
