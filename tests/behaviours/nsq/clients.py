@@ -74,6 +74,20 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
     return [row["value"] for row in rows_of(runs)]
 
 
+def take_all(session: Session, topic: str, count: int) -> list[bytes]:
+    """Receives and finishes everything that waits in channel c, which must be so many messages; their values."""
+    consumer = session.subscribe(topic, "c")
+    consumer.ready(2500)
+    got: list[bytes] = []
+    while len(got) < count:
+        runs = consumer.receive(max_bytes=1 << 20, timeout_seconds=PATIENCE_S)
+        assert runs, f"{len(got)} of {count} came"
+        consumer.fin(ids_of(runs))
+        got += [row["value"] for row in rows_of(runs)]
+    assert consumer.close(timeout_seconds=PATIENCE_S) == b""
+    return got
+
+
 def put_back(address: str, topic: str, *, count: int, times: int) -> None:
     """Has all messages of channel c, so many, delivered so often, and put back."""
     with open_session(address) as session:

@@ -19,7 +19,7 @@ from spark_mq_source.nsq.inspector import NsqInspector
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.protocol.commands import Mpub, Pub
 from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest
-from tests.behaviours.nsq.clients import ids_of, open_session, rows_of, take
+from tests.behaviours.nsq.clients import open_session, take, take_all
 from tests.behaviours.nsq.conftest import PATIENCE_S
 from tests.fix_brokers import NsqUnderTest
 from tests.fix_net import TlsMaterial
@@ -48,16 +48,7 @@ def round_trip(session: Session, topic: str, messages: list[bytes]) -> list[byte
         part = messages[start : start + 50]
         packed = b"".join(len(message).to_bytes(4, "big") + message for message in part)
         session.request(Mpub(topic, len(part).to_bytes(4, "big") + packed)).result(PATIENCE_S)
-    consumer = session.subscribe(topic, "c")
-    consumer.ready(2500)
-    got: list[bytes] = []
-    while len(got) < len(messages):
-        runs = consumer.receive(max_bytes=1 << 20, timeout_seconds=PATIENCE_S)
-        assert runs, f"{len(got)} of {len(messages)} came"
-        consumer.fin(ids_of(runs))
-        got += [row["value"] for row in rows_of(runs)]
-    assert consumer.close(timeout_seconds=PATIENCE_S) == b""
-    return got
+    return take_all(session, topic, len(messages))
 
 
 def messages(rng: random.Random) -> list[bytes]:

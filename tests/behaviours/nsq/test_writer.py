@@ -25,8 +25,7 @@ from spark_mq_source.nsq.format import NsqFormat
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.write.writer import NsqWriter
 from spark_mq_source.testing import Authorization, AuthorizedClient
-from tests.behaviours.nsq.clients import Proxies, ids_of, in_front_of, open_session, rows_of, take, write_options
-from tests.behaviours.nsq.conftest import PATIENCE_S
+from tests.behaviours.nsq.clients import Proxies, in_front_of, open_session, take, take_all, write_options
 from tests.fix_brokers import NsqUnderTest, wait_until
 from tests.fix_net import Fault, free_port
 
@@ -48,18 +47,8 @@ def write(options: NsqOptions, *batches: pa.RecordBatch, partition: int = 0) -> 
 
 
 def read_all(address: str, topic: str, count: int) -> list[bytes]:
-    """Everything that waits in channel c, which must be so many messages."""
     with open_session(address) as session:
-        consumer = session.subscribe(topic, "c")
-        consumer.ready(2500)
-        got: list[bytes] = []
-        while len(got) < count:
-            runs = consumer.receive(max_bytes=1 << 20, timeout_seconds=PATIENCE_S)
-            assert runs, f"{len(got)} of {count} came"
-            consumer.fin(ids_of(runs))
-            got += [row["value"] for row in rows_of(runs)]
-        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
-    return got
+        return take_all(session, topic, count)
 
 
 def stored(nsq: NsqUnderTest, topic: str) -> int:
