@@ -15,7 +15,7 @@ if not cython.compiled:
 
 from crc32c import crc32c
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cython.cimports.libc.stdlib import free, malloc
+from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcmp
 from cython.cimports.spark_mq_source.core._checked import must
 from cython.cimports.spark_mq_source.core._columns_native import (
@@ -23,12 +23,12 @@ from cython.cimports.spark_mq_source.core._columns_native import (
     Columns,
     end_row,
     fill_long,
-    long_at,
     put,
     put_entry,
     put_int,
     put_long,
     put_null,
+    resize,
     set_null,
 )
 from cython.cimports.spark_mq_source.core._wire import Field, Slice, find_no_utf8, read_field, read_u32, read_varint
@@ -186,6 +186,31 @@ def _parse_single(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def _find_value(
+    data: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, single: cython.pointer(_Single)
+) -> cython.Py_ssize_t:
+    """Parse the message of a batch that begins at `at`; return where its value begins, or why it is corrupt."""
+    head: cython.Py_ssize_t
+    code: cython.Py_ssize_t
+    if size - at < 4:
+        return -6
+    head = read_u32(data + at)
+    at += 4
+    if head > size - at:
+        return -6
+    code = _parse_single(data, at, at + head, single)
+    if code < 0:
+        return code
+    at += head
+    if single.payload_size < 0 or single.payload_size > size - at:
+        return -6
+    return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def _sextet(byte: cython.uchar) -> cython.int:
     if 0x41 <= byte <= 0x5A:
         return byte - 0x41
@@ -278,16 +303,21 @@ class EntryColumns(Columns):
     # The defaults of a message of a batch, and the values of a message outside a batch.
     entry: _Single
 
-    # The rest of a batch that is added in parts: its payload if not the entry's, unwanted messages, the next one.
-    rest_payload: object
-    rest_skipped: cython.p_uchar
-    rest_index: cython.Py_ssize_t
-    rest_at: cython.Py_ssize_t
-    rest_ledger_id: cython.longlong
-    rest_entry_id: cython.longlong
+    # Its payload: as sent, or what has replaced it, whose bytes stay in place while `other` is held.
+    replaced: object
+    other: Py_buffer
+    is_replaced: cython.bint
+    data: cython.p_uchar
+    size: cython.Py_ssize_t
 
-    # The end of a walk, and the details of a failure.
-    walked_to: cython.Py_ssize_t
+    # A batch, which may be added in parts: its unwanted messages, if any, and the message to add next.
+    skipped: cython.p_uchar
+    ledger_id: cython.longlong
+    entry_id: cython.longlong
+    next_index: cython.Py_ssize_t
+    next_at: cython.Py_ssize_t
+
+    # The details of a failure.
     error_index: cython.Py_ssize_t
     error_byte: cython.Py_ssize_t
     error_time: cython.longlong
@@ -315,23 +345,31 @@ class EntryColumns(Columns):
                 self.num_common += 1
 
     def __dealloc__(self):
+        if self.is_replaced:
+            PyBuffer_Release(cython.address(self.other))
         if self.is_open:
             PyBuffer_Release(cython.address(self.view))
-        free(self.rest_skipped)
+        free(self.skipped)
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def _close(self) -> cython.void:
-        self.is_parsed = False
-        if self.unfinished:
-            self.unfinished = False
-            self.rest_payload = None
-            free(self.rest_skipped)
-            self.rest_skipped = cython.NULL
+        self.is_parsed = self.unfinished = False
+        free(self.skipped)
+        self.skipped = cython.NULL
+        self._drop_replaced()
         if self.is_open:
             self.is_open = False
             PyBuffer_Release(cython.address(self.view))
             self.body = None
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _drop_replaced(self) -> cython.void:
+        if self.is_replaced:
+            self.is_replaced = False
+            PyBuffer_Release(cython.address(self.other))
+            self.replaced = None
 
     @property
     def uuid(self):
@@ -339,7 +377,19 @@ class EntryColumns(Columns):
         return cell.data[: cell.size] if self.is_parsed and cell.data else b""
 
     def payload(self):
+        if self.is_replaced:
+            return memoryview(self.replaced)
         return memoryview(self.body)[self.metadata_end :] if self.is_parsed else memoryview(b"")
+
+    def replace_payload(self, payload):
+        """See `_messages_python.EntryColumns.replace_payload`."""
+        self._expect_parsed()
+        self._drop_replaced()
+        PyObject_GetBuffer(payload, cython.address(self.other), PyBUF_SIMPLE)
+        self.is_replaced = True
+        self.replaced = payload
+        self.data = cython.cast(cython.p_uchar, self.other.buf)
+        self.size = self.other.len
 
     def open_entry(self, body, verify_checksum: cython.bint):
         """See `_messages_python.EntryColumns.open_entry`."""
@@ -376,6 +426,8 @@ class EntryColumns(Columns):
         at = self._sized(data, at, end, "message metadata")
         self.metadata_start = start
         self.metadata_end = at
+        self.data = data + at
+        self.size = end - at
         flags = self._parse_metadata(data, start, at)
         self.is_parsed = True
         return flags
@@ -497,56 +549,38 @@ class EntryColumns(Columns):
             flags |= 16
         return flags
 
-    def append_single(self, payload, ledger_id: cython.longlong, entry_id: cython.longlong):
+    def append_single(self, ledger_id: cython.longlong, entry_id: cython.longlong):
         """See `_messages_python.EntryColumns.append_single`."""
-        body: cython.p_uchar = cython.cast(cython.p_uchar, self.view.buf)
-        other: Py_buffer
-        data: cython.p_uchar
-        size: cython.Py_ssize_t
-        self._expect_parsed()
-        if payload is None:
-            data = body + self.metadata_end
-            size = self.view.len - self.metadata_end
-            self._append_single(data, size, ledger_id, entry_id)
-        else:
-            PyObject_GetBuffer(payload, cython.address(other), PyBUF_SIMPLE)
-            try:
-                self._append_single(cython.cast(cython.p_uchar, other.buf), other.len, ledger_id, entry_id)
-            finally:
-                PyBuffer_Release(cython.address(other))
-        self._close()
-        return 1
-
-    @cython.cfunc
-    def _append_single(
-        self, data: cython.p_uchar, size: cython.Py_ssize_t, ledger_id: cython.longlong, entry_id: cython.longlong
-    ):
-        body: cython.p_uchar = cython.cast(cython.p_uchar, self.view.buf)
-        metadata_bytes: cython.Py_ssize_t = self.metadata_end - self.metadata_start
         code: cython.Py_ssize_t
+        self._expect_parsed()
         self.reserve_rows(1)
-        self.reserve(self.value, size)
+        self.reserve(self.value, self.size)
         self.reserve(self.key, self.entry.key.size)
         self.reserve(self.ordering_key, self.entry.ordering_key.size)
         if self.entry.num_properties:
-            self._reserve_properties(metadata_bytes)
+            self._reserve_properties(self.metadata_end - self.metadata_start)
         self.mark()
         code = self._append_row(
-            cython.address(self.entry), data, size, self.rows, body, self.metadata_start, self.metadata_end, 0x22
+            cython.address(self.entry),
+            self.data,
+            self.size,
+            self.rows,
+            cython.cast(cython.p_uchar, self.view.buf),
+            self.metadata_start,
+            self.metadata_end,
+            0x22,
+            -1,
         )
         if code < 0:
             self.roll_back()
             raise self._error(code, -1)
-        if self.message_id != cython.NULL:
-            put_int(self.message_id + 2, self.rows, -1)
-        if self.broker_index != cython.NULL:
-            put_long(self.broker_index, self.rows, self.last_broker_index)
         self._fill(1, ledger_id, entry_id)
         self.rows += 1
+        self._close()
+        return 1
 
     def append_batch(
         self,
-        payload,
         ledger_id: cython.longlong,
         entry_id: cython.longlong,
         ack_set,
@@ -554,95 +588,35 @@ class EntryColumns(Columns):
         last_index: cython.Py_ssize_t,
     ):
         """See `_messages_python.EntryColumns.append_batch`."""
-        body: cython.p_uchar = cython.cast(cython.p_uchar, self.view.buf)
-        other: Py_buffer
-        rows: cython.Py_ssize_t
-        skipped: cython.p_uchar = cython.NULL
-        size: cython.Py_ssize_t
         count: cython.Py_ssize_t = self.num_messages
-        data: cython.p_uchar
-        is_other: cython.bint = payload is not None
-        index: cython.Py_ssize_t
         at: cython.Py_ssize_t
-        stop: cython.Py_ssize_t
         self._expect_parsed()
-        if is_other:
-            PyObject_GetBuffer(payload, cython.address(other), PyBUF_SIMPLE)
-            data = cython.cast(cython.p_uchar, other.buf)
-            size = other.len
-        else:
-            data = body + self.metadata_end
-            size = self.view.len - self.metadata_end
-        try:
-            if count <= 0 or count > size // 6:
-                raise CorruptMessageError(f"{size} bytes cannot hold the batch of {count} messages that was announced")
-            for at in range(self.num_common):
-                if self.common[at].kind == _CELL:
-                    self._check_repeated(self.common[at].column, self._bytes(self.common[at].number))
-            if ack_set or self.has_compacted or first_index > 0 or last_index < count - 1:
-                skipped = self._skipped(ack_set, first_index, last_index)
-            if count <= self.max_rows:
-                rows = self._append_batch(data, size, skipped, ledger_id, entry_id, 0, 0, count, True)
-            else:
-                # All is checked before a row is added: afterwards it is too late for an error.
-                index = at = 0
-                while index < count:
-                    stop = min(index + self.max_rows, count)
-                    self._append_batch(data, size, skipped, ledger_id, entry_id, at, index, stop, False)
-                    index, at = stop, self.walked_to
-                self.rest_payload = payload
-                self.rest_skipped, skipped = skipped, cython.NULL
-                self.rest_index = self.rest_at = 0
-                self.rest_ledger_id = ledger_id
-                self.rest_entry_id = entry_id
-                self.unfinished = True
-        finally:
-            free(skipped)
-            if is_other:
-                PyBuffer_Release(cython.address(other))
-        if self.unfinished:
-            return self.append_rest()
-        self._close()
-        return rows
+        if count <= 0 or count > self.size // 6:
+            raise CorruptMessageError(f"{self.size} bytes cannot hold the batch of {count} messages that was announced")
+        for at in range(self.num_common):
+            if self.common[at].kind == _CELL:
+                self._check_repeated(self.common[at].column, self._bytes(self.common[at].number))
+        if ack_set or self.has_compacted or first_index > 0 or last_index < count - 1:
+            self._skip(ack_set, first_index, last_index)
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.next_index = self.next_at = 0
+        if count > self.max_rows:
+            # All is checked before a row is added: afterwards it is too late for an error.
+            while self.next_index < count:
+                self._append_part(False)
+            self.next_index = self.next_at = 0
+        return self._append_part(True)
 
     def append_rest(self):
         """See `_messages_python.EntryColumns.append_rest`."""
-        other: Py_buffer
-        data: cython.p_uchar = cython.cast(cython.p_uchar, self.view.buf) + self.metadata_end
-        size: cython.Py_ssize_t = self.view.len - self.metadata_end
-        stop: cython.Py_ssize_t = min(self.rest_index + self.max_rows, self.num_messages)
-        is_other: cython.bint = self.rest_payload is not None
-        rows: cython.Py_ssize_t
         if not self.unfinished:
             raise RuntimeError("no batch is unfinished")
-        if is_other:
-            PyObject_GetBuffer(self.rest_payload, cython.address(other), PyBUF_SIMPLE)
-            data = cython.cast(cython.p_uchar, other.buf)
-            size = other.len
-        try:
-            rows = self._append_batch(
-                data,
-                size,
-                self.rest_skipped,
-                self.rest_ledger_id,
-                self.rest_entry_id,
-                self.rest_at,
-                self.rest_index,
-                stop,
-                True,
-            )
-        finally:
-            if is_other:
-                PyBuffer_Release(cython.address(other))
-        self.rest_index = stop
-        self.rest_at = self.walked_to
-        if stop == self.num_messages:
-            self._close()
-        return rows
+        return self._append_part(True)
 
     @cython.cfunc
-    def _skipped(self, ack_set, first_index: cython.Py_ssize_t, last_index: cython.Py_ssize_t) -> cython.p_uchar:
-        """Return a byte for each message of the batch: 1 if it is unwanted. The caller frees it."""
+    def _skip(self, ack_set, first_index: cython.Py_ssize_t, last_index: cython.Py_ssize_t):
+        """Set a byte for each message of the batch: 1 if it is unwanted."""
         count: cython.Py_ssize_t = self.num_messages
         index: cython.Py_ssize_t
         word: cython.ulonglong = 0
@@ -652,17 +626,12 @@ class EntryColumns(Columns):
         inner: cython.Py_ssize_t
         field: Field
         number: cython.ulonglong = 0
-        skipped: cython.p_uchar = cython.cast(cython.p_uchar, malloc(count))
-        if skipped == cython.NULL:
-            raise MemoryError
-        try:
-            for index in range(count):
-                if words and index & 63 == 0:
-                    word = ack_set[index >> 6] & 0xFFFFFFFFFFFFFFFF if index >> 6 < words else 0
-                skipped[index] = index < first_index or index > last_index or (words and not (word >> (index & 63)) & 1)
-        except BaseException:
-            free(skipped)
-            raise
+        skipped: cython.p_uchar = cython.cast(cython.p_uchar, resize(self.skipped, count))
+        self.skipped = skipped
+        for index in range(count):
+            if words and index & 63 == 0:
+                word = ack_set[index >> 6] & 0xFFFFFFFFFFFFFFFF if index >> 6 < words else 0
+            skipped[index] = index < first_index or index > last_index or (words and not (word >> (index & 63)) & 1)
         if self.has_compacted:
             while at < self.metadata_end:
                 at = read_field(data, at, self.metadata_end, cython.address(field))
@@ -677,130 +646,87 @@ class EntryColumns(Columns):
                         index = cython.cast(cython.int, cython.cast(cython.uint, number))
                         if 0 <= index < count:
                             skipped[index] = 1
-        return skipped
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def _append_batch(
-        self,
-        data: cython.p_uchar,
-        size: cython.Py_ssize_t,
-        skipped: cython.p_uchar,
-        ledger_id: cython.longlong,
-        entry_id: cython.longlong,
-        at: cython.Py_ssize_t,
-        index: cython.Py_ssize_t,
-        stop: cython.Py_ssize_t,
-        adds: cython.bint,
-    ) -> cython.Py_ssize_t:
-        """Add the messages from `index`, which begins at `at`, up to `stop`; or only check that they can be added."""
+    def _append_part(self, adds: cython.bint) -> cython.Py_ssize_t:
+        """Add the next messages, `max_rows` at most, and return how many; or only check that they can be added."""
         rows: cython.Py_ssize_t
-        row: cython.Py_ssize_t
-        first: cython.ulonglong
-        reserved: cython.Py_ssize_t = size
-        if stop - index < self.num_messages:
-            reserved = self._span(data, size, at, index, stop)
-        self.reserve_rows(stop - index)
+        stop: cython.Py_ssize_t = min(self.next_index + self.max_rows, self.num_messages)
+        reserved: cython.Py_ssize_t = self.size
+        if stop - self.next_index < self.num_messages:
+            reserved = self._span(stop)
+        self.reserve_rows(stop - self.next_index)
         # No column can hold more than the part of the payload that its bytes come from.
         self.reserve(self.value, reserved)
         self.reserve(self.key, reserved)
         self.reserve(self.ordering_key, reserved)
         self._reserve_properties(reserved)
         self.mark()
-        if size >= _NOGIL_BYTES:
+        if self.size >= _NOGIL_BYTES:
             with cython.nogil:
-                rows = self._walk(data, size, skipped, at, index, stop)
+                rows = self._walk(stop)
         else:
-            rows = self._walk(data, size, skipped, at, index, stop)
+            rows = self._walk(stop)
         if rows < 0:
             self.roll_back()
             raise self._error(rows, self.error_index)
-        if rows == 0:
-            return 0
-        if self.broker_index != cython.NULL:
-            # The broker's index is that of the batch's last message. Unsigned, because the subtraction may wrap around.
-            first = cython.cast(cython.ulonglong, self.last_broker_index) - (self.num_messages - 1)
-            for row in range(self.rows, self.rows + rows):
-                put_long(self.broker_index, row, cython.cast(cython.longlong, first + long_at(self.broker_index, row)))
-        self._fill(rows, ledger_id, entry_id)
+        if rows:
+            self._fill(rows, self.ledger_id, self.entry_id)
+        self.next_index = stop
         if not adds:
             self.roll_back()
             return 0
         self.rows += rows
+        self.unfinished = stop < self.num_messages
+        if not self.unfinished:
+            self._close()
         return rows
 
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def _span(
-        self,
-        data: cython.p_uchar,
-        size: cython.Py_ssize_t,
-        at: cython.Py_ssize_t,
-        index: cython.Py_ssize_t,
-        stop: cython.Py_ssize_t,
-    ) -> cython.Py_ssize_t:
-        """Return the total size of messages, up to one that is cut off."""
+    def _span(self, stop: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Return the total size of the messages from the next one to `stop`, or to one that is corrupt."""
         single: _Single
-        begin: cython.Py_ssize_t = at
+        end: cython.Py_ssize_t = self.next_at
         start: cython.Py_ssize_t
-        for _ in range(stop - index):
-            if size - at < 4 or read_u32(data + at) > size - at - 4:
+        for _ in range(self.next_index, stop):
+            start = _find_value(self.data, end, self.size, cython.address(single))
+            if start < 0:
                 break
-            start = at + 4
-            at = start + read_u32(data + at)
-            if _parse_single(data, start, at, cython.address(single)) < 0:
-                break
-            if single.payload_size < 0 or single.payload_size > size - at:
-                break
-            at += single.payload_size
-        return at - begin
+            end = start + single.payload_size
+        return end - self.next_at
 
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def _walk(
-        self,
-        data: cython.p_uchar,
-        size: cython.Py_ssize_t,
-        skipped: cython.p_uchar,
-        at: cython.Py_ssize_t,
-        begin: cython.Py_ssize_t,
-        stop: cython.Py_ssize_t,
-    ) -> cython.Py_ssize_t:
-        """Write rows of a batch; return how many, or the error's code (and set `error_index`)."""
+    def _walk(self, stop: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Write the rows of the messages up to `stop`; return how many, or the error's code (and set `error_index`)."""
         single: _Single
+        data: cython.p_uchar = self.data
+        size: cython.Py_ssize_t = self.size
+        skipped: cython.p_uchar = self.skipped
+        at: cython.Py_ssize_t = self.next_at
         start: cython.Py_ssize_t
         row: cython.Py_ssize_t = self.rows
         index: cython.Py_ssize_t
         code: cython.Py_ssize_t
-        for index in range(begin, stop):
+        for index in range(self.next_index, stop):
             self.error_index = index
-            if size - at < 4:
-                return -6
             start = at + 4
-            at = read_u32(data + at)
-            if at > size - start:
-                return -6
-            at += start
-            code = _parse_single(data, start, at, cython.address(single))
-            if code < 0:
-                return code
-            if single.payload_size < 0 or single.payload_size > size - at:
-                return -6
+            at = _find_value(data, at, size, cython.address(single))
+            if at < 0:
+                return at
             if not single.compacted_out and (skipped == cython.NULL or not skipped[index]):
                 code = self._append_row(
-                    cython.address(single), data + at, single.payload_size, row, data, start, at, 0x0A
+                    cython.address(single), data + at, single.payload_size, row, data, start, at, 0x0A, index
                 )
                 if code < 0:
                     return code
-                if self.message_id != cython.NULL:
-                    put_int(self.message_id + 2, row, cython.cast(cython.int, index))
-                if self.broker_index != cython.NULL:
-                    put_long(self.broker_index, row, index)
                 row += 1
             at += single.payload_size
-        self.walked_to = at
+        self.next_at = at
         return row - self.rows
 
     @cython.cfunc
@@ -817,9 +743,11 @@ class EntryColumns(Columns):
         at: cython.Py_ssize_t,
         end: cython.Py_ssize_t,
         property_tag: cython.uint,
+        index: cython.Py_ssize_t,
     ) -> cython.Py_ssize_t:
         """Write the columns that differ from message to message; return 0, or the error's code."""
         number: cython.longlong
+        broker_index: cython.ulonglong
         flag: cython.int
         code: cython.Py_ssize_t
         if self.value != cython.NULL:
@@ -862,6 +790,14 @@ class EntryColumns(Columns):
                 put_null(self.ordering_key, row)
             else:
                 put(self.ordering_key, row, single.ordering_key.data, single.ordering_key.size)
+        if self.message_id != cython.NULL:
+            put_int(self.message_id + 2, row, cython.cast(cython.int, index))
+        if self.broker_index != cython.NULL:
+            broker_index = cython.cast(cython.ulonglong, self.last_broker_index)
+            if index >= 0:
+                # The broker counts to the batch's last message. Unsigned: the subtraction may wrap around.
+                broker_index -= self.num_messages - 1 - index
+            put_long(self.broker_index, row, cython.cast(cython.longlong, broker_index))
         return 0
 
     @cython.cfunc

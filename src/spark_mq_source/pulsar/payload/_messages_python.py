@@ -138,8 +138,12 @@ class EntryColumns(Columns):
         return bool(self._parts)
 
     def payload(self) -> memoryview:
-        """Return the opened entry's payload as sent: compressed, encrypted or a chunk."""
+        """Return the opened entry's payload: as sent (compressed, encrypted or a chunk), unless it was replaced."""
         return memoryview(self._payload)
+
+    def replace_payload(self, payload: bytes | bytearray | memoryview) -> None:
+        """Replace the opened entry's payload: by the decrypted or decompressed one, or by the whole chunked message."""
+        self._payload = bytes(payload)
 
     def open_entry(self, body: bytes | bytearray | memoryview, verify_checksum: bool) -> int:
         """Parse an entry up to its payload.
@@ -171,6 +175,7 @@ class EntryColumns(Columns):
         part, at = _sized(data, at, "the entry ends within its message metadata")
         entry = self._entry = _parse(part, _METADATA)
         self._payload = data[at:]
+        self._sent_bytes = len(self._payload)
         self._compacted = set(_indexes_of(entry))
         if not entry.keys() >= {"producer_name", "sequence_id", "publish_time"}:
             raise CorruptMessageError("the message metadata lacks a required field")
@@ -197,41 +202,34 @@ class EntryColumns(Columns):
         """Return whether the opened entry belongs to a transaction; a marker, which ends one, does not."""
         return "txnid_least_bits" in self._entry and "marker_type" not in self._entry
 
-    def append_single(self, payload: bytes | bytearray | memoryview | None, ledger_id: int, entry_id: int) -> int:
+    def append_single(self, ledger_id: int, entry_id: int) -> int:
         """Add the opened entry as one row, with batch index -1.
 
         Raises:
             CorruptMessageError: nothing was added; see the module's rules.
             UnsupportedFeatureError: nothing was added; a column would pass 2 GiB.
         """
-        value = self._payload if payload is None else bytes(payload)
-        self._add([self._cells_of(self._entry, value, -1) | self._common_cells(ledger_id, entry_id)])
+        self._add([self._cells_of(self._entry, self._payload, -1) | self._common_cells(ledger_id, entry_id)])
         return 1
 
     def append_batch(
-        self,
-        payload: bytes | bytearray | memoryview | None,
-        ledger_id: int,
-        entry_id: int,
-        ack_set: Sequence[int],
-        first_index: int,
-        last_index: int,
+        self, ledger_id: int, entry_id: int, ack_set: Sequence[int], first_index: int, last_index: int
     ) -> int:
         """Add the opened entry's messages, and return how many: the first ones, if the batch is `unfinished` then.
 
-        `payload` is the batch, decompressed; None for the payload as sent. For the others see `EntryDecoder.decode`.
+        For the arguments see `EntryDecoder.decode`.
 
         Raises:
             CorruptMessageError: nothing was added; see the module's rules.
             UnsupportedFeatureError: nothing was added; a column would pass 2 GiB.
         """
-        data = self._payload if payload is None else bytes(payload)
+        data = self._payload
         count = self.num_messages
         if not 0 < count <= len(data) // MIN_SINGLE_BYTES:
             raise CorruptMessageError(f"{len(data)} bytes cannot hold the batch of {count} messages that was announced")
         for name in _REPEATED:
             size = len(self._entry.get(name, b""))
-            if name in self._cells and size * count > max(self._max_repeated_bytes, 16 * len(self._payload)):
+            if name in self._cells and size * count > max(self._max_repeated_bytes, 16 * self._sent_bytes):
                 raise too_many_repetitions(name, size, count)
         parts: list[list[_Message]] = [[] for _ in range(0, count, self._max_rows)]
         inherited = {name: self._entry[name] for name in _INHERITED if name in self._entry}

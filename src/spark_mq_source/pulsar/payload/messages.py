@@ -266,9 +266,9 @@ class EntryDecoder(ColumnDecoder):
             messages = columns.num_messages
             self.entry_messages = messages if 0 < messages < MAX_IN_ENTRY else _within_entry(messages)
             if not flags and emit and first_index <= 0 <= last_index:
-                return columns.append_single(None, ledger_id, entry_id)
+                return columns.append_single(ledger_id, entry_id)
             if flags == BATCH and emit:
-                return columns.append_batch(None, ledger_id, entry_id, ack_set, first_index, last_index)
+                return columns.append_batch(ledger_id, entry_id, ack_set, first_index, last_index)
             return self._decode_special(flags, body, ledger_id, entry_id, ack_set, first_index, last_index, emit)
         except EncryptedMessageError as error:
             raise error.within(f"message {ledger_id}:{entry_id}") from error.__cause__
@@ -305,18 +305,19 @@ class EntryDecoder(ColumnDecoder):
         if flags & MARKER:
             return 0
         is_wanted = emit and (bool(flags & BATCH) or first_index <= 0 <= last_index)
-        payload: bytes | bytearray | memoryview | None = None
         if flags & ENCRYPTED and (is_wanted or flags & CHUNKED):
-            payload = self._decrypted(body, ledger_id, entry_id, emit)
-            if payload is None:
+            decrypted = self._decrypted(body, ledger_id, entry_id, emit)
+            if decrypted is None:
                 # The ciphertext of a batch is one row, so it is wanted as a whole.
                 is_row = self._on_encrypted == "raw" and emit and first_index <= 0 <= last_index
                 return self._append_encrypted(body, ledger_id, entry_id) if is_row else 0
+            columns.replace_payload(decrypted)
         max_bytes = self._max_message_bytes
         if flags & CHUNKED:
-            payload = self._add_chunk(ledger_id, entry_id, columns.payload() if payload is None else payload, emit)
-            if payload is None:
+            message = self._add_chunk(ledger_id, entry_id, emit)
+            if message is None:
                 return 0
+            columns.replace_payload(message)
             max_bytes = self._max_chunked_bytes
         if not is_wanted:
             return 0
@@ -332,11 +333,11 @@ class EntryDecoder(ColumnDecoder):
                     f"the payload announces {size} bytes uncompressed, more than maxMessageBytes={max_bytes} allows"
                 )
             self._suspect = ValidationError.DecompressionError
-            payload = decompress(COMPRESSION_TYPES[number], columns.payload() if payload is None else payload, size)
+            columns.replace_payload(decompress(COMPRESSION_TYPES[number], columns.payload(), size))
             self._suspect = ValidationError.BatchDeSerializeError
         if flags & BATCH:
-            return columns.append_batch(payload, ledger_id, entry_id, ack_set, first_index, last_index)
-        return columns.append_single(payload, ledger_id, entry_id)
+            return columns.append_batch(ledger_id, entry_id, ack_set, first_index, last_index)
+        return columns.append_single(ledger_id, entry_id)
 
     def _decrypted(self, body: bytes | memoryview, ledger_id: int, entry_id: int, emit: bool) -> bytes | None:
         """Return the decrypted payload of the opened entry; None if there is no key for it and that is no error.
@@ -363,15 +364,13 @@ class EntryDecoder(ColumnDecoder):
 
     def _append_encrypted(self, body: bytes | memoryview, ledger_id: int, entry_id: int) -> int:
         if ENCRYPTION_CONTEXT not in self._sparse:
-            return self._columns.append_single(None, ledger_id, entry_id)
+            return self._columns.append_single(ledger_id, entry_id)
         metadata, size = decode_metadata(memoryview(body))
-        appended = self._columns.append_single(None, ledger_id, entry_id)
+        appended = self._columns.append_single(ledger_id, entry_id)
         self._sparse.put(ENCRYPTION_CONTEXT, self._columns.rows - 1, encryption_context_of(metadata), size)
         return appended
 
-    def _add_chunk(
-        self, ledger_id: int, entry_id: int, chunk: bytes | bytearray | memoryview, emit: bool
-    ) -> bytearray | None:
+    def _add_chunk(self, ledger_id: int, entry_id: int, emit: bool) -> bytearray | None:
         columns, chunks = self._columns, self._chunks
         try:
             payload = chunks.add(
@@ -380,7 +379,7 @@ class EntryDecoder(ColumnDecoder):
                 columns.num_chunks,
                 columns.total_chunk_bytes,
                 (ledger_id, entry_id),
-                chunk,
+                columns.payload(),
             )
         except CorruptMessageError:
             if self.on_corrupt != "fail":
