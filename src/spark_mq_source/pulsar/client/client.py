@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.pulsar.client.failover import on_available_cluster
 from spark_mq_source.pulsar.client.producers import Producers
 from spark_mq_source.pulsar.client.subscriptions import Subscriptions
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -21,7 +22,11 @@ class PulsarClient(Subscriptions, Producers):
     Each request fails with an MQSourceError if the cluster refuses it, or does not answer within `operationTimeout`.
 
     Args:
+        options: as for `Connections`; with `failoverServiceUrls`, the cluster is chosen here.
         role: suffix of its consumers' names; the option `consumerName` is their prefix.
+
+    Raises:
+        MQSourceError: there are several clusters, and none can be reached.
 
     Example:
         ::
@@ -30,6 +35,9 @@ class PulsarClient(Subscriptions, Producers):
                 for topic_partition in client.fetch_partitions(["persistent://public/default/t"]):
                     ...
     """
+
+    def __init__(self, options: PulsarOptions, role: str = "driver") -> None:
+        super().__init__(on_available_cluster(options), role)
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.ports import Closing
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.pulsar.client.failover import on_available_cluster
 from spark_mq_source.pulsar.client.session import (
     Answer,
     Session,
@@ -48,15 +47,12 @@ class Connections(Closing):
     """The connections to one cluster, opened on demand.
 
     Args:
-        options: addresses, credentials, timeouts; with `failoverServiceUrls`, the cluster is chosen here.
+        options: addresses, credentials, timeouts.
         role: suffix of its consumers' names; the option `consumerName` is their prefix.
-
-    Raises:
-        MQSourceError: there are several clusters, and none can be reached.
     """
 
     def __init__(self, options: PulsarOptions, role: str = "driver") -> None:
-        self._options = options = on_available_cluster(options)
+        self._options = options
         self._consumer_name = None if options.consumer_name is None else f"{options.consumer_name}-{role}"
         self._addresses = list(options.addresses)
         self._sessions: dict[tuple[str, int, str | None], Session] = {}
@@ -131,8 +127,13 @@ class Connections(Closing):
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._options.operation_timeout_ms)
 
-    def _service(self) -> Session:
-        """Return a connection to one of the service addresses, in random order; a migrated topic has its own."""
+    def service(self) -> Session:
+        """Return a connection to one of the service addresses, in random order; a migrated topic has its own.
+
+        Raises:
+            TransportError: no address can be reached.
+            MQSourceError: the cluster refuses the connection.
+        """
         moved = next((s.migrated_to for s in self._sessions.values() if s.migrated_to is not None), None)
         if moved is not None:
             self._addresses = [split_broker_url(moved)]
@@ -166,7 +167,7 @@ class Connections(Closing):
         found = {tp: session for tp in topic_partitions if (session := self._assigned(tp)) is not None}
         if len(found) == len(topic_partitions):
             return found
-        base = self._service()
+        base = self.service()
         asking: dict[TopicPartition, tuple[Session, bool]] = {
             tp: (base, False) for tp in topic_partitions if tp not in found
         }

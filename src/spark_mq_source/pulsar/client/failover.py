@@ -15,8 +15,7 @@ from typing import Final
 
 from spark_mq_source.core.errors import TransportError
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.pulsar.client.session import Session
-from spark_mq_source.pulsar.client.warm import SessionKey, warm_sessions
+from spark_mq_source.pulsar.client.connections import Connections
 from spark_mq_source.pulsar.options import PulsarOptions
 
 logger = logging.getLogger(__name__)
@@ -104,15 +103,6 @@ def _connect(cluster: PulsarOptions) -> None:
         TransportError: no address can be reached.
         MQSourceError: the cluster refuses the connection.
     """
-    failure: TransportError | None = None
-    for host, port in cluster.addresses:
-        key = SessionKey.of(cluster, host, port, None)
-        try:
-            session = warm_sessions().take(key) or Session(cluster, host, port, proxy_to=None)
-        except TransportError as error:
-            failure = failure or error
-            continue
-        warm_sessions().give(key, session)
-        return
-    assert failure is not None  # noqa: S101 - for mypy: a cluster has an address
-    raise failure
+    with Connections(cluster) as connections:
+        connections.service()
+        connections.hand_over()

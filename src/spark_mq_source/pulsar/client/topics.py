@@ -67,7 +67,7 @@ class Topics(Admin):
 
         Pulsar's internal topics (`__...`) never match.
         """
-        found = retrying(lambda: self._fetch_names(self._service(), pattern.namespaces), deadline=self._deadline())
+        found = retrying(lambda: self._fetch_names(self.service(), pattern.namespaces), deadline=self._deadline())
         names = {TopicPartition.parse(name).topic for name in found}
         return sorted(n for n in names if not n.rpartition("/")[2].startswith("__") and pattern.matches(n))
 
@@ -87,7 +87,7 @@ class Topics(Admin):
             return [tp for topic in topics for tp in self._with_partitions(topic, self._options.topic_partitions)]
 
         def ask(names: Sequence[str]) -> Mapping[str, Future[commands.PartitionedMetadataResponse]]:
-            session = self._service()
+            session = self.service()
             if not (create or session.can_avoid_creation):
                 self._check_existing(session, names)
             return {
@@ -182,7 +182,7 @@ class Topics(Admin):
 
         def ask() -> commands.Schema | None:
             command = partial(commands.GetSchema, topic=topic, schema_version=version)
-            answer = self._service().request(command, accepted(commands.GetSchemaResponse))
+            answer = self.service().request(command, accepted(commands.GetSchemaResponse))
             which = "the schema" if version is None else f"schema version {version_name(version)}"
             try:
                 return self.wait(answer, f"{which} of {topic}").schema
