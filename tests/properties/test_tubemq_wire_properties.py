@@ -13,7 +13,7 @@ from spark_mq_source.core.errors import LocalProtocolError, MQSourceError, Remot
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker
 from spark_mq_source.tubemq.protocol.codec import decode_response, encode_request
-from spark_mq_source.tubemq.protocol.connection import Call, TubeMQConnection
+from spark_mq_source.tubemq.protocol.connection import TubeMQConnection
 from spark_mq_source.tubemq.protocol.hot import is_stored, take_stored
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, Frame, SeenBlocks, encode_frame, take_frame
 from tests.properties.messages import INT64, TEXT, any_of
@@ -41,7 +41,7 @@ def converse(pieces: list[bytes], waiting: int = 8) -> tuple[list[object], str]:
         broker=Broker(1, "h", 1), request_timeout_ms=1000, max_payload_bytes=MAX_PAYLOAD_BYTES, now=0.0
     )
     for serial_no in range(1, waiting + 1):
-        connection.send(Call(serial_no, REQUESTS[serial_no * 5 % len(REQUESTS)]))
+        connection.send([(serial_no, REQUESTS[serial_no * 5 % len(REQUESTS)])])
     connection.data_to_send()
     events: list[object] = []
     for piece in pieces:
@@ -180,7 +180,7 @@ def test_a_damaged_answer_is_an_error_of_the_peer_or_another_answer(data: st.Dat
     for _ in range(data.draw(st.integers(1, 4))):
         answer[data.draw(st.integers(0, min(len(answer), 200) - 1))] = data.draw(st.integers(0, 255))
     connection = TubeMQConnection(broker=Broker(1, "h", 1), request_timeout_ms=1000, now=0.0)
-    connection.send(Call(1, REQUESTS[index % len(REQUESTS)]))
+    connection.send([(1, REQUESTS[index % len(REQUESTS)])])
     try:
         connection.receive_data(bytes(answer))
     except RemoteProtocolError:

@@ -9,11 +9,11 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError
 from spark_mq_source.net.driver import DrivenSession
@@ -36,12 +36,10 @@ from spark_mq_source.tubemq.protocol.commands import (
 from spark_mq_source.tubemq.protocol.connection import (
     MAX_SERIAL_NO,
     Answer,
-    Call,
     CallTimedOut,
     Event,
     NotAuthorized,
     PartitionLost,
-    SendBatch,
     TubeMQConnection,
 )
 from spark_mq_source.tubemq.protocol.error_codes import (
@@ -66,7 +64,10 @@ HEARTBEAT_MS: Final = 10_000
 """The interval of heartbeats for registered partitions, which a broker forgets after 30 s."""
 
 _ONLY_SUCCESS: Final = frozenset({SUCCESS})
-_READABLE: Final = frozenset({SUCCESS, NOT_FOUND, SERVER_CONSUME_SPEED_LIMIT})
+_ACCEPTED: Final[Mapping[type, Collection[int]]] = {
+    commands.GetMessage: frozenset({SUCCESS, NOT_FOUND, SERVER_CONSUME_SPEED_LIMIT})
+}
+"""The codes of answers that are not errors, if they are not only `SUCCESS`."""
 _serial_nos = itertools.count(1)
 
 
@@ -151,16 +152,16 @@ Deliver: TypeAlias = Callable[[Sequence[Receipt]], None]
 
 
 class _Pending(NamedTuple):
-    """Messages that were sent together.
+    """Requests that were sent together: one call, or many messages.
 
     Attributes:
-        sends: those without an answer, by serial number. One object for all, because the garbage collector would
+        requests: those without an answer, by serial number. One object for all, because the garbage collector would
             traverse many small ones repeatedly.
         deliver: called with their outcomes.
     """
 
-    sends: dict[int, commands.SendMessage]
-    deliver: Deliver
+    requests: dict[int, Any]
+    deliver: Callable[[Sequence[Any]], None]
 
 
 class Session(DrivenSession):
@@ -188,7 +189,7 @@ class Session(DrivenSession):
         self._timeout_ms = options.request_timeout_ms
         self._authorization = authorization
         self._is_master = broker is None
-        self._waiting: dict[int, _Waiter | _Pending] = {}
+        self._waiting: dict[int, _Pending] = {}
         self._consumers: dict[tuple[str, str, str, int], PartitionConsumer] = {}
         self.connection = TubeMQConnection(
             broker=broker,
@@ -211,16 +212,17 @@ class Session(DrivenSession):
         """True if no call is pending, no partition is registered, and the session need not be kept."""
         return not (self._waiting or self._consumers or self.is_kept)
 
-    def call(self, *requests: Request, accepted: Collection[int] = _ONLY_SUCCESS) -> list[Future[Response]]:
+    def call(self, *requests: Request, accepted: Collection[int] | None = None) -> list[Future[Response]]:
         """Send requests in one go; each future holds the answer, or the error.
 
         Args:
             requests: the requests, to which credentials are added here.
-            accepted: the codes of answers that are not errors.
+            accepted: the codes of answers that are not errors; None for those of the request.
         """
-        waiters = [_Waiter(self._authorized(request), accepted) for request in requests]
-        self._send(waiters)
-        return [waiter.answer for waiter in waiters]
+        answers: list[Future[Response]] = [Future() for _ in requests]
+        settle = [partial(self._settle, answer, accepted) for answer in answers]
+        self._send(*map(self._pending, requests, settle))
+        return answers
 
     def send_messages(self, sends: Sequence[commands.SendMessage], deliver: Deliver) -> None:
         """Send messages together, unchanged; `deliver` gets the outcome of each, once.
@@ -229,18 +231,7 @@ class Session(DrivenSession):
             sends: with credentials in them.
             deliver: called in the driver's thread, or in this one if the connection has ended.
         """
-        self.last_used = time.monotonic()
-        calls = [(_next_serial_no(), send) for send in sends]
-        pack = _Pending(dict(calls), deliver)
-        waiting = self._waiting
-        waiting.update(dict.fromkeys(pack.sends, pack))
-        try:
-            self.send(SendBatch(calls))
-        except MQSourceError as error:
-            # The driver's thread may have reported some already.
-            untold = [send for serial_no, send in calls if waiting.pop(serial_no, None) is not None]
-            if untold:
-                deliver([(send, error) for send in untold])
+        self._send(_Pending({_next_serial_no(): send for send in sends}, deliver))
 
     # Inside.
 
@@ -253,71 +244,76 @@ class Session(DrivenSession):
             return dataclasses.replace(request, auth_info=self._authorization.for_master())  # type: ignore[arg-type]
         return dataclasses.replace(request, auth_info=self._authorization.for_broker())  # type: ignore[arg-type]
 
-    def _send(self, waiters: Sequence[_Waiter]) -> None:
+    def _pending(self, request: Request, settle: Callable[[Sequence[Any]], None]) -> _Pending:
+        return _Pending({_next_serial_no(): self._authorized(request)}, settle)
+
+    def _send(self, *packs: _Pending) -> None:
         self.last_used = time.monotonic()
-        calls = [Call(_next_serial_no(), waiter.request) for waiter in waiters]
-        for call, waiter in zip(calls, waiters, strict=True):
-            self._waiting[call.serial_no] = waiter
+        calls = [call for pack in packs for call in pack.requests.items()]
+        for pack in packs:
+            self._waiting.update(dict.fromkeys(pack.requests, pack))
         try:
-            self.send(*calls)
+            self.send(calls)
         except MQSourceError as error:
-            for call, waiter in zip(calls, waiters, strict=True):
-                # The driver's thread may have failed it already.
-                if self._waiting.pop(call.serial_no, None) is not None:
-                    waiter.answer.set_exception(error)
+            # The driver's thread may have told some already.
+            self._tell((serial_no, error) for serial_no, _ in calls)
 
     def _on_events(self, events: Sequence[Event]) -> None:
-        waiting = self._waiting
-        told: dict[Deliver, list[Receipt]] = {}
+        outcomes: list[tuple[int, Response | MQSourceError]] = []
         for event in events:
             if type(event) is Answer:
-                serial_no, _, response = event
-                waiter = waiting.pop(serial_no, None)
-                if type(waiter) is _Pending:
-                    told.setdefault(waiter.deliver, []).append((waiter.sends.pop(serial_no), response))
-                elif type(waiter) is _Waiter:
-                    self._settle(waiter, response)
+                outcomes.append((event.serial_no, event.response))
             elif type(event) is CallTimedOut:
-                self._fail(event.serial_no, self._unanswered(event.request), told)
+                outcomes.append((event.serial_no, self._unanswered(event.request)))
             elif type(event) is PartitionLost:
                 self._lose_partition(event)
             elif type(event) is NotAuthorized:
                 self._in_background(partial(self._authorization.renew, event.shown))
-        for deliver, answers in told.items():
-            deliver(answers)
+        self._tell(outcomes)
 
-    def _fail(self, serial_no: int, error: MQSourceError, told: dict[Deliver, list[Receipt]]) -> None:
-        waiter = self._waiting.pop(serial_no, None)
-        if type(waiter) is _Pending:
-            told.setdefault(waiter.deliver, []).append((waiter.sends.pop(serial_no), error))
-        elif type(waiter) is _Waiter:
-            waiter.answer.set_exception(error)
+    def _tell(self, outcomes: Iterable[tuple[int, Response | MQSourceError]]) -> None:
+        """Deliver outcomes by serial number, those for one function together; ignore those of calls that have one."""
+        told: dict[Deliver, list[Receipt]] = {}
+        for serial_no, outcome in outcomes:
+            pack = self._waiting.pop(serial_no, None)
+            if pack is not None:
+                told.setdefault(pack.deliver, []).append((pack.requests.pop(serial_no), outcome))
+        for deliver, receipts in told.items():
+            deliver(receipts)
 
     def _unanswered(self, request: Request) -> RequestTimeoutError:
         what = type(request).__name__
         return RequestTimeoutError(f"{self.address}: no answer to {what} within requestTimeout ({self._timeout_ms} ms)")
 
-    def _settle(self, waiter: _Waiter, response: Response) -> None:
-        if isinstance(response, commands.RpcException):
-            error = error_for_exception(response.exception_name, response.stack_trace, self.address)
-            waiter.answer.set_exception(error)
-        elif response.err_code in waiter.accepted:
-            waiter.answer.set_result(response)
-        elif response.err_code == CERTIFICATE_FAILURE and not self._is_master and not waiter.renewed:
-            waiter.renewed = True
-            self._in_background(partial(self._retry_call, waiter))
+    def _settle(
+        self,
+        answer: Future[Response],
+        accepted: Collection[int] | None,
+        outcomes: Sequence[tuple[Request, Response | MQSourceError]],
+        *,
+        renews: bool = True,
+    ) -> None:
+        """Complete the future of a call, or renew its credentials once."""
+        ((request, response),) = outcomes
+        if isinstance(response, MQSourceError):
+            answer.set_exception(response)
+        elif isinstance(response, commands.RpcException):
+            answer.set_exception(error_for_exception(response.exception_name, response.stack_trace, self.address))
+        elif response.err_code in (_ACCEPTED.get(type(request), _ONLY_SUCCESS) if accepted is None else accepted):
+            answer.set_result(response)
+        elif response.err_code == CERTIFICATE_FAILURE and not self._is_master and renews:
+            self._in_background(partial(self._retry_call, request, answer, accepted))
         else:
-            waiter.answer.set_exception(error_for_code(response.err_code, response.err_msg, self.address))
+            answer.set_exception(error_for_code(response.err_code, response.err_msg, self.address))
 
-    def _retry_call(self, waiter: _Waiter) -> None:
+    def _retry_call(self, request: Request, answer: Future[Response], accepted: Collection[int] | None) -> None:
         """Repeat a call with a new visit token: a token is valid for 16 minutes, and a task may start later."""
         try:
-            self._authorization.renew(getattr(waiter.request, "auth_info", None))
+            self._authorization.renew(getattr(request, "auth_info", None))
         except MQSourceError as error:
-            waiter.answer.set_exception(error)
+            answer.set_exception(error)
             return
-        waiter.request = self._authorized(waiter.request)
-        self._send([waiter])
+        self._send(self._pending(request, partial(self._settle, answer, accepted, renews=False)))
 
     @staticmethod
     def _in_background(call: Callable[[], None]) -> None:
@@ -339,23 +335,9 @@ class Session(DrivenSession):
             )
 
     def _on_closed(self, error: MQSourceError) -> None:
-        told: dict[Deliver, list[Receipt]] = {}
-        for serial_no in list(self._waiting):
-            self._fail(serial_no, error, told)
-        for deliver, answers in told.items():
-            deliver(answers)
+        self._tell([(serial_no, error) for serial_no in list(self._waiting)])
         for consumer in list(self._consumers.values()):
             consumer.lost = consumer.lost or error
-
-
-class _Waiter:
-    __slots__ = ("accepted", "answer", "renewed", "request")
-
-    def __init__(self, request: Request, accepted: Collection[int]) -> None:
-        self.request = request
-        self.accepted = accepted
-        self.answer: Future[Response] = Future()
-        self.renewed = False
 
 
 class PartitionConsumer:
@@ -425,9 +407,8 @@ class PartitionConsumer:
             escapes: whether the broker must not apply the cluster's flow rules.
         """
         fetch = self._fetch if not escapes else dataclasses.replace(self._fetch, esc_flow_ctrl=True)
-        get, commit = _Waiter(fetch, _READABLE), _Waiter(self._commit, _ONLY_SUCCESS)
-        self.session._send([get, commit])
-        return get.answer, commit.answer  # type: ignore[return-value]
+        got, committed = self.session.call(fetch, self._commit)
+        return got, committed  # type: ignore[return-value]
 
     def unregister(self, *, commit: bool = True) -> Future[commands.RegisterPartitionResponse]:
         """Unregister the partition; commit or roll back the last fetch."""

@@ -35,7 +35,7 @@ from spark_mq_source.tubemq.protocol.commands import (
     SendMessage,
 )
 from spark_mq_source.tubemq.protocol.error_codes import CERTIFICATE_FAILURE, DUPLICATE_PARTITION, HB_NO_NODE
-from spark_mq_source.tubemq.protocol.hot import STORED, encode_send, take_stored
+from spark_mq_source.tubemq.protocol.hot import STORED, take_stored
 from spark_mq_source.tubemq.protocol.wire import MAX_PAYLOAD_BYTES, SeenBlocks, take_frame
 
 logger = logging.getLogger(__name__)
@@ -49,17 +49,8 @@ MAX_SERIAL_NO: Final = (1 << 31) - 1
 """Serial numbers of calls are 1 to this; the connection's own heartbeats have negative ones."""
 
 
-class Call(NamedTuple):
-    """A request and the number of its answer, unique among pending calls."""
-
-    serial_no: int
-    request: Request
-
-
-class SendBatch(NamedTuple):
-    """Messages that are sent together, by serial number."""
-
-    calls: Sequence[tuple[int, SendMessage]]
+Call: TypeAlias = tuple[int, Request]
+"""The number of an answer, unique among pending calls, and the request."""
 
 
 class Answer(NamedTuple):
@@ -122,7 +113,7 @@ class _Waiting(NamedTuple):
     tick: int
 
 
-class TubeMQConnection(SansIOConnection[Call | SendBatch, Event]):
+class TubeMQConnection(SansIOConnection[Sequence[Call], Event]):
     """One connection.
 
     Args:
@@ -137,7 +128,7 @@ class TubeMQConnection(SansIOConnection[Call | SendBatch, Event]):
         >>> from spark_mq_source.tubemq.protocol.commands import CloseProducer
         >>> from spark_mq_source.tubemq.protocol.wire import encode_frame
         >>> connection = TubeMQConnection(request_timeout_ms=10_000, now=0.0)
-        >>> connection.send(Call(1, CloseProducer("client")))
+        >>> connection.send([(1, CloseProducer("client"))])
         >>> len(connection.data_to_send())
         40
         >>> answer = bytes.fromhex("02080104 08001803 0e080312 0a080110 c8011a03 4f4b21")
@@ -179,28 +170,24 @@ class TubeMQConnection(SansIOConnection[Call | SendBatch, Event]):
 
     # Output.
 
-    def send(self, command: Call | SendBatch) -> None:
-        """Queue a call, or several messages together.
+    def send(self, command: Sequence[Call]) -> None:
+        """Queue calls, in order.
 
         Raises:
             LocalProtocolError: the connection is closed, the serial number is in use or invalid, or the request does
                 not fit the protocol; nothing is queued then.
         """
-        calls: Sequence[tuple[int, Request]] = command.calls if isinstance(command, SendBatch) else (command,)
-        waiting, tick = self._waiting, self._tick
-        for serial_no, request in calls:
+        waiting, tick, timeout_ms = self._waiting, self._tick, self._request_timeout_ms
+        for serial_no, request in command:
             if self.state is ConnectionState.CLOSED:
                 raise LocalProtocolError(f"{type(request).__name__} sent after {self._closed_by}")
             if serial_no in waiting or not 0 < serial_no <= MAX_SERIAL_NO:
                 raise LocalProtocolError(
                     f"{type(request).__name__} has the serial number {serial_no}, which is in use or invalid"
                 )
-        timeout_ms = self._request_timeout_ms
-        if isinstance(command, SendBatch):
-            self._unsent += b"".join([encode_send(number, send, timeout_ms) for number, send in command.calls])
-        else:
-            self._unsent += encode_request(command.serial_no, command.request, timeout_ms=timeout_ms)
-        for serial_no, request in calls:
+        frames = [encode_request(serial_no, request, timeout_ms=timeout_ms) for serial_no, request in command]
+        self._unsent += b"".join(frames)
+        for serial_no, request in command:
             waiting[serial_no] = _new_tuple(_Waiting, (request, tick))
             if type(request) is RegisterPartition and request.op_type == RegisterType.UNREGISTER:
                 self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)

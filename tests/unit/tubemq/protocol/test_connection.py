@@ -15,7 +15,6 @@ from spark_mq_source.tubemq.protocol.connection import (
     ConnectionState,
     NotAuthorized,
     PartitionLost,
-    SendBatch,
     TubeMQConnection,
 )
 from spark_mq_source.tubemq.protocol.hot import STORED
@@ -55,7 +54,7 @@ def sent(connection: TubeMQConnection) -> list[tuple[int, c.Request]]:
 
 def registered(authorized: Callable[[], c.AuthorizedInfo] | None = None) -> TubeMQConnection:
     connection = connect(broker=BROKER, authorized=authorized)
-    connection.send(Call(1, REGISTER))
+    connection.send([(1, REGISTER)])
     connection.receive_data(encode_response(1, REGISTERED))
     assert len(sent(connection)) == len(connection.events_received()) == 1
     return connection
@@ -71,8 +70,8 @@ def tick(connection: TubeMQConnection, seconds: float, *, start: float = 100.0) 
 
 def test_calls_go_out_in_order_and_answers_come_with_their_requests() -> None:
     connection = connect()
-    connection.send(Call(1, CLOSE))
-    connection.send(Call(2, SEND))
+    connection.send([(1, CLOSE)])
+    connection.send([(2, SEND)])
     assert sent(connection) == [(1, CLOSE), (2, SEND)]
     stored = c.SendMessageResponse(True, 200, "1", False, 1, 1, 28)
     connection.receive_data(encode_response(2, stored) + encode_response(1, CLOSED))
@@ -82,7 +81,7 @@ def test_calls_go_out_in_order_and_answers_come_with_their_requests() -> None:
 
 def test_messages_go_out_together_and_are_answered_one_by_one() -> None:
     connection = connect()
-    connection.send(SendBatch([Call(3, SEND), Call(1, SEND)]))
+    connection.send([(3, SEND), (1, SEND)])
     assert sent(connection) == [(3, SEND), (1, SEND)]
     stored = c.SendMessageResponse(True, 200, "1", False, 1, 1, 28)
     connection.receive_data(encode_response(1, stored))
@@ -91,20 +90,20 @@ def test_messages_go_out_together_and_are_answered_one_by_one() -> None:
     assert connection.events_received() == [Answer(3, SEND, STORED)]
 
 
-@pytest.mark.parametrize("second", [Call(0, SEND), Call(7, SEND), Call(2, SEND._replace(data=None))], ids=str)
+@pytest.mark.parametrize("second", [(0, SEND), (7, SEND), (2, SEND._replace(data=None))], ids=str)
 def test_of_messages_of_which_one_cannot_be_sent_none_is(second: Call) -> None:
     connection = connect()
-    connection.send(Call(7, CLOSE))
+    connection.send([(7, CLOSE)])
     sent(connection)
     with pytest.raises(LocalProtocolError):
-        connection.send(SendBatch([Call(1, SEND), second]))
+        connection.send([(1, SEND), second])
     assert connection.data_to_send() == b""
-    connection.send(Call(1, CLOSE))
+    connection.send([(1, CLOSE)])
 
 
 def test_a_refused_message_is_read_in_full() -> None:
     connection = connect()
-    connection.send(Call(1, SEND))
+    connection.send([(1, SEND)])
     refused = c.SendMessageResponse(False, 419, "the store is full")
     connection.receive_data(encode_response(1, refused))
     (event,) = connection.events_received()
@@ -117,7 +116,7 @@ def test_an_exception_answers_any_request() -> None:
     connection = connect()
     exception = c.RpcException(c.Status.ERROR, "java.lang.Exception", "no")
     for serial_no, request in enumerate((CLOSE, SEND, GET), start=1):
-        connection.send(Call(serial_no, request))
+        connection.send([(serial_no, request)])
         connection.receive_data(encode_response(serial_no, exception))
         assert connection.events_received() == [Answer(serial_no, request, exception)]
 
@@ -125,7 +124,7 @@ def test_an_exception_answers_any_request() -> None:
 @pytest.mark.parametrize("request_", [CLOSE, SEND, GET])
 def test_an_answer_of_another_method_ends_the_connection(request_: c.Request) -> None:
     connection = connect()
-    connection.send(Call(1, request_))
+    connection.send([(1, request_)])
     with pytest.raises(RemoteProtocolError, match="by CloseConsumerResponse"):
         connection.receive_data(encode_response(1, c.CloseConsumerResponse(True, 200, "OK!")))
     assert connection.state is ConnectionState.CLOSED
@@ -135,24 +134,24 @@ def test_a_serial_number_is_positive_and_used_by_one_call_at_a_time() -> None:
     connection = connect()
     for serial_no in (0, -1, 1 << 31):
         with pytest.raises(LocalProtocolError, match="in use or invalid"):
-            connection.send(Call(serial_no, CLOSE))
-    connection.send(Call(1, CLOSE))
+            connection.send([(serial_no, CLOSE)])
+    connection.send([(1, CLOSE)])
     with pytest.raises(LocalProtocolError, match="CloseProducer has the serial number 1, which is in use"):
-        connection.send(Call(1, CLOSE))
+        connection.send([(1, CLOSE)])
     connection.receive_data(encode_response(1, CLOSED))
-    connection.send(Call(1, CLOSE))
+    connection.send([(1, CLOSE)])
 
 
 def test_what_cannot_be_sent_leaves_no_trace() -> None:
     connection = connect()
     with pytest.raises(LocalProtocolError, match="SendMessage cannot be sent"):
-        connection.send(Call(1, SEND._replace(data=None)))  # type: ignore[arg-type]
+        connection.send([(1, SEND._replace(data=None))])  # type: ignore[arg-type]
     assert connection.data_to_send() == b""
-    connection.send(Call(1, SEND))
+    connection.send([(1, SEND)])
     connection.close()
     assert connection.data_to_send() == b""
     with pytest.raises(LocalProtocolError, match="CloseProducer sent after the connection was closed here"):
-        connection.send(Call(2, CLOSE))
+        connection.send([(2, CLOSE)])
 
 
 # Time.
@@ -160,8 +159,8 @@ def test_what_cannot_be_sent_leaves_no_trace() -> None:
 
 def test_a_call_that_the_server_dropped_is_given_up_and_the_connection_goes_on() -> None:
     connection = connect()
-    connection.send(Call(1, CLOSE))
-    connection.send(Call(2, GET))
+    connection.send([(1, CLOSE)])
+    connection.send([(2, GET)])
     connection.receive_data(encode_response(2, c.GetMessageResponse(True, 200)))
     connection.events_received()
     tick(connection, 7.9)
@@ -178,8 +177,8 @@ def test_a_server_that_is_silent_since_the_call_is_lost() -> None:
     connection = connect()
     connection.receive_data(encode_response(9, CLOSED))
     tick(connection, 2.0)
-    connection.send(Call(1, CLOSE))
-    connection.send(Call(2, GET))
+    connection.send([(1, CLOSE)])
+    connection.send([(2, GET)])
     with pytest.raises(ConnectionLostError, match="silent for 8000 ms while CloseProducer, GetMessage waited"):
         tick(connection, 20.0)
     assert connection.state is ConnectionState.CLOSED
@@ -191,7 +190,7 @@ def test_a_call_waits_its_whole_time_though_who_sends_does_not_know_the_time() -
     tick(connection, 1_001.0)
     assert sent(connection) == []
     connection.receive_data(b"")
-    connection.send(Call(1, CLOSE))
+    connection.send([(1, CLOSE)])
     tick(connection, 8.0, start=1_101.0)
     assert connection.state is ConnectionState.OPEN
     assert connection.events_received() == []
@@ -199,7 +198,7 @@ def test_a_call_waits_its_whole_time_though_who_sends_does_not_know_the_time() -
 
 def test_nobody_is_given_up_while_nothing_is_read() -> None:
     connection = connect()
-    connection.send(Call(1, CLOSE))
+    connection.send([(1, CLOSE)])
     connection.paused = True
     tick(connection, 1_000.0)
     assert connection.events_received() == []
@@ -210,7 +209,7 @@ def test_nobody_is_given_up_while_nothing_is_read() -> None:
 
 def test_timers_do_nothing_before_they_are_due() -> None:
     connection = registered()
-    connection.send(Call(2, GET))
+    connection.send([(2, GET)])
     sent(connection)
     for _ in range(20):
         connection.handle_timer(101.9)
@@ -240,9 +239,9 @@ def test_one_heartbeat_is_for_all_partitions_of_a_reader() -> None:
         (2, REGISTER),
         (3, c.RegisterPartition(31, "client", "group", "demo", 1, qry_priority_id=1)),
     ):
-        connection.send(Call(serial_no, request))
+        connection.send([(serial_no, request)])
         connection.receive_data(encode_response(serial_no, REGISTERED))
-    connection.send(Call(4, c.RegisterPartition(31, "other", "group", "demo", 2)))
+    connection.send([(4, c.RegisterPartition(31, "other", "group", "demo", 2))])
     connection.receive_data(encode_response(4, REGISTERED))
     sent(connection)
     tick(connection, 10.0)
@@ -252,7 +251,7 @@ def test_one_heartbeat_is_for_all_partitions_of_a_reader() -> None:
 def test_a_partition_that_is_registered_again_is_kept_with_its_new_priority_only() -> None:
     """A heartbeat sets the priority (broker 2.4.0): two in turn would hide what is in memory, and show it again."""
     connection = registered()
-    connection.send(Call(2, replace(REGISTER, qry_priority_id=303)))
+    connection.send([(2, replace(REGISTER, qry_priority_id=303))])
     connection.receive_data(encode_response(2, REGISTERED))
     sent(connection)
     tick(connection, 10.0)
@@ -271,7 +270,7 @@ def test_a_partition_that_is_registered_again_is_kept_with_its_new_priority_only
 def test_what_is_not_ours_any_more_is_not_kept(ending: tuple[c.Request, c.Response | None]) -> None:
     connection = registered()
     request, response = ending
-    connection.send(Call(2, request))
+    connection.send([(2, request)])
     if response is not None:
         connection.receive_data(encode_response(2, response))
     sent(connection)
@@ -286,7 +285,7 @@ def test_what_is_not_ours_any_more_is_not_kept(ending: tuple[c.Request, c.Respon
 )
 def test_what_was_refused_is_not_kept(response: c.Response) -> None:
     connection = connect(broker=BROKER)
-    connection.send(Call(1, REGISTER))
+    connection.send([(1, REGISTER)])
     connection.receive_data(encode_response(1, response))
     sent(connection)
     tick(connection, 10.0)
@@ -336,7 +335,7 @@ def test_a_heartbeat_without_an_answer_is_nobody_s_call() -> None:
 def test_eof_says_what_was_left_open() -> None:
     connection = connect()
     for serial_no in range(1, 4):
-        connection.send(Call(serial_no, GET))
+        connection.send([(serial_no, GET)])
     connection.receive_data(encode_response(1, c.GetMessageResponse(True, 200))[:-1])
     words = (
         r"closed the connection while 3 GetMessage waited for an answer \(\d+ bytes of an unfinished frame received\)"
@@ -348,7 +347,7 @@ def test_eof_says_what_was_left_open() -> None:
 
 def test_fetched_messages_of_one_block_come_out_of_the_receive_buffer_uncopied() -> None:
     connection = connect(broker=BROKER)
-    connection.send(Call(1, GET))
+    connection.send([(1, GET)])
     message = bytes.fromhex("2209 0801 1002 1a0178 2000")
     body = bytes.fromhex("0801 10c801") + message + bytes.fromhex("2800 5000")
     connection.receive_data(encode_response(1, c.GetMessageResponse(True, 200, body=memoryview(body))))
