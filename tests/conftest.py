@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from types import ModuleType
+from typing import Protocol, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -56,6 +57,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("CI") == "true",
         help="a broker that cannot start fails the tests that need it instead of skipping them (default if CI=true)",
     )
+
+
+class Closable(Protocol):
+    """Whatever is closed at its end."""
+
+    def close(self) -> None: ...
+
+
+Opened = TypeVar("Opened", bound=Closable)
+
+
+@pytest.fixture
+def closing(request: pytest.FixtureRequest) -> Callable[[Opened], Opened]:
+    """Closes what it is given when the test ends, the last one first; returns it."""
+
+    def close_later(opened: Opened) -> Opened:
+        request.addfinalizer(opened.close)
+        return opened
+
+    return close_later
 
 
 @pytest.fixture

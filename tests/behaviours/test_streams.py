@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from spark_mq_source.core.errors import EndOfStreamError, OptionError
 from tests.fix_brokers import wait_until
 from tests.fix_formats import every_stream
-from tests.formats import Feed, Format, Query, numbers, start_query
+from tests.formats import Format, Query, numbers, start_query
 
 MakeQuery = Callable[..., Query]
 
@@ -19,16 +18,9 @@ pytestmark = every_stream
 
 
 @pytest.fixture
-def query(mq: Format) -> Iterator[MakeQuery]:
+def query(mq: Format, closing: Callable[[Query], Query]) -> MakeQuery:
     """Starts a query on a topic: `query(feed, option="value")`."""
-    with contextlib.ExitStack() as stack:
-
-        def start(feed: Feed, **options: str) -> Query:
-            made = start_query(mq, feed.stream | options)
-            stack.callback(made.close)
-            return made
-
-        yield start
+    return lambda feed, **options: closing(start_query(mq, feed.stream | options))
 
 
 def test_triggers_read_each_message_once(mq: Format, query: MakeQuery):

@@ -205,7 +205,7 @@ class Format:
         raise NotImplementedError
 
 
-class Query:
+class Query(ports.Closing):
     """What Spark does with a stream: a checkpoint, triggers, and a sink that takes what the ranges hold.
 
     Attributes:
@@ -224,12 +224,6 @@ class Query:
         self.at = checkpoint
         self.rows: list[dict[str, Any]] = []
         self.sizes: list[int] = []
-
-    def __enter__(self) -> Query:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def values(self) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -89,14 +89,6 @@ class RawClient:
 
 
 @pytest.fixture
-def raw(nsq: NsqUnderTest) -> Iterator[Callable[..., RawClient]]:
+def raw(nsq: NsqUnderTest, closing: Callable[[RawClient], RawClient]) -> Callable[..., RawClient]:
     """Opens connections by hand, to the shared broker or to one's own; they are closed with the test."""
-    clients: list[RawClient] = []
-
-    def connect(broker: NsqUnderTest = nsq) -> RawClient:
-        clients.append(RawClient(broker.tcp_address))
-        return clients[-1]
-
-    yield connect
-    for client in clients:
-        client.close()
+    return lambda broker=nsq: closing(RawClient(broker.tcp_address))

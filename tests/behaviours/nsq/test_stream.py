@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,13 @@ Start = Callable[..., NsqUnderTest]
 
 
 @pytest.fixture
-def query(tmp_path: Path) -> Iterator[Callable[..., Query]]:
+def query(tmp_path: Path, closing: Callable[[Query], Query]) -> Callable[..., Query]:
     """Starts queries: `query(broker, topic, option=value)`; they are closed with the test."""
-    started: list[Query] = []
 
     def start(broker: NsqUnderTest, topic: str, **options: Any) -> Query:
-        started.append(Query(broker, topic, options.pop("walDir", tmp_path / "wal"), **options))
-        return started[-1]
+        return closing(Query(broker, topic, options.pop("walDir", tmp_path / "wal"), **options))
 
-    yield start
-    for one in started:
-        one.stream.close()
+    return start
 
 
 def in_flight(broker: NsqUnderTest, topic: str) -> int:

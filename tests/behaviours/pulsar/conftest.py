@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.queues import SubscriptionQuery
-from tests.behaviours.pulsar.streams import Query, started
+from tests.behaviours.pulsar.streams import Query, query_of
 from tests.fix_brokers import PulsarUnderTest
 from tests.formats.pulsar import PulsarFormat
 
@@ -37,20 +35,14 @@ def featured(pulsar_featured: PulsarUnderTest) -> PulsarFormat:
 
 
 @pytest.fixture
-def query(pulsar: PulsarUnderTest) -> Iterator[Callable[..., Query]]:
+def query(pulsar: PulsarUnderTest, closing: Callable[[Query], Query]) -> Callable[..., Query]:
     """Starts queries on the stock broker: `query(topic, option=value)`; closed when the test ends."""
-    with contextlib.ExitStack() as stack:
-        yield lambda topic=None, **options: started(stack, pulsar, topic, options)
+    return lambda topic=None, **options: closing(query_of(pulsar, topic, options))
 
 
 @pytest.fixture
-def queue(pulsar: PulsarUnderTest, tmp_path: Path) -> Iterator[Callable[..., SubscriptionQuery]]:
+def queue(
+    pulsar: PulsarUnderTest, tmp_path: Path, closing: Callable[[SubscriptionQuery], SubscriptionQuery]
+) -> Callable[..., SubscriptionQuery]:
     """Starts queries of a subscription: `queue(topic, option=value)`; ended with the test."""
-    with contextlib.ExitStack() as stack:
-
-        def start(topic: str | None, **options: Any) -> SubscriptionQuery:
-            made = SubscriptionQuery(pulsar, topic, tmp_path / "wal", **options)
-            stack.callback(made.close)
-            return made
-
-        yield start
+    return lambda topic, **options: closing(SubscriptionQuery(pulsar, topic, tmp_path / "wal", **options))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from typing import Any
 
@@ -71,14 +70,12 @@ def never_back(start: Offset, end: Offset) -> None:
             assert Position(**at) <= Position(**end["positions"][name]), (name, start, end)
 
 
-def started(stack: contextlib.ExitStack, broker: PulsarUnderTest, topic: str | None, options: dict[str, Any]) -> Query:
+def query_of(broker: PulsarUnderTest, topic: str | None, options: dict[str, Any]) -> Query:
     checkpoint = options.pop("checkpoint", None)
     given = {"serviceUrl": broker.service_url, "operationTimeout": "60s"} | options
     if topic is not None:
         given["topic"] = topic
-    made = Query(PulsarOptions.from_spark({k.lower(): str(v) for k, v in given.items()}, STREAM), checkpoint)
-    stack.callback(made.close)
-    return made
+    return Query(PulsarOptions.from_spark({k: str(v) for k, v in given.items()}, STREAM), checkpoint)
 
 
 def publish(broker: PulsarUnderTest, topic: str, values: list[str], *, batch: int = 1) -> list[Position]:

@@ -23,17 +23,13 @@ Open = Callable[..., PulsarWriter]
 
 
 @pytest.fixture
-def open_writer(pulsar: PulsarUnderTest) -> Iterator[Open]:
+def open_writer(pulsar: PulsarUnderTest, closing: Callable[[PulsarWriter], PulsarWriter]) -> Open:
     """Makes writers of a topic: `open_writer(topic, mode, option=value)`; closed with the test."""
-    made: list[PulsarWriter] = []
 
     def open_(topic: str, mode: str = "Shared", **more: Any) -> PulsarWriter:
-        made.append(PulsarWriter(options(pulsar, topic, accessMode=mode, **more), TaskAttempt("job")))
-        return made[-1]
+        return closing(PulsarWriter(options(pulsar, topic, accessMode=mode, **more), TaskAttempt("job")))
 
-    yield open_
-    for writer in made:
-        writer.close()
+    return open_
 
 
 @pytest.fixture

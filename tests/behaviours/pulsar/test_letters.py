@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,9 +34,8 @@ MakeLetters = Callable[..., QueueLetters]
 
 
 @pytest.fixture
-def letters(pulsar: PulsarUnderTest) -> Iterator[MakeLetters]:
+def letters(pulsar: PulsarUnderTest, closing: Callable[[QueueLetters], QueueLetters]) -> MakeLetters:
     """Makes the letters of a task: `letters(topic, deadLetterTopic=...)`; closed with the test."""
-    made: list[QueueLetters] = []
 
     def make(
         topic: str,
@@ -55,12 +54,9 @@ def letters(pulsar: PulsarUnderTest) -> Iterator[MakeLetters]:
             return PulsarWriter(writing, TaskAttempt("letters"), sent)
 
         at = TopicPartition.parse(topic)
-        made.append(QueueLetters(options, at, "the task", open_writer, counters=counters))
-        return made[-1]
+        return closing(QueueLetters(options, at, "the task", open_writer, counters=counters))
 
-    yield make
-    for one in made:
-        one.close()
+    return make
 
 
 def logged(messages: Sequence[Any]) -> pa.RecordBatch:

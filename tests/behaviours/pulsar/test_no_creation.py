@@ -17,7 +17,7 @@ from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.writer import PulsarWriter
-from tests.behaviours.pulsar.streams import started
+from tests.behaviours.pulsar.streams import query_of
 from tests.fix_brokers import PulsarUnderTest
 from tests.formats.pulsar import PulsarFormat
 
@@ -48,13 +48,13 @@ def read_batch(pulsar: PulsarUnderTest, topic: str) -> None:
 
 
 def read_stream(pulsar: PulsarUnderTest, topic: str) -> None:
-    with contextlib.ExitStack() as stack:
-        started(stack, pulsar, topic, {"operationTimeout": FOREVER}).trigger()
+    with query_of(pulsar, topic, {"operationTimeout": FOREVER}) as query:
+        query.trigger()
 
 
 def read_pinned_stream(pulsar: PulsarUnderTest, topic: str) -> None:
-    with contextlib.ExitStack() as stack:
-        started(stack, pulsar, topic, {"operationTimeout": FOREVER, "subscription": "pin"}).trigger()
+    with query_of(pulsar, topic, {"operationTimeout": FOREVER, "subscription": "pin"}) as query:
+        query.trigger()
 
 
 def look(command: str) -> Callable[[PulsarUnderTest, str], None]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from brokers.pulsar import PulsarStandalone
-from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish, started
+from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish, query_of
 from tests.behaviours.pulsar.test_interruptions import SMALL, publish_batches
 from tests.fix_brokers import _start, _under_test
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
@@ -32,12 +31,11 @@ def impatient(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def query(impatient: PulsarFormat) -> Iterator[Callable[..., Query]]:
+def query(impatient: PulsarFormat, closing: Callable[[Query], Query]) -> Callable[..., Query]:
     """Starts queries there, from the first message on."""
-    with contextlib.ExitStack() as stack:
-        yield lambda topic, **options: started(
-            stack, impatient.broker, topic, {"startingOffsets": "earliest", **options}
-        )
+    return lambda topic, **options: closing(
+        query_of(impatient.broker, topic, {"startingOffsets": "earliest", **options})
+    )
 
 
 @pytest.fixture

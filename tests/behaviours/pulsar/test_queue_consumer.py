@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -31,16 +30,15 @@ Entry = tuple[int, int]
 
 
 @pytest.fixture
-def open_consumer(pulsar: PulsarUnderTest) -> Iterator[Open]:
+def open_consumer(pulsar: PulsarUnderTest, closing: Callable[[PulsarClient], PulsarClient]) -> Open:
     """Opens consumers, each on connections of its own: `open_consumer(topic, SubType.Shared, consumer_name="a")`."""
-    with contextlib.ExitStack() as stack:
 
-        def open_(topic: str, kind: SubType = SubType.Shared, *, timeout: str = "60s", **how: Any) -> QueueConsumer:
-            client = stack.enter_context(PulsarClient(options(pulsar, "t", operationTimeout=timeout)))
-            subscription = Subscription(NAME, kind, **{"initial": InitialPosition.Earliest} | how)
-            return client.open_queue_consumer(TopicPartition.parse(topic), subscription)
+    def open_(topic: str, kind: SubType = SubType.Shared, *, timeout: str = "60s", **how: Any) -> QueueConsumer:
+        client = closing(PulsarClient(options(pulsar, "t", operationTimeout=timeout)))
+        subscription = Subscription(NAME, kind, **{"initial": InitialPosition.Earliest} | how)
+        return client.open_queue_consumer(TopicPartition.parse(topic), subscription)
 
-        yield open_
+    return open_
 
 
 def options(pulsar: PulsarUnderTest, topic: str, **more: str) -> PulsarOptions:

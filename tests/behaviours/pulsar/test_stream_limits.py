@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.behaviours.pulsar.java_client import JavaClient
-from tests.behaviours.pulsar.streams import PIN, ROW, Query, numbered, publish, started
+from tests.behaviours.pulsar.streams import PIN, ROW, Query, numbered, publish, query_of
 from tests.fix_brokers import PulsarUnderTest
 from tests.formats.pulsar import PulsarFormat, read_tasks
 
 
 @pytest.fixture
-def indexed(featured: PulsarFormat) -> Iterator[Callable[..., Query]]:
+def indexed(featured: PulsarFormat, closing: Callable[[Query], Query]) -> Callable[..., Query]:
     """Starts queries on the broker that numbers messages."""
-    with contextlib.ExitStack() as stack:
-        yield lambda topic=None, **options: started(
-            stack, featured.broker, topic, {**featured.defaults, "startingOffsets": "earliest", **options}
-        )
+    given = {**featured.defaults, "startingOffsets": "earliest"}
+    return lambda topic=None, **options: closing(query_of(featured.broker, topic, given | options))
 
 
 def mixed(broker: PulsarUnderTest, topic: str, batches: list[int]) -> list[str]:

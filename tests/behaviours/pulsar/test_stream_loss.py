@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -22,8 +21,8 @@ from tests.behaviours.pulsar.streams import (
     numbered,
     position,
     publish,
+    query_of,
     rolled,
-    started,
 )
 from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats import through_json
@@ -189,8 +188,7 @@ def test_aborted_messages_at_the_end_are_no_loss_and_no_trigger(featured: Pulsar
     broker = featured.broker
     topic = broker.topic()
     options = {**featured.defaults, "startingOffsets": "earliest", "subscription": PIN, "maxEntriesPerTrigger": 3}
-    with contextlib.ExitStack() as stack:
-        q = started(stack, broker, topic, dict(options))
+    with query_of(broker, topic, dict(options)) as q:
         java.produce(broker, topic, [b"0", b"1"])
         assert q.drain() == ["0", "1"]
         # Enough to fill ledgers of ten entries with nothing but what nobody gets.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -95,12 +95,10 @@ class Waiting:
 
 
 @pytest.fixture
-def waiting(mq: PulsarFormat) -> Iterator[Waiting]:
+def waiting(mq: PulsarFormat, closing: Callable[[Session], Session]) -> Waiting:
     options, where = mq.options("t"), mq.service
-    sessions = [Session(options, *where, proxy_to=None) for _ in range(3)]
-    yield Waiting(SessionKey.of(options, *where, None), sessions)
-    for session in sessions:
-        session.close()
+    sessions = [closing(Session(options, *where, proxy_to=None)) for _ in range(3)]
+    return Waiting(SessionKey.of(options, *where, None), sessions)
 
 
 def test_the_one_handed_over_last_is_taken_first_and_once(waiting: Waiting):

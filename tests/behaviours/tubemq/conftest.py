@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -34,11 +32,6 @@ def options_for(tubemq: TubeUnderTest, **options: str) -> TubeMQOptions:
 
 
 @pytest.fixture
-def client_of() -> Iterator[Callable[..., TubeMQClient]]:
+def client_of(closing: Callable[[TubeMQClient], TubeMQClient]) -> Callable[..., TubeMQClient]:
     """Makes clients: `client_of(tubemq, option=value)`; closed when the test ends."""
-    with contextlib.ExitStack() as stack:
-
-        def make(tubemq: TubeUnderTest, **options: Any) -> TubeMQClient:
-            return stack.enter_context(TubeMQClient(options_for(tubemq, **options)))
-
-        yield make
+    return lambda tubemq, **options: closing(TubeMQClient(options_for(tubemq, **options)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,19 +25,15 @@ MakeQuery = Callable[..., Query]
 
 
 @pytest.fixture
-def query(tubemq: TubeUnderTest) -> Iterator[MakeQuery]:
+def query(tubemq: TubeUnderTest, closing: Callable[[Query], Query]) -> MakeQuery:
     """Makes queries, `assignment=client` unless told otherwise; closed with the test."""
-    made: list[Query] = []
 
     def make(topic: str | None = None, **options: object) -> Query:
         if "group" not in options:
             options = {"assignment": "client"} | options
-        made.append(Query(tubemq.masters, topic, **options))
-        return made[-1]
+        return closing(Query(tubemq.masters, topic, **options))
 
-    yield make
-    for one in made:
-        one.stream.close()
+    return make
 
 
 @pytest.fixture

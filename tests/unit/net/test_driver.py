@@ -125,16 +125,15 @@ class Client:
 
 
 @pytest.fixture
-def start():
+def start(closing):
     """Starts clients; closes them when the test ends."""
-    with contextlib.ExitStack() as stack:
 
-        def make(port, **more):
-            client = Client(port, **more)
-            stack.callback(client.driver.close)
-            return client
+    def make(port, **more):
+        client = Client(port, **more)
+        closing(client.driver)
+        return client
 
-        yield make
+    return make
 
 
 def echo(peer):

@@ -66,10 +66,8 @@ class Worker:
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
-    worker = Worker()
-    yield worker
-    worker.close()
+def worker(closing: Callable[[Worker], Worker]) -> Worker:
+    return closing(Worker())
 
 
 def test_a_task_that_spark_waits_for_goes_on(worker: Worker) -> None:

@@ -71,16 +71,8 @@ class Client(RawClient):
 
 
 @pytest.fixture
-def connect(nsq: NsqUnderTest) -> Iterator[Callable[..., Client]]:
-    clients: list[Client] = []
-
-    def connect(broker: NsqUnderTest = nsq) -> Client:
-        clients.append(Client(broker))
-        return clients[-1]
-
-    yield connect
-    for client in clients:
-        client.close()
+def connect(nsq: NsqUnderTest, closing: Callable[[Client], Client]) -> Callable[..., Client]:
+    return lambda broker=nsq: closing(Client(broker))
 
 
 Connect = Callable[..., Client]

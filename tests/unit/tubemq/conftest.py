@@ -33,7 +33,6 @@ def server() -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture
-def client(server: Any) -> Iterator[Callable[..., TubeMQClient]]:
+def client(server: Any, closing: Callable[[TubeMQClient], TubeMQClient]) -> Callable[..., TubeMQClient]:
     """Makes clients of servers, and closes them before those."""
-    with contextlib.ExitStack() as stack:
-        yield lambda *servers, **options: stack.enter_context(TubeMQClient(options_for(*servers, **options)))
+    return lambda *servers, **options: closing(TubeMQClient(options_for(*servers, **options)))

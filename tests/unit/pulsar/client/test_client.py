@@ -113,15 +113,14 @@ def broker():
 
 
 @pytest.fixture
-def client():
+def client(closing):
     """Makes clients of these addresses, and closes them when the test ends."""
-    with contextlib.ExitStack() as stack:
 
-        def make(url, scope=READ, **options):
-            given = {"serviceUrl": url, "topic": "t", "operationTimeout": "60s", "connectTimeout": "10s"} | options
-            return stack.enter_context(PulsarClient(PulsarOptions.from_spark(given, scope)))
+    def make(url, scope=READ, **options):
+        given = {"serviceUrl": url, "topic": "t", "operationTimeout": "60s", "connectTimeout": "10s"} | options
+        return closing(PulsarClient(PulsarOptions.from_spark(given, scope)))
 
-        yield make
+    return make
 
 
 def redirect(url, *, authoritative=False):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -59,14 +58,12 @@ def broker(brokers: Callable[..., Broker]) -> Callable[..., Broker]:
 
 
 @pytest.fixture
-def writer() -> Iterator[Callable[..., PulsarWriter]]:
-    with contextlib.ExitStack() as stack:
+def writer(closing: Callable[[PulsarWriter], PulsarWriter]) -> Callable[..., PulsarWriter]:
+    def make(broker: Broker, **options: Any) -> PulsarWriter:
+        given = {"serviceUrl": broker.url, "topic": "t", "sendTimeout": "60s", "batching": "false"} | options
+        return closing(PulsarWriter(PulsarOptions.from_spark(given, WRITE), ATTEMPT))
 
-        def make(broker: Broker, **options: Any) -> PulsarWriter:
-            given = {"serviceUrl": broker.url, "topic": "t", "sendTimeout": "60s", "batching": "false"} | options
-            return stack.enter_context(PulsarWriter(PulsarOptions.from_spark(given, WRITE), ATTEMPT))
-
-        yield make
+    return make
 
 
 def rows(*values: bytes) -> pa.RecordBatch:

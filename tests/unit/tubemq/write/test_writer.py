@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import pickle
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -47,14 +46,12 @@ def refused(code: int) -> c.SendMessageResponse:
 
 
 @pytest.fixture
-def writer(server: Any) -> Iterator[Callable[..., TubeMQWriter]]:
-    with contextlib.ExitStack() as stack:
+def writer(server: Any, closing: Callable[[TubeMQWriter], TubeMQWriter]) -> Callable[..., TubeMQWriter]:
+    def make(*servers: Server, turn: int = 0, **options: Any) -> TubeMQWriter:
+        given = {"topic": "t", "sendTimeout": "30s"} | options
+        return closing(TubeMQWriter(options_for(*servers, **given), TaskAttempt("job", partition=turn)))
 
-        def make(*servers: Server, turn: int = 0, **options: Any) -> TubeMQWriter:
-            given = {"topic": "t", "sendTimeout": "30s"} | options
-            return stack.enter_context(TubeMQWriter(options_for(*servers, **given), TaskAttempt("job", partition=turn)))
-
-        yield make
+    return make
 
 
 def rows(*values: bytes, **columns: Any) -> pa.RecordBatch:
