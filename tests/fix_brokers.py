@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -49,9 +49,12 @@ class PulsarUnderTest:
         """The full name of a topic that does not exist."""
         return f"persistent://{namespace or self.namespace}/{prefix}-{os.getpid()}-{next(_serial)}"
 
-    def new_namespace(self, *, prefix: str = "n", keep_data: bool = True) -> str:
+    def new_namespace(self, *, prefix: str = "n", keep_data: bool = True, deduplicates: bool = False) -> str:
         """Creates a namespace nobody else uses; with keep_data=False it has the stock retention of nothing."""
-        return self.admin.create_namespace(f"public/{prefix}-{os.getpid()}-{next(_serial)}", keep_data=keep_data)
+        name = self.admin.create_namespace(f"public/{prefix}-{os.getpid()}-{next(_serial)}", keep_data=keep_data)
+        if deduplicates:
+            self.admin.set_deduplication(name, enabled=True)
+        return name
 
     def client(self, **options: Any) -> Any:
         """The official client, closed with the fixture. Its own 30 s for a request pass on a busy machine."""
@@ -138,6 +141,12 @@ def pulsar(_pulsar_session: PulsarUnderTest) -> Iterator[PulsarUnderTest]:
     """A stock broker, shared by all tests: use topics of your own, do not restart it."""
     yield _pulsar_session
     _pulsar_session.close_clients()
+
+
+@pytest.fixture
+def deduplicated(pulsar: PulsarUnderTest) -> PulsarUnderTest:
+    """The same broker with a namespace whose topics deduplicate."""
+    return replace(pulsar, namespace=pulsar.new_namespace(deduplicates=True))
 
 
 @pytest.fixture

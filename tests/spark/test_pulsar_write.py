@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -89,15 +88,13 @@ def test_rows_of_a_job_that_fails_are_never_seen_under_transactions(
     assert sorted(int(message.value) for message in stored(feed)) == list(range(400))
 
 
-def test_a_task_without_rows_knows_the_schema_of_the_others(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
-    namespace = pulsar.new_namespace()
-    pulsar.admin.set_deduplication(namespace, enabled=True)
-    pulsar.admin.request("POST", f"namespaces/{namespace}/schemaValidationEnforced", True)
-    feed = PulsarFeed(replace(pulsar, namespace=namespace), 2)
+def test_a_task_without_rows_knows_the_schema_of_the_others(spark: SparkSession, deduplicated: PulsarUnderTest) -> None:
+    deduplicated.admin.request("POST", f"namespaces/{deduplicated.namespace}/schemaValidationEnforced", True)
+    feed = PulsarFeed(deduplicated, 2)
     struct = "struct(id, timestamp_millis(id) as at, cast(id as decimal(9, 2)) as price, array(id) as ids) as value"
     given = {"topic": feed.topic, "valueFormat": "json", "deliveryGuarantee": "exactly-once"}
     # In the order of the tasks: rows, which make the topic's schema, and then none.
     df = spark.range(0, 40, 1, 4).where("id < 10").selectExpr(struct)
     for _ in range(2):
-        save(df, pulsar, producerName="flights", **given)
+        save(df, deduplicated, producerName="flights", **given)
     assert len(stored(feed)) == 10

@@ -48,9 +48,7 @@ spark.stop()
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_rows_are_there_once_although_two_of_three_workers_are_killed(pulsar: PulsarUnderTest, tmp_path: Path) -> None:
-    namespace = pulsar.new_namespace()
-    pulsar.admin.set_deduplication(namespace, enabled=True)
-    topic = pulsar.topic(3, namespace=namespace)
+    topic = pulsar.topic(3, namespace=pulsar.new_namespace(deduplicates=True))
     with standalone_cluster(tmp_path, 3) as cluster:
         killed = []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,14 +77,6 @@ def test_the_whole_result_is_written_with_every_batch_in_complete_mode(
         source.publish([published])
         finish(copy(df, target, tmp_path, mode="complete"))
     assert values(target) == Counter({"a=1": 2, "b=1": 1})
-
-
-@pytest.fixture
-def deduplicated(pulsar: PulsarUnderTest) -> PulsarUnderTest:
-    """The same broker with a namespace whose topics deduplicate."""
-    namespace = pulsar.new_namespace()
-    pulsar.admin.set_deduplication(namespace, enabled=True)
-    return replace(pulsar, namespace=namespace)
 
 
 def each_batch(df: DataFrame, write: Callable[[DataFrame, int], None], checkpoint: Path) -> StreamingQuery:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,14 +115,6 @@ class Copy:
 
 def all_once() -> Counter[str]:
     return Counter(map(str, range(2 * ROWS)))
-
-
-@pytest.fixture(scope="module")
-def deduplicated(_pulsar_session: PulsarUnderTest) -> PulsarUnderTest:
-    """The same broker with a namespace whose topics deduplicate."""
-    namespace = _pulsar_session.new_namespace()
-    _pulsar_session.admin.set_deduplication(namespace, enabled=True)
-    return replace(_pulsar_session, namespace=namespace)
 
 
 @pytest.fixture

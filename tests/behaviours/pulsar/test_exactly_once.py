@@ -26,9 +26,7 @@ TASK = TaskAttempt("query", batch_id=7, partition=3)
 @pytest.fixture(scope="module")
 def namespace(_pulsar_session: PulsarUnderTest) -> str:
     """A namespace whose topics deduplicate."""
-    name = _pulsar_session.new_namespace()
-    _pulsar_session.admin.set_deduplication(name, enabled=True)
-    return name
+    return _pulsar_session.new_namespace(deduplicates=True)
 
 
 @pytest.fixture
@@ -179,8 +177,7 @@ def strict(schema: str, *values: Any) -> tuple[pa.RecordBatch, dict[str, str]]:
     ids=["STRING", "JSON"],
 )
 def test_partitions_without_rows_are_looked_at_where_a_schema_is_a_must(pulsar: PulsarUnderTest, schema: str) -> None:
-    namespace = pulsar.new_namespace()
-    pulsar.admin.set_deduplication(namespace, enabled=True)
+    namespace = pulsar.new_namespace(deduplicates=True)
     pulsar.admin.request("POST", f"namespaces/{namespace}/schemaValidationEnforced", True)
     topic = pulsar.topic(3, namespace=namespace)
     batch, given = strict(schema, *["{}"] * 20)

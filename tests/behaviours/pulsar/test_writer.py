@@ -200,9 +200,7 @@ def assert_complete(found: list[int], total: int) -> None:
 def test_a_write_goes_on_when_its_topic_is_unloaded_or_its_link_cut(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link: FaultProxy, fault: str, deduplicates: bool
 ):
-    namespace = pulsar.new_namespace()
-    pulsar.admin.set_deduplication(namespace, enabled=deduplicates)
-    topic = pulsar.topic(namespace=namespace)
+    topic = pulsar.topic(namespace=pulsar.new_namespace(deduplicates=deduplicates))
     with PulsarWriter(
         options(pulsar, topic, service=("127.0.0.1", link.port), batchingMaxBytes=5000), ATTEMPT
     ) as writer:
