@@ -384,6 +384,17 @@ class AnsweringServer:
                     link.answer(reply)
 
 
+def in_turn(*answers: object) -> Callable[[Any, Any], object]:
+    """Each answer once, the last one again and again; a function is called for its answer."""
+    left = list(answers)
+
+    def answer(link: Any, request: Any) -> object:
+        chosen = left.pop(0) if len(left) > 1 else left[0]
+        return chosen(link, request) if callable(chosen) else chosen
+
+    return answer
+
+
 Direction = Literal["c2b", "b2c"]
 
 

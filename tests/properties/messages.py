@@ -1,8 +1,9 @@
-"""Any messages of a protocol, by the annotations of their fields."""
+"""Any messages of a protocol, by the annotations of their fields, and the pieces in which they come."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import cache
 from typing import Any
@@ -25,6 +26,12 @@ VALUES: Mapping[int, st.SearchStrategy[Any]] = {
     FieldDescriptorProto.TYPE_STRING: TEXT,
     FieldDescriptorProto.TYPE_BYTES: st.binary(max_size=50),
 }
+
+
+def split(data: bytes, cuts: Sequence[int]) -> list[bytes]:
+    """The pieces in which these bytes come."""
+    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[start:stop] for start, stop in itertools.pairwise(places)]
 
 
 @cache

@@ -16,7 +16,7 @@ from spark_mq_source.tubemq.protocol.codec import decode_response, encode_reques
 from spark_mq_source.tubemq.protocol.connection import TubeMQConnection
 from spark_mq_source.tubemq.protocol.hot import is_stored, take_stored
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, Frame, SeenBlocks, encode_frame, take_frame
-from tests.properties.messages import INT64, TEXT, any_of
+from tests.properties.messages import INT64, TEXT, any_of, split
 from tests.tubemq_server import decode_request, encode_response
 from tests.vectors import tubemq_calls
 
@@ -51,11 +51,6 @@ def converse(pieces: list[bytes], waiting: int = 8) -> tuple[list[object], str]:
             return events + connection.events_received(), f"{type(raised).__name__}: {raised}"
         events += connection.events_received()
     return events, ""
-
-
-def split(data: bytes, cuts: list[int]) -> list[bytes]:
-    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    return [data[start:stop] for start, stop in itertools.pairwise(places)]
 
 
 def renumbered(serial_no: int, answer: bytes) -> bytes:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import tracemalloc
 
 import pytest
@@ -16,7 +15,7 @@ from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.connection import PulsarConnection
 from spark_mq_source.pulsar.protocol.wire import Frame, encode_frame, take_frame
 from tests.oracles.fields import put_varint
-from tests.properties.messages import INT64, any_of
+from tests.properties.messages import INT64, any_of, split
 from tests.vectors import pulsar_frames
 
 MAX_FRAME_BYTES = 1 << 20
@@ -62,11 +61,6 @@ def converse(pieces: list[bytes]) -> tuple[list[object], bytes, str]:
             events += connection.events_received()
             answers += connection.data_to_send()
     return events, answers, error
-
-
-def split(data: bytes, cuts: list[int]) -> list[bytes]:
-    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    return [data[start:stop] for start, stop in itertools.pairwise(places)]
 
 
 @given(commands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -22,6 +23,13 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
+
+
+def done(value: object) -> Future[Any]:
+    """What somebody waits for and has already."""
+    future = Future[Any]()
+    future.set_result(value)
+    return future
 
 
 def both_loops(compiled: str) -> Any:

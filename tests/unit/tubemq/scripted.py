@@ -107,17 +107,6 @@ class Server(fix_net.AnsweringServer):
         return None
 
 
-def in_turn(*answers: object) -> Reply:
-    """Each answer once, the last one again and again; a function is called for its answer."""
-    left = list(answers)
-
-    def answer(link: Link, request: Any) -> object:
-        chosen = left.pop(0) if len(left) > 1 else left[0]
-        return chosen(link, request) if callable(chosen) else chosen
-
-    return answer
-
-
 def cut(link: Link, _: Any) -> None:
     """Closes the connection."""
     link.close()

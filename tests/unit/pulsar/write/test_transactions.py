@@ -19,9 +19,10 @@ from spark_mq_source.pulsar.write.transactions import (
     abort_transactions,
     commit_transactions,
 )
+from tests.fix_net import in_turn
 from tests.unit.pulsar.client import test_client
 from tests.unit.pulsar.client.test_client import Broker, Link
-from tests.unit.pulsar.write.test_writer import in_turn, nothing
+from tests.unit.pulsar.write.test_writer import nothing
 
 TRANSACTIONS = [Transaction(0, number) for number in range(3)]
 NOT_READY, CONFLICT, NOT_FOUND = 6, 23, 24

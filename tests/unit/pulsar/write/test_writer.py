@@ -25,6 +25,7 @@ from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.write.writer import PulsarWriter
+from tests.fix_net import in_turn
 from tests.protobuf import pulsar as pb
 from tests.unit.pulsar.client import test_client
 from tests.unit.pulsar.client.test_client import Broker, Link
@@ -68,16 +69,6 @@ def writer(closing: Callable[[PulsarWriter], PulsarWriter]) -> Callable[..., Pul
 
 def rows(*values: bytes) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array(values, pa.binary())})
-
-
-def in_turn(*answers: Callable[[Link, Any], object]) -> Callable[[Link, Any], object]:
-    """Each answer once, the last one again and again."""
-    left = list(answers)
-
-    def answer(link: Link, command: Any) -> object:
-        return (left.pop(0) if len(left) > 1 else left[0])(link, command)
-
-    return answer
 
 
 def nothing(_: Link, __: Any) -> None:

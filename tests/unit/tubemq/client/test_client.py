@@ -27,8 +27,8 @@ from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from tests.fix_brokers import wait_until
-from tests.fix_net import free_port
-from tests.unit.tubemq.scripted import STANDBY, Link, Server, cut, in_turn
+from tests.fix_net import free_port, in_turn
+from tests.unit.tubemq.scripted import STANDBY, Link, Server, cut
 
 Servers = Callable[..., Server]
 Clients = Callable[..., TubeMQClient]

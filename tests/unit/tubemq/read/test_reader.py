@@ -28,6 +28,7 @@ from spark_mq_source.tubemq.protocol.commands import GetMessageResponse
 from spark_mq_source.tubemq.protocol.error_codes import DUPLICATE_PARTITION, SERVER_CONSUME_SPEED_LIMIT
 from spark_mq_source.tubemq.read import reader as module
 from spark_mq_source.tubemq.read.reader import MAX_LIMIT_MS, MAX_UNPROVEN, TubeMQRange
+from tests.unit.standins import done
 from tests.unit.tubemq.payload.test_messages import answer, message
 
 TP, BROKER = TopicPartition("t", 1, 0), Broker(1, "host", 8123)
@@ -35,12 +36,6 @@ SCHEMA = pa.schema([("value", pa.binary())])
 
 Fetch = tuple[int, int, int]
 """A fetch: its code, where it says that it began, and where its commit ended."""
-
-
-def done(value: object) -> Future[Any]:
-    future = Future[Any]()
-    future.set_result(value)
-    return future
 
 
 class Consumer:

@@ -21,7 +21,7 @@ from spark_mq_source.tubemq.protocol.commands import ReadStatus
 from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
 from spark_mq_source.tubemq.read import stream as module
 from spark_mq_source.tubemq.read.stream import Membership, TubeMQStream, _AllPartitions
-from tests.unit.standins import Clock
+from tests.unit.standins import Clock, done
 
 TIMED = retry
 A, B, C = (TopicPartition("t", 1, n) for n in range(3))
@@ -32,12 +32,6 @@ AT = {tp: BrokerPartition(BROKER, "t", tp.partition) for tp in (A, B, C)}
 def options_of(**given: str) -> TubeMQOptions:
     made = {"masters": "h:1", "topics": "t", "group": "g", "operationTimeout": "1s"} | given
     return TubeMQOptions.from_spark(made, STREAM)
-
-
-def done(value: object) -> Future[Any]:
-    future = Future[Any]()
-    future.set_result(value)
-    return future
 
 
 class Assigned:

@@ -33,9 +33,9 @@ from spark_mq_source.tubemq.protocol.addresses import Broker
 from spark_mq_source.tubemq.write import writer as writing
 from spark_mq_source.tubemq.write.writer import RowEncoder, TubeMQWriter, writable_attributes
 from tests.fix_brokers import wait_until
-from tests.fix_net import free_port
+from tests.fix_net import free_port, in_turn
 from tests.unit.tubemq.conftest import options_for
-from tests.unit.tubemq.scripted import Link, Server, cut, in_turn
+from tests.unit.tubemq.scripted import Link, Server, cut
 
 Servers = Callable[..., Server]
 STORED = c.SendMessageResponse(True, 200, "1", False, 1, 1, 0)
