@@ -12,6 +12,7 @@ from spark_mq_source.nsq.protocol.compression import MAX_INPUT_BYTES, DeflateStr
 from spark_mq_source.nsq.protocol.connection import Event, NsqConnection
 from spark_mq_source.nsq.protocol.wire import ERROR, MESSAGE, RESPONSE, encode_frame, take_frame
 from tests.properties.messages import split
+from tests.unit.nsq.protocol.test_connection import subscribed
 from tests.unit.nsq.vectors import FROM_NSQD, received
 
 ids = st.binary(min_size=16, max_size=16)
@@ -30,15 +31,6 @@ failures = st.builds(
 )
 answers = st.sampled_from([encode_frame(RESPONSE, words) for words in (b"OK", b"_heartbeat_", b"CLOSE_WAIT")])
 frames = st.lists(st.one_of(messages, failures, answers), max_size=30)
-
-
-def subscribed(**wanted: object) -> NsqConnection:
-    made = NsqConnection(c.Identify("i", "h", "u", **wanted), now=0.0)  # type: ignore[arg-type]
-    made.receive_data(received("identify negotiated", 0))
-    made.send(c.Sub("t", "c"))
-    made.data_to_send()
-    made.events_received()
-    return made
 
 
 def flat(events: list[Event]) -> list[object]:
