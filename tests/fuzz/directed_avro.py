@@ -13,6 +13,7 @@ from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
 from spark_mq_source.values.avro.encode import avro_encoder
 from tests.oracles import avro as oracle
+from tests.oracles.fields import damaged
 
 PAYLOADS = 60
 
@@ -25,7 +26,7 @@ def run(seed: int) -> int:
     good = [oracle.random_value(rng, schema) for _ in range(PAYLOADS)]
     payloads: list[bytes | None] = []
     for one in good:
-        payloads += [one, oracle.damaged(rng, one)] if rng.random() < 0.7 else [one, None]
+        payloads += [one, damaged(rng, one, oracle.HOSTILE)] if rng.random() < 0.7 else [one, None]
     whole = arrow_type_of(json.dumps(schema))
     expect(whole == oracle.spark_type(schema), seed, "type", schema)
     values, count = check(seed, rng, schema, schema, whole, payloads)

@@ -10,12 +10,13 @@ import pyarrow as pa
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.protobuf.decode import protobuf_decoder
 from spark_mq_source.values.protobuf.encode import protobuf_encoder
+from tests.oracles.fields import damaged
 from tests.oracles.protobuf import (
+    HOSTILE,
     WRITABLE,
     Oracle,
     RefusedError,
     Schema,
-    damaged,
     in_micros,
     random_bytes_of,
     random_columns,
@@ -39,7 +40,7 @@ def _read(rng: Random, schema: Schema, case: str) -> int:
     payloads: list[bytes | None] = [None]
     for _ in range(40):
         payload = random_bytes_of(rng, schema.descriptor)
-        payloads += [payload, *(damaged(rng, payload) for _ in range(4))]
+        payloads += [payload, *(damaged(rng, payload, HOSTILE) for _ in range(4))]
     rng.shuffle(payloads)
     expected: list[Any] = []
     refused = []

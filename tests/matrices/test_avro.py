@@ -14,6 +14,7 @@ from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
 from spark_mq_source.values.avro.encode import avro_encoder
 from tests.oracles import avro as oracle
+from tests.oracles.fields import damaged
 
 pytest.importorskip("spark_mq_source.values.avro._decode_native", exc_type=ImportError)
 
@@ -242,7 +243,7 @@ def test_after_a_corrupt_payload_the_next_thousand_are_right():
         read = oracle.reader_of(schema, schema, wanted)
         assert cells == oracle.read_cells(read, good)
         for one in good[:20]:
-            bad = oracle.damaged(rng, one)
+            bad = damaged(rng, one, oracle.HOSTILE)
             # In the same batch, and with the decoder that met it before.
             decoded = decoder.decode(oracle.laid_out([bad, *good]))
             decoded.values.validate(full=True)

@@ -650,6 +650,10 @@ def number(value: int) -> bytes:
     return put_varint((value << 1) ^ (value >> 63))
 
 
+HOSTILE = [b"\x80" * 11, *map(number, (-1, -2, 3, 1025, 2**31, -(2**31) - 1, 2**62, 2**63 - 1, -(2**63)))]
+"""Lengths, counts and branches that are not those of the payload, and a number without an end."""
+
+
 def random_schema(rng: Random, depth: int, names: list[int], *, in_union: bool = False) -> Schema:
     """Return a schema; names in it are new."""
     kind = rng.choice(("leaf", "leaf", "leaf", "array", "map", "record", "record", "union", "union"))
@@ -849,19 +853,3 @@ def random_part(rng: Random, type_: pa.DataType) -> pa.DataType:
         more = rng.randint(0, 38 - type_.precision)
         return pa.decimal128(type_.precision + more, type_.scale + rng.randint(0, more))
     return rng.choice([type_, type_, *(wide for narrow, wide in WIDER if narrow == type_)])
-
-
-def damaged(rng: Random, payload: bytes) -> bytes:
-    """Return a payload that is cut, has other bits, other bytes, or more of them."""
-    at = rng.randint(0, len(payload))
-    how = rng.randrange(5)
-    if how == 0:
-        return payload[:at]
-    if how == 1 and at < len(payload):
-        return payload[:at] + bytes([payload[at] ^ 1 << rng.randrange(8)]) + payload[at + 1 :]
-    if how == 2:
-        hostile = number(rng.choice((-1, -2, 3, 1025, 2**31, -(2**31) - 1, 2**62, 2**63 - 1, -(2**63)))), b"\x80" * 11
-        return payload[:at] + rng.choice(hostile) + payload[at + rng.randrange(3) :]
-    if how == 3:
-        return payload[:at] + rng.randbytes(rng.randint(1, 3)) + payload[at + rng.randrange(3) :]
-    return rng.randbytes(rng.randint(0, 20))

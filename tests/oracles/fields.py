@@ -197,12 +197,12 @@ def _unknown(rng: Random, fields: Mapping[str, tuple[int, str]]) -> bytes:
     return put_field(number << 3 | wire, content[wire])
 
 
-def damaged(rng: Random, data: bytes) -> bytes:
-    """Return bytes with one to three faults."""
+def damaged(rng: Random, data: bytes, hostile: Sequence[bytes] = ()) -> bytes:
+    """Return bytes with one to three faults; some are what a reader of them may fail at."""
     out = bytearray(data)
     for _ in range(rng.randint(1, 3)):
         at = rng.randint(0, max(0, len(out) - 1))
-        match rng.randint(0, 5) if out else 3:
+        match rng.randint(0, 6 if hostile else 5) if out else 3:
             case 0:
                 out[at] = rng.getrandbits(8)
             case 1:
@@ -215,6 +215,8 @@ def damaged(rng: Random, data: bytes) -> bytes:
                 del out[at : at + rng.randint(1, 8)]
             case 5:
                 out[at:at] = out[at : at + rng.randint(1, 20)]
+            case 6:
+                out[at : at + rng.randint(0, 2)] = rng.choice(hostile)
     return bytes(out)
 
 

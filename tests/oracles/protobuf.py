@@ -31,6 +31,8 @@ WIRE_TYPES = dict.fromkeys([KINDS[name] for name in ("fixed64", "sfixed64", "dou
 )
 FORMATS = {"fixed64": "<Q", "sfixed64": "<q", "double": "<d", "fixed32": "<I", "sfixed32": "<i", "float": "<f"}
 FORMATS = {KINDS[name]: code for name, code in FORMATS.items()}
+HOSTILE = [b"\0", b"\x7f", b"\x80", b"\xff", b"\xff" * 9, b"\x80\x80\x01", b"\x0b\x13\x0b", b"\xf8\xff\xff\xff\x0f\x00"]
+"""Tags, lengths and groups that are not those of the payload."""
 TEXTS = ["", "a", "Zürich", "日本", "x" * 200, "\U0001f600"]
 
 
@@ -254,27 +256,6 @@ def random_bytes_of(rng: Random, message, depth: int = 0) -> bytes:
     needed = [field for field in message.fields if is_required(field) and rng.random() < 0.97]
     parts += [random_field(rng, field, depth) for field in needed]
     return b"".join(parts)
-
-
-def damaged(rng: Random, payload: bytes) -> bytes:
-    """A payload with one to three changes."""
-    data = bytearray(payload)
-    for _ in range(rng.randint(1, 3)):
-        if data:
-            at = rng.randrange(len(data))
-            change = rng.randint(0, 4)
-            if change == 0:
-                data[at] = rng.choice([0, 0x7F, 0x80, 0xFF, rng.getrandbits(8), data[at] ^ 1 << rng.randint(0, 7)])
-            elif change == 1:
-                del data[at:]
-            elif change == 2:
-                del data[at]
-            elif change == 3:
-                data[at:at] = rng.choice([b"\xff" * 9, b"\x80\x80\x01", b"\x0b\x13\x0b", b"\xf8\xff\xff\xff\x0f\x00"])
-            else:
-                start = rng.randrange(len(data))
-                data[at:at] = data[start : start + rng.randint(1, 30)]
-    return bytes(data)
 
 
 def unknown_field(rng, depth=0):
