@@ -837,10 +837,6 @@ class EntryColumns(Columns):
         first: cython.Py_ssize_t = self.properties.used
         other: cython.Py_ssize_t
         keys: cython.pointer(Column) = self.properties + 1
-        items: cython.pointer(Column) = self.properties + 2
-        start_of_keys: cython.Py_ssize_t = keys.used
-        start_of_items: cython.Py_ssize_t = items.used
-        whole_start: cython.Py_ssize_t = at
         is_twice: cython.bint = False
         while at < end:
             at = read_field(data, at, end, cython.address(field))
@@ -879,39 +875,25 @@ class EntryColumns(Columns):
                     is_twice = True
             put_entry(self.properties, key.data, key.size, item.data, item.size)
         if is_twice:
-            # Rare: a repeated key, or so many that a dict is faster. All have been validated.
-            keys.used = start_of_keys
-            items.used = start_of_items
-            self.properties.used = first
+            # Rare: a repeated key, or so many that a dict is faster.
             with cython.gil:
                 try:
-                    self._put_properties_once(data, whole_start, end, property_tag)
+                    self._put_properties_once(first)
                 except MemoryError:
                     return -11
         return 0
 
     @cython.cfunc
-    def _put_properties_once(
-        self, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, property_tag: cython.uint
-    ):
-        """Write properties so that the last of several with the same key counts."""
-        field: Field
-        pair: Field
-        inner: cython.Py_ssize_t
+    def _put_properties_once(self, first: cython.Py_ssize_t):
+        """Write the properties from number `first` on again, so that the last of several with the same key counts."""
+        keys: cython.pointer(Column) = self.properties + 1
+        items: cython.pointer(Column) = self.properties + 2
+        at: cython.Py_ssize_t
         found: dict = {}
-        while at < end:
-            at = read_field(data, at, end, cython.address(field))
-            if field.tag != property_tag:
-                continue
-            key = item = None
-            inner = field.start
-            while inner < at:
-                inner = read_field(data, inner, at, cython.address(pair))
-                if pair.tag == 0x0A:
-                    key = data[pair.start : pair.start + pair.size]
-                elif pair.tag == 0x12:
-                    item = data[pair.start : pair.start + pair.size]
-            found[key] = item
+        for at in range(first, self.properties.used):
+            key = keys.data[keys.offsets[at] : keys.offsets[at + 1]]
+            found[key] = items.data[items.offsets[at] : items.offsets[at + 1]]
+        keys.used, items.used, self.properties.used = keys.offsets[first], items.offsets[first], first
         for key, item in found.items():
             put_entry(self.properties, key, len(key), item, len(item))
 
