@@ -19,7 +19,7 @@ from cython.cimports.cpython.buffer import PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Re
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.cpython.memoryview import PyMemoryView_FromMemory
 from cython.cimports.libc.stdlib import calloc, free
-from cython.cimports.libc.string import memcmp, memcpy
+from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.spark_mq_source.core._arrays import (
     Cells,
     Numbers,
@@ -134,6 +134,16 @@ def _put_base64(out: cython.p_uchar, data: cython.p_uchar, size: cython.Py_ssize
 @cython.exceptval(check=False)
 def _base64_size(size: cython.Py_ssize_t) -> cython.Py_ssize_t:
     return (size + 2) // 3 * 4
+
+
+@cython.cfunc
+def _ints_of(numbers, view: cython.pointer(Py_buffer)) -> cython.p_int:
+    """Return 32-bit integers, which stay in place until the view is released; NULL for None."""
+    memset(view, 0, cython.sizeof(Py_buffer))  # as long as it is, there is nothing to release
+    if numbers is None:
+        return cython.NULL
+    PyObject_GetBuffer(numbers, view, PyBUF_SIMPLE)
+    return cython.cast(cython.p_int, view.buf)
 
 
 @cython.cclass
@@ -350,55 +360,41 @@ class BatchPayload:
         sequence_id: cython.ulonglong,
     ):
         """See `_encode_python.BatchPayload.append`."""
-        view: cython.Py_buffer
-        indices: cython.p_int = cython.NULL
-        if order is None:
-            return self._append(source, indices, begin, end, sequence_id)
-        PyObject_GetBuffer(order, cython.address(view), PyBUF_SIMPLE)
-        try:
-            return self._append(source, cython.cast(cython.p_int, view.buf), begin, end, sequence_id)
-        finally:
-            PyBuffer_Release(cython.address(view))
-
-    @cython.cfunc
-    def _append(
-        self,
-        source: RowSource,
-        order: cython.p_int,
-        begin: cython.Py_ssize_t,
-        end: cython.Py_ssize_t,
-        sequence_id: cython.ulonglong,
-    ) -> cython.Py_ssize_t:
+        view: Py_buffer
+        indices: cython.p_int = _ints_of(order, cython.address(view))
         found: _Measured
         at: cython.Py_ssize_t = begin
         row: cython.Py_ssize_t
         self.stop = _TAKEN
-        while at < end:
-            row = at if order == cython.NULL else order[at]
-            if (
-                not _measure(source, row, sequence_id, cython.address(found))
-                or found.size + found.keys_size > self._max_bytes
-            ):
-                self.stop = _ALONE
-                break
-            if self.rows == 0:
-                self.first = _first_of(source, cython.address(found))
-                self._first_keys_size = found.keys_size
-            elif (
-                self.rows >= self._max_rows
-                or self.nbytes + found.size + self._first_keys_size > self._max_bytes
-                or (self._by_key and not self._has_same_key(source, cython.address(found)))
-            ):
-                self.stop = _FULL
-                break
-            if _HEAD_ROOM + self.nbytes + found.size > self._capacity:
-                self._make_room(found.size)
-            must(_HEAD_ROOM + self.nbytes + found.size <= self._capacity, "a row is written for which there is no room")
-            _write(source, cython.address(found), sequence_id, self._block + _HEAD_ROOM + self.nbytes)
-            self.nbytes += found.size
-            self.rows += 1
-            sequence_id += 1
-            at += 1
+        try:
+            while at < end:
+                row = at if indices == cython.NULL else indices[at]
+                if (
+                    not _measure(source, row, sequence_id, cython.address(found))
+                    or found.size + found.keys_size > self._max_bytes
+                ):
+                    self.stop = _ALONE
+                    break
+                if self.rows == 0:
+                    self.first = _first_of(source, cython.address(found))
+                    self._first_keys_size = found.keys_size
+                elif (
+                    self.rows >= self._max_rows
+                    or self.nbytes + found.size + self._first_keys_size > self._max_bytes
+                    or (self._by_key and not self._has_same_key(source, cython.address(found)))
+                ):
+                    self.stop = _FULL
+                    break
+                if _HEAD_ROOM + self.nbytes + found.size > self._capacity:
+                    self._make_room(found.size)
+                must(_HEAD_ROOM + self.nbytes + found.size <= self._capacity, "a row is written without room for it")
+                _write(source, cython.address(found), sequence_id, self._block + _HEAD_ROOM + self.nbytes)
+                self.nbytes += found.size
+                self.rows += 1
+                sequence_id += 1
+                at += 1
+        finally:
+            PyBuffer_Release(cython.address(view))
         return at
 
     @cython.cfunc
@@ -548,16 +544,14 @@ def hashes_of(keys, hashing: cython.int):
     is_base64: cython.bint = pa.types.is_binary(keys.type)
     is_java: cython.bint = hashing == JAVA_STRING_HASH
     found = array("i", bytes(4 * rows))
-    view: cython.Py_buffer
-    hashes: cython.p_int
+    view: Py_buffer
+    hashes: cython.p_int = _ints_of(found, cython.address(view))
     text: Slice
     scratch: cython.p_uchar = cython.NULL
     capacity: cython.Py_ssize_t = 0
     row: cython.Py_ssize_t
     value: cython.uint
-    PyObject_GetBuffer(found, cython.address(view), PyBUF_SIMPLE)
     try:
-        hashes = cython.cast(cython.p_int, view.buf)
         for row in range(rows):
             text = cell_at(cython.address(column), row)
             if text.data == cython.NULL:
@@ -604,30 +598,18 @@ def group_rows(explicit, hashes, order, rows: cython.Py_ssize_t, partitions: cyt
         bind_numbers(cython.address(wanted), explicit)
     indices = array("i", bytes(4 * rows))
     counts: cython.p_longlong = cython.cast(cython.p_longlong, calloc(partitions + 2, 8))
-    hashes_view: cython.Py_buffer
-    order_view: cython.Py_buffer
-    indices_view: cython.Py_buffer
-    has_hashes: cython.bint = False
-    has_order: cython.bint = False
-    hash_at: cython.p_int = cython.NULL
-    order_at: cython.p_int = cython.NULL
-    out: cython.p_int
+    hashes_view: Py_buffer
+    order_view: Py_buffer
+    indices_view: Py_buffer
+    hash_at: cython.p_int = _ints_of(hashes, cython.address(hashes_view))
+    order_at: cython.p_int = _ints_of(order, cython.address(order_view))
+    out: cython.p_int = _ints_of(indices, cython.address(indices_view))
     place: cython.Py_ssize_t
     row: cython.Py_ssize_t
     partition: cython.int
-    if counts == cython.NULL:
-        raise MemoryError
-    PyObject_GetBuffer(indices, cython.address(indices_view), PyBUF_SIMPLE)
     try:
-        if hashes is not None:
-            PyObject_GetBuffer(hashes, cython.address(hashes_view), PyBUF_SIMPLE)
-            has_hashes = True
-            hash_at = cython.cast(cython.p_int, hashes_view.buf)
-        if order is not None:
-            PyObject_GetBuffer(order, cython.address(order_view), PyBUF_SIMPLE)
-            has_order = True
-            order_at = cython.cast(cython.p_int, order_view.buf)
-        out = cython.cast(cython.p_int, indices_view.buf)
+        if counts == cython.NULL:
+            raise MemoryError
         # A counting sort: count the rows of each partition, compute where each begins, and place the rows.
         for place in range(rows):
             row = place if order_at == cython.NULL else order_at[place]
@@ -646,10 +628,8 @@ def group_rows(explicit, hashes, order, rows: cython.Py_ssize_t, partitions: cyt
     finally:
         free(counts)
         PyBuffer_Release(cython.address(indices_view))
-        if has_hashes:
-            PyBuffer_Release(cython.address(hashes_view))
-        if has_order:
-            PyBuffer_Release(cython.address(order_view))
+        PyBuffer_Release(cython.address(hashes_view))
+        PyBuffer_Release(cython.address(order_view))
     whole = memoryview(indices)
     return [
         (partition - 1, whole[starts[partition] : starts[partition + 1]])
