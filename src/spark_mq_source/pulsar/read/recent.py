@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
@@ -53,10 +54,6 @@ class _Ledger:
         self.first = array("q")
         self.last = array("q")
 
-    def has(self, entry: int) -> bool:
-        at = bisect_right(self.first, entry) - 1
-        return at >= 0 and entry <= self.last[at]
-
     def meets(self, first: int, last: int) -> bool:
         at = bisect_right(self.first, last) - 1
         return at >= 0 and first <= self.last[at]
@@ -84,17 +81,16 @@ class EntryRanges:
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._ledgers: dict[int, _Ledger] = {}
+        self._ledgers: defaultdict[int, _Ledger] = defaultdict(_Ledger)
         for text in texts:
             for part in filter(None, text.split(";")):
                 ledger, _, ranges = part.partition(":")
                 for one in ranges.split(","):
                     first, _, last = one.partition("-")
-                    self._of(int(ledger)).add(int(first), int(last or first))
+                    self._ledgers[int(ledger)].add(int(first), int(last or first))
 
     def __contains__(self, entry: Entry) -> bool:
-        ledger = self._ledgers.get(entry[0])
-        return ledger is not None and ledger.has(entry[1])
+        return self.meets((*entry, entry[1]))
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Add entries, in any order."""
@@ -103,7 +99,7 @@ class EntryRanges:
     def add_runs(self, runs: Iterable[Run]) -> None:
         """Add runs of consecutive entries."""
         for ledger, first, last in runs:
-            self._of(ledger).add(first, last)
+            self._ledgers[ledger].add(first, last)
 
     def meets(self, run: Run) -> bool:
         """Return whether any entry of the run is in the set."""
@@ -128,12 +124,6 @@ class EntryRanges:
             if left <= 0:
                 break
         return ";".join(reversed(parts))
-
-    def _of(self, ledger: int) -> _Ledger:
-        found = self._ledgers.get(ledger)
-        if found is None:
-            found = self._ledgers[ledger] = _Ledger()
-        return found
 
 
 def _range_text(first: int, last: int) -> str:
