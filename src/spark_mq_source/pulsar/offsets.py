@@ -18,6 +18,7 @@ Four JSON forms, all with exact int64 numbers:
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,19 @@ _PARTITION_SUFFIX: Final = re.compile(r"(?<=.)-partition-(0|[1-9][0-9]{0,9})\Z",
 # Characters allowed in tenant and namespace names (`NamedEntity`, seen on broker 4.0.8).
 _NAMED_ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+_Key = tuple[int, int, int]
+"""Ledger, entry and batch, as they are compared."""
+
+
+def _comparison(compare: Callable[[_Key, _Key], bool]) -> Callable[[Position, Position], bool]:
+    """Return a method that compares the keys of positions."""
+
+    def method(self: Position, other: Position) -> bool:
+        return compare(self._key(), other._key()) if isinstance(other, Position) else NotImplemented
+
+    return method
 
 
 @dataclass(frozen=True, slots=True, order=False)
@@ -77,33 +91,14 @@ class Position:
         """The entry after this one, which need not exist."""
         return Position(self.ledger, self.entry + 1)
 
-    def _key(self) -> tuple[int, int, int]:
+    def _key(self) -> _Key:
         return (self.ledger, self.entry, self.batch if self.batch >= 0 else _AFTER_EVERY_BATCH_INDEX)
 
-    # All four are written out because functools.total_ordering makes three of them several times slower.
-    def __lt__(self, other: Position) -> bool:
-        """Return whether it is earlier in the order of positions."""
-        if not isinstance(other, Position):
-            return NotImplemented
-        return self._key() < other._key()
-
-    def __le__(self, other: Position) -> bool:
-        """Return whether it is the same or earlier in the order of positions."""
-        if not isinstance(other, Position):
-            return NotImplemented
-        return self._key() <= other._key()
-
-    def __gt__(self, other: Position) -> bool:
-        """Return whether it is later in the order of positions."""
-        if not isinstance(other, Position):
-            return NotImplemented
-        return self._key() > other._key()
-
-    def __ge__(self, other: Position) -> bool:
-        """Return whether it is the same or later in the order of positions."""
-        if not isinstance(other, Position):
-            return NotImplemented
-        return self._key() >= other._key()
+    # functools.total_ordering makes three of them several times slower.
+    __lt__ = _comparison(operator.lt)
+    __le__ = _comparison(operator.le)
+    __gt__ = _comparison(operator.gt)
+    __ge__ = _comparison(operator.ge)
 
     def __str__(self) -> str:
         """Return ``ledger:entry``, ``ledger:entry:batch``, ``earliest`` or ``latest``; for errors."""
