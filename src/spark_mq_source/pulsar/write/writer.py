@@ -102,6 +102,7 @@ class WriteReport:
     transaction: Transaction | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """An entry without a receipt.
 
@@ -113,15 +114,12 @@ class _Pending:
         is_alone: whether the previous chunks were skipped because the broker has stored the whole message.
     """
 
-    __slots__ = ("is_alone", "may_be_refused", "may_be_stored", "send", "times_in_doubt", "times_sent")
-
-    def __init__(self, send: commands.Send, *, may_be_stored: bool, is_alone: bool = False) -> None:
-        self.send = send
-        self.may_be_stored = may_be_stored
-        self.is_alone = is_alone
-        self.times_sent = 0
-        self.times_in_doubt = 0
-        self.may_be_refused = False
+    send: commands.Send
+    may_be_stored: bool
+    times_sent: int = 0
+    times_in_doubt: int = 0
+    may_be_refused: bool = False
+    is_alone: bool = False
 
 
 class _Producer:
