@@ -123,10 +123,9 @@ def client(closing):
     return make
 
 
-def redirect(url, *, authoritative=False):
-    return lambda _, lookup: c.LookupResponse(
-        lookup.request_id, c.LookupType.Redirect, url, authoritative=authoritative
-    )
+def found(url, kind=c.LookupType.Connect, **more):
+    """Answers to LOOKUP."""
+    return lambda _, lookup: c.LookupResponse(lookup.request_id, kind, url, **more)
 
 
 def refuse(code, message="no"):
@@ -200,8 +199,8 @@ def test_a_broker_that_restarts_is_waited_for(broker, client):
 @pytest.mark.parametrize("authoritative", [True, False])
 def test_a_redirect_is_followed_with_its_flag(broker, client, authoritative):
     serving = broker()
-    second = broker({c.Lookup: lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Connect, serving.url)})
-    first = broker({c.Lookup: redirect(second.url, authoritative=authoritative)})
+    second = broker({c.Lookup: found(serving.url)})
+    first = broker({c.Lookup: found(second.url, c.LookupType.Redirect, authoritative=authoritative)})
     bounds = client(first.url, listenerName="outside").fetch_bounds([TP])
     assert bounds == {TP: Bounds(Position(7, 4), Position(7, 99))}
     assert [(x.authoritative, x.advertised_listener_name) for x in first.of(c.Lookup)] == [(False, "outside")]
@@ -211,7 +210,7 @@ def test_a_redirect_is_followed_with_its_flag(broker, client, authoritative):
 
 def test_redirects_in_circles(broker, client):
     one = broker()
-    one.answers[c.Lookup] = redirect(one.url)
+    one.answers[c.Lookup] = found(one.url, c.LookupType.Redirect)
     with pytest.raises(RemoteProtocolError, match=f"LOOKUP of {TOPIC} was redirected more than 20 times"):
         client(one.url).fetch_bounds([TP])
     assert len(one.of(c.Lookup)) == 20
@@ -234,16 +233,13 @@ def test_a_redirect_through_a_proxy(broker, client):
 
 def test_a_standalone_that_names_itself_as_a_proxy_gets_one_connection(broker, client):
     one = broker()
-    one.answers[c.Lookup] = lambda _, x: c.LookupResponse(
-        x.request_id, c.LookupType.Connect, one.url, proxy_through_service_url=True
-    )
+    one.answers[c.Lookup] = found(one.url, proxy_through_service_url=True)
     client(one.url).fetch_bounds([TP])
     assert len(one.links) == 1
 
 
 def test_a_broker_that_cannot_be_reached_from_here(broker, client):
-    dead = f"pulsar://{HOST}:{free_port()}"
-    one = broker({c.Lookup: lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Connect, dead)})
+    one = broker({c.Lookup: found(f"pulsar://{HOST}:{free_port()}")})
     with pytest.raises(TransportError, match="the broker advertises itself as") as caught:
         client(one.url, operationTimeout="300ms").fetch_bounds([TP])
     assert "listenerName" in str(caught.value)
@@ -251,10 +247,7 @@ def test_a_broker_that_cannot_be_reached_from_here(broker, client):
 
 @pytest.mark.parametrize("url", ["http://x:8080", "pulsar://", "pulsar://x", "x:6650", "pulsar://x:99999999", "", None])
 def test_an_address_that_is_none(broker, client, url):
-    def answer(_, x):
-        return c.LookupResponse(x.request_id, c.LookupType.Connect, url, broker_service_url_tls="pulsar+ssl://x:6651")
-
-    one = broker({c.Lookup: answer})
+    one = broker({c.Lookup: found(url, broker_service_url_tls="pulsar+ssl://x:6651")})
     words = "without a pulsar:// address; use the other kind of serviceUrl|which is no Pulsar address"
     with pytest.raises(RemoteProtocolError, match=words):
         client(one.url).fetch_bounds([TP])
@@ -264,9 +257,7 @@ def test_an_address_that_is_none(broker, client, url):
     ("code", "kind"), [(4, AuthorizationError), (11, TopicNotFoundError), (17, BrokerError), (999, BrokerError)]
 )
 def test_a_failed_lookup_is_the_brokers_error(broker, client, code, kind):
-    one = broker(
-        {c.Lookup: lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Failed, error=code, message="because")}
-    )
+    one = broker({c.Lookup: found(None, c.LookupType.Failed, error=code, message="because")})
     with pytest.raises(kind, match="because") as caught:
         client(one.url).fetch_bounds([TP])
     assert type(caught.value) is kind
@@ -966,11 +957,8 @@ def tokens_of(server):
 @pytest.mark.parametrize("named_by", ["serviceUrl", "LOOKUP", "nobody"])
 def test_a_question_goes_on_to_the_broker_of_a_topic_with_the_token_if_that_broker_is_known(broker, client, named_by):
     one = broker()
-    if named_by != "LOOKUP":
-        one.answers[c.Lookup] = lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Connect, one.url)
-    else:
-        address = f"pulsar://localhost:{one.port}"
-        one.answers[c.Lookup] = lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Connect, address)
+    if named_by == "LOOKUP":
+        one.answers[c.Lookup] = found(f"pulsar://localhost:{one.port}")
     also = f",localhost:{one.port}" if named_by == "serviceUrl" else ""
     with (
         ScriptedHttpServer((200, LEDGERS, {})) as owner,
