@@ -48,6 +48,7 @@ def refusal(options, scope=READ):
 
 
 OTHERS = "failoverServiceUrls"
+STORE = {"readOffloaded": "auto", "offloadStorage": "/x", "adminUrl": "http://h"}
 DDL = "a int, b array<string>"
 AVRO = '{"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}'
 
@@ -369,6 +370,10 @@ def test_timestamps():
             },
             f"startingOffsets is past endingOffsets for {T}: 2:0 and 1:9:1",
         ),
+        ({"readOffloaded": "auto"}, "readOffloaded needs offloadStorage, and adminUrl"),
+        ({"offloadStorage": "/x"}, "offloadStorage has no meaning unless readOffloaded"),
+        (STORE | {"readCompacted": "true"}, "readOffloaded and readCompacted contradict"),
+        (STORE | {"maxRecordsPerPartition": "5"}, "readOffloaded and maxRecordsPerPartition"),
     ],
 )
 def test_ranges_refused(options, sentence):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import OptionError, StorageError, UnsupportedFeatureError
+from spark_mq_source.core.errors import StorageError, UnsupportedFeatureError
 from spark_mq_source.core.options import READ
 from spark_mq_source.net import signed_reads, storage
 from spark_mq_source.pulsar.client.admin import Ledger
@@ -238,17 +238,3 @@ def rows_of_store(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> list[A
         options = options_of(store.folder, offloadstorage="s3://bucket")
         batches = read_offloaded(options, range_of((3, -1), (3, 49), RECORDED), VALUES)
         return pa.Table.from_batches(batches).column("value").to_pylist()
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"readOffloaded": "auto"}, "readOffloaded needs offloadStorage, and adminUrl"),
-        ({"offloadStorage": "/x"}, "offloadStorage has no meaning unless readOffloaded"),
-        ({"readOffloaded": "auto", "readCompacted": "true"}, "readOffloaded and readCompacted contradict"),
-        ({"readOffloaded": "auto", "maxRecordsPerPartition": "5"}, "readOffloaded and maxRecordsPerPartition"),
-    ],
-)
-def test_contradictions_are_option_errors(more: dict[str, str], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        PulsarOptions.from_spark({"serviceurl": "pulsar://x", "topic": "t"} | more, READ)
