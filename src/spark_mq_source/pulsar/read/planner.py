@@ -65,7 +65,7 @@ def plan_batch(options: PulsarOptions, predicates: Sequence[Predicate] = ()) -> 
     # Its connections are not handed over: the tasks run elsewhere.
     with PulsarClient(options) as client:
         try:
-            return _Planner(client, options, predicates).ranges()
+            return _ranges_of(client, options, predicates)
         except MQSourceError as error:
             raise error.within("pulsar-native: planning") from error
 
@@ -84,76 +84,69 @@ def check_dead_letter_topic(options: PulsarOptions) -> None:
         client.fetch_partitions([topic], create=options.create_topic)
 
 
-class _Planner:
-    def __init__(self, client: PulsarClient, options: PulsarOptions, predicates: Sequence[Predicate]) -> None:
-        self._client = client
-        self._options = options
-        self._predicates = predicates
-
-    def ranges(self) -> list[PulsarRange]:
-        options = self._options
-        partitions = self._client.fetch_partitions(topics_of(self._client, self._options))
-        check_named(options, partitions)
-        partitions = [tp for tp in partitions if self._may_match(tp)]
-        bounds = self._client.fetch_bounds(partitions)
-        starts = resolve_positions(self._client, "starting", options.starting_at, partitions)
-        ends = resolve_positions(self._client, "ending", options.ending_at, partitions)
-        ends |= stored_ends(self._client, {tp: at for tp, at in ends.items() if EARLIEST < at < bounds[tp].last})
-        check_not_past_the_end(self._client, options, starts, bounds)
-        after, until = self._publish_time_bounds(partitions)
-        ranges = [
-            PulsarRange(
-                tp,
-                max(self._checked_start(tp, starts[tp], bounds[tp]), after.get(tp, EARLIEST)),
-                min(ends[tp], bounds[tp].last, until.get(tp, LATEST)),
-            )
-            for tp in partitions
-        ]
-        ranges = [r for r in ranges if r.start < r.end]
-        with closing(Limiter(self._client, options)) as limiter:
-            return TaskSplitter(self._client, options, limiter).split(ranges)
-
-    def _may_match(self, tp: TopicPartition) -> bool:
-        values = {"topic": tp.topic, "partition": tp.partition}
-        return all(_COMPARISONS[p.operator](values[p.column], p.value) for p in self._predicates if p.column in values)
-
-    def _publish_time_bounds(
-        self, partitions: Sequence[TopicPartition]
-    ) -> tuple[Mapping[TopicPartition, Position], Mapping[TopicPartition, Position]]:
-        """Return the positions of the first publish times that the predicates allow, and of those after the last."""
-        lower: list[int] = []
-        upper: list[int] = []
-        for p in self._predicates:
-            if p.column != "publish_time" or not isinstance(p.value, datetime.datetime):
-                continue
-            # Publish times are whole milliseconds; conditions have microseconds.
-            ms = (p.value - _EPOCH) // datetime.timedelta(milliseconds=1)
-            is_whole = _EPOCH + datetime.timedelta(milliseconds=ms) == p.value
-            if p.operator in (">", ">=", "="):
-                lower.append(ms)
-            if p.operator in ("<=", "="):
-                upper.append(ms + 1)
-            elif p.operator == "<":
-                upper.append(ms if is_whole else ms + 1)
-        # Times need not ascend, and a broker with its own, later, times searches those.
-        slack = self._options.publish_time_slack_ms
-        after = self._client.fetch_positions_at(dict.fromkeys(partitions, max(lower) - slack)) if lower else {}
-        until = self._client.fetch_positions_at(dict.fromkeys(partitions, min(upper) + slack)) if upper else {}
-        return after, until
-
-    def _checked_start(self, tp: TopicPartition, start: Position, bounds: Bounds) -> Position:
-        # EARLIEST means the messages that exist; a position means all that follow it.
-        first = look_again(self._client, tp, start, bounds.first)
-        if start >= first or start == EARLIEST:
-            return max(start, first)
-        msg = (
-            f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone from the broker; "
-            f"start at an existing position, or set failOnDataLoss=false to begin with what is left"
+def _ranges_of(client: PulsarClient, options: PulsarOptions, predicates: Sequence[Predicate]) -> list[PulsarRange]:
+    partitions = client.fetch_partitions(topics_of(client, options))
+    check_named(options, partitions)
+    partitions = [tp for tp in partitions if _may_match(tp, predicates)]
+    bounds = client.fetch_bounds(partitions)
+    starts = resolve_positions(client, "starting", options.starting_at, partitions)
+    ends = resolve_positions(client, "ending", options.ending_at, partitions)
+    ends |= stored_ends(client, {tp: at for tp, at in ends.items() if EARLIEST < at < bounds[tp].last})
+    check_not_past_the_end(client, options, starts, bounds)
+    lower, upper = _publish_times(predicates)
+    # Times need not ascend, and a broker with its own, later, times searches those.
+    slack = options.publish_time_slack_ms
+    after = client.fetch_positions_at(dict.fromkeys(partitions, max(lower) - slack)) if lower else {}
+    until = client.fetch_positions_at(dict.fromkeys(partitions, min(upper) + slack)) if upper else {}
+    ranges = [
+        PulsarRange(
+            tp,
+            max(_checked_start(client, options, tp, starts[tp], bounds[tp]), after.get(tp, EARLIEST)),
+            min(ends[tp], bounds[tp].last, until.get(tp, LATEST)),
         )
-        if self._options.fail_on_data_loss:
-            raise DataLossError(msg)
-        logger.warning("%s", msg)
-        return first
+        for tp in partitions
+    ]
+    with closing(Limiter(client, options)) as limiter:
+        return TaskSplitter(client, options, limiter).split([r for r in ranges if r.start < r.end])
+
+
+def _may_match(tp: TopicPartition, predicates: Sequence[Predicate]) -> bool:
+    values = {"topic": tp.topic, "partition": tp.partition}
+    return all(_COMPARISONS[p.operator](values[p.column], p.value) for p in predicates if p.column in values)
+
+
+def _publish_times(predicates: Sequence[Predicate]) -> tuple[list[int], list[int]]:
+    """Return the first publish times that predicates allow, and those after the last, in milliseconds."""
+    lower: list[int] = []
+    upper: list[int] = []
+    for p in predicates:
+        if p.column != "publish_time" or not isinstance(p.value, datetime.datetime):
+            continue
+        # Publish times are whole milliseconds; conditions have microseconds.
+        ms = (p.value - _EPOCH) // datetime.timedelta(milliseconds=1)
+        is_whole = _EPOCH + datetime.timedelta(milliseconds=ms) == p.value
+        if p.operator in (">", ">=", "="):
+            lower.append(ms)
+        if p.operator in ("<=", "="):
+            upper.append(ms + 1)
+        elif p.operator == "<":
+            upper.append(ms if is_whole else ms + 1)
+    return lower, upper
+
+
+def _checked_start(
+    client: PulsarClient, options: PulsarOptions, tp: TopicPartition, start: Position, bounds: Bounds
+) -> Position:
+    # EARLIEST means the messages that exist; a position means all that follow it.
+    first = look_again(client, tp, start, bounds.first)
+    if start >= first or start == EARLIEST:
+        return max(start, first)
+    report_loss(
+        options,
+        f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone from the broker; "
+        f"start at an existing position, or set failOnDataLoss=false to begin with what is left",
+    )
+    return first
 
 
 def look_again(client: PulsarClient, tp: TopicPartition, start: Position, first: Position) -> Position:
@@ -163,6 +156,17 @@ def look_again(client: PulsarClient, tp: TopicPartition, start: Position, first:
     subscription opened now is placed at the messages that exist.
     """
     return client.fetch_bounds([tp])[tp].first if EARLIEST < start < first else first
+
+
+def report_loss(options: PulsarOptions, loss: str) -> None:
+    """Report that messages are lost.
+
+    Raises:
+        DataLossError: unless `failOnDataLoss` is false; then it is logged.
+    """
+    if options.fail_on_data_loss:
+        raise DataLossError(loss)
+    logger.warning("%s", loss)
 
 
 class TaskSplitter:
@@ -278,10 +282,7 @@ def check_not_past_the_end(
     far = {tp: at for tp, at in starts.items() if at != LATEST and at > max(bounds[tp].first, bounds[tp].last)}
     for tp, stored in client.fetch_stored(far).items():
         if far[tp] > stored.next_entry:
-            msg = past_the_end(tp, far[tp], stored)
-            if options.fail_on_data_loss:
-                raise DataLossError(msg)
-            logger.warning("%s", msg)
+            report_loss(options, past_the_end(tp, far[tp], stored))
 
 
 def topics_of(client: PulsarClient, options: PulsarOptions) -> Sequence[str]:

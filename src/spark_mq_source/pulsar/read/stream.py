@@ -14,7 +14,6 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TypeVar
 
 from spark_mq_source.core.errors import (
-    DataLossError,
     MQSourceError,
     OptionError,
     ResourceBusyError,
@@ -45,6 +44,7 @@ from spark_mq_source.pulsar.read.planner import (
     check_not_past_the_end,
     look_again,
     no_topic_matches,
+    report_loss,
     resolve_positions,
     topics_of,
 )
@@ -528,10 +528,7 @@ class PulsarStream:
         )
 
     def _report(self, what: str) -> None:
-        msg = f"pulsar-native: {what}"
-        if self._options.fail_on_data_loss:
-            raise DataLossError(msg)
-        logger.warning("%s", msg)
+        report_loss(self._options, f"pulsar-native: {what}")
 
 
 def _pin_positions(positions: Offsets) -> dict[TopicPartition, Position]:

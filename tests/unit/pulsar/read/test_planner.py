@@ -15,7 +15,7 @@ from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.read.planner import TaskSplitter, _cut, _Planner, split_ranges
+from spark_mq_source.pulsar.read.planner import TaskSplitter, _cut, _ranges_of, split_ranges
 from spark_mq_source.pulsar.read.reader import PulsarRange
 
 TOPIC = "persistent://public/default/t"
@@ -54,9 +54,9 @@ class Cluster:
         return [ledger if with_objects else replace(ledger, uuid="") for ledger in self.ledgers]
 
 
-def planner(cluster=None, predicates=(), **options):
+def planned(cluster, predicates=(), **options):
     given = {"serviceUrl": "pulsar://x", "topic": "t", "publishTimeSlack": "0"} | options
-    return _Planner(cluster or Cluster(), PulsarOptions.from_spark(given, READ), predicates)  # type: ignore[arg-type]
+    return _ranges_of(cluster, PulsarOptions.from_spark(given, READ), predicates)
 
 
 def split(ranges, wanted, cluster=None, **options):
@@ -158,18 +158,18 @@ HELD = {TP: Bounds(Position(7, 3), Position(9, 5))}
 
 
 def test_everything_by_default():
-    assert planner(Cluster(bounds=HELD)).ranges() == [PulsarRange(TP, Position(7, 3), Position(9, 5))]
+    assert planned(Cluster(bounds=HELD)) == [PulsarRange(TP, Position(7, 3), Position(9, 5))]
 
 
 def test_an_empty_topic_has_no_range():
-    assert planner(Cluster(bounds={TP: Bounds(EARLIEST, EARLIEST)})).ranges() == []
+    assert planned(Cluster(bounds={TP: Bounds(EARLIEST, EARLIEST)})) == []
 
 
 def test_a_start_that_is_gone_is_loss_unless_the_user_says_otherwise(caplog):
     start = '{"t": {"ledger": 7, "entry": 1}}'
     with pytest.raises(DataLossError, match="failOnDataLoss=false"):
-        planner(Cluster(bounds=HELD), startingOffsets=start).ranges()
-    (found,) = planner(Cluster(bounds=HELD), startingOffsets=start, failOnDataLoss="false").ranges()
+        planned(Cluster(bounds=HELD), startingOffsets=start)
+    (found,) = planned(Cluster(bounds=HELD), startingOffsets=start, failOnDataLoss="false")
     assert found.start == Position(7, 3)
     assert "is gone" in caplog.text
 
@@ -178,7 +178,7 @@ def test_a_start_that_ttl_has_passed_while_the_read_was_planned_is_looked_up_aga
     cluster = Cluster(bounds=HELD)
     begins = iter([Position(8, 0), Position(7, -1)])
     cluster.fetch_bounds = lambda _: {TP: Bounds(next(begins), HELD[TP].last)}
-    (found,) = planner(cluster, startingOffsets='{"t": {"ledger": 7, "entry": 1}}').ranges()
+    (found,) = planned(cluster, startingOffsets='{"t": {"ledger": 7, "entry": 1}}')
     assert found.start == Position(7, 1)
 
 
@@ -188,23 +188,23 @@ def test_a_start_right_where_the_topic_begins_is_not_gone(batch):
     start = Position(7, 3 + (batch >= 0), batch)
     given = f'{{"t": {{"ledger": {start.ledger}, "entry": {start.entry}, "batch": {batch}}}}}'
     assert HELD[TP].first == first
-    assert planner(Cluster(bounds=HELD), startingOffsets=given).ranges() == [PulsarRange(TP, start, Position(9, 5))]
+    assert planned(Cluster(bounds=HELD), startingOffsets=given) == [PulsarRange(TP, start, Position(9, 5))]
 
 
 def test_an_end_past_the_last_message_is_the_last_message():
     end = '{"t": {"ledger": 99, "entry": 1}}'
-    assert planner(Cluster(bounds=HELD), endingOffsets=end).ranges()[0].end == Position(9, 5)
+    assert planned(Cluster(bounds=HELD), endingOffsets=end)[0].end == Position(9, 5)
 
 
 def test_offsets_of_what_is_not_read_are_a_mistake():
     with pytest.raises(OptionError, match=r"startingOffsets names .*other.*, which this query does not read"):
-        planner(Cluster(bounds=HELD), startingOffsets='{"t": "earliest", "other": "earliest"}').ranges()
+        planned(Cluster(bounds=HELD), startingOffsets='{"t": "earliest", "other": "earliest"}')
 
 
 def test_offsets_that_leave_a_partition_out_are_a_mistake():
     held = {TopicPartition(TOPIC, n): Bounds(EARLIEST, Position(7, 9)) for n in range(3)}
     with pytest.raises(OptionError, match=r"missing.*t-partition-1, .*t-partition-2$"):
-        planner(Cluster(bounds=held), startingOffsets='{"t": {"0": "earliest"}}').ranges()
+        planned(Cluster(bounds=held), startingOffsets='{"t": {"0": "earliest"}}')
 
 
 # -- predicates
@@ -233,14 +233,14 @@ def at(ms, us=0):
 )
 def test_publish_times_become_positions_that_leave_nothing_out(operator, value, asked):
     cluster = Cluster(bounds=HELD, times={ms: Position(8, ms) for ms in range(-10, 10)})
-    planner(cluster, [Predicate("publish_time", operator, value)]).ranges()
+    planned(cluster, [Predicate("publish_time", operator, value)])
     assert cluster.asked_times == asked
 
 
 def test_the_narrowest_publish_times_count():
     cluster = Cluster(bounds=HELD, times={ms: Position(8, ms) for ms in range(100)})
     predicates = [Predicate("publish_time", *x) for x in ((">", at(10)), (">=", at(30)), ("<", at(60)), ("<", at(50)))]
-    assert planner(cluster, predicates).ranges() == [PulsarRange(TP, Position(8, 30), Position(8, 50))]
+    assert planned(cluster, predicates) == [PulsarRange(TP, Position(8, 30), Position(8, 50))]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_the_narrowest_publish_times_count():
 )
 def test_predicates_drop_whole_partitions(predicate, kept):
     held = {TopicPartition(TOPIC, n): Bounds(EARLIEST, Position(7, 9)) for n in range(3)}
-    found = planner(Cluster(bounds=held), [predicate]).ranges()
+    found = planned(Cluster(bounds=held), [predicate])
     assert [r.topic_partition.partition for r in found] == kept
 
 
@@ -269,11 +269,11 @@ def test_a_start_past_everything_that_is_stored_is_refused(start, is_there):
     cluster = Cluster(bounds={tp: Bounds(Position(7, -1), Position(7, 9))}, stored={tp: Position(7, 12)})
     named = f'{{"t": {{"ledger": {start[0]}, "entry": {start[1]}}}}}'
     if is_there:
-        assert planner(cluster, startingOffsets=named).ranges() == []
+        assert planned(cluster, startingOffsets=named) == []
     else:
         with pytest.raises(DataLossError, match=r"does not exist: the last entry before it is 7:12;"):
-            planner(cluster, startingOffsets=named).ranges()
-    assert planner(cluster, startingOffsets=named, failOnDataLoss="false").ranges() == []
+            planned(cluster, startingOffsets=named)
+    assert planned(cluster, startingOffsets=named, failOnDataLoss="false") == []
 
 
 def test_a_time_range_leaves_ledgers_of_the_store_out():
@@ -285,9 +285,9 @@ def test_a_time_range_leaves_ledgers_of_the_store_out():
         times={7: Position(3, 9), 8: Position(4, 9)},
     )
     stored = {"adminUrl": "http://x:8080", "offloadStorage": "/x", "readOffloaded": "auto"}
-    (found,) = planner(
+    (found,) = planned(
         cluster, [Predicate("publish_time", ">=", at(7)), Predicate("publish_time", "<", at(8))], **stored
-    ).ranges()
+    )
     assert found.ledgers == (ledgers[1],)
 
 
@@ -298,10 +298,10 @@ def test_brokers_read_what_only_they_can_read(driver):
         bounds={tp: Bounds(Position(3, -1), Position(3, 9))}, ledgers=[Ledger(3, 10, 99, uuid="u")], driver=driver
     )
     stored = {"adminUrl": "http://x:8080", "offloadStorage": "/x", "readOffloaded": "auto"}
-    assert [bool(r.ledgers) for r in planner(cluster, **stored).ranges()] == [driver != "filesystem"]
+    assert [bool(r.ledgers) for r in planned(cluster, **stored)] == [driver != "filesystem"]
     if driver == "filesystem":
         with pytest.raises(UnsupportedFeatureError, match="managedLedgerOffloadDriver=filesystem"):
-            planner(cluster, **stored | {"readOffloaded": "always"}).ranges()
+            planned(cluster, **stored | {"readOffloaded": "always"})
 
 
 def test_a_stream_asks_for_ledgers_again_only_where_one_may_be_offloaded_since():
