@@ -7,7 +7,7 @@ from spark_mq_source.pulsar.client import queue_consumer as module
 from spark_mq_source.pulsar.client.consumer import Subscription
 from spark_mq_source.pulsar.protocol import commands as c
 from tests.unit.pulsar.client import test_client
-from tests.unit.pulsar.client.test_client import NONE_ID, PATIENCE, TOPIC, TP
+from tests.unit.pulsar.client.test_client import NONE_ID, PATIENCE, TOPIC, TP, message
 
 broker = test_client.broker
 client = test_client.client
@@ -17,10 +17,6 @@ SHARED = Subscription("s", c.SubType.Shared, consumer_name="spark-0")
 
 def answered(_, ack):
     return c.AckResponse(ack.consumer_id, request_id=ack.request_id)
-
-
-def message(consumer_id, entry, size=10):
-    return c.Message(consumer_id, 7, entry, 0, (), memoryview(bytes(size)))
 
 
 def test_what_subscribe_says(broker, client):
@@ -133,9 +129,9 @@ def test_acknowledgements_of_a_lost_connection(broker, client):
 
 def test_an_answer_behind_more_messages_than_the_queue_takes(broker, client):
     def flood(_, ack):
-        return [*(message(ack.consumer_id, n, 100_000) for n in range(100)), answered(_, ack)]
+        return [*(message(n, 100_000, ack.consumer_id) for n in range(100)), answered(_, ack)]
 
-    one = broker({c.Flow: lambda _, flow: [message(flow.consumer_id, n, 100_000) for n in range(30)], c.Ack: flood})
+    one = broker({c.Flow: lambda _, flow: [message(n, 100_000, flow.consumer_id) for n in range(30)], c.Ack: flood})
     consumer = client(one.url, receiveQueueBytes="1mb").open_queue_consumer(TP, SHARED)
     consumer.grant(200)
     (first,) = consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
@@ -158,10 +154,8 @@ def test_closing_waits_for_the_acknowledgements_before_it(broker, client):
 
 def test_the_active_consumer_of_a_failover_subscription(broker, client):
     def changed(_, flow):
-        return [
-            c.ActiveConsumerChange(flow.consumer_id, is_active=flow.message_permits == 1),
-            message(flow.consumer_id, 0),
-        ]
+        is_active = flow.message_permits == 1
+        return [c.ActiveConsumerChange(flow.consumer_id, is_active), message(0, consumer_id=flow.consumer_id)]
 
     one = broker({c.Flow: changed})
     consumer = client(one.url).open_queue_consumer(TP, Subscription("s", c.SubType.Failover))
