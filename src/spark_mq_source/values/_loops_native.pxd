@@ -103,3 +103,4 @@ cdef inline unsigned long long zigzag(long long number) noexcept:
 
 cdef Py_ssize_t count_steps(described) except -1
 cdef Slice *lay_out_texts(texts) except? NULL
+cdef Py_ssize_t find_name(const WriteStep *step, Py_ssize_t row) noexcept

@@ -11,6 +11,7 @@ if not cython.compiled:
 
 import pyarrow as pa
 from cython.cimports.libc.stdlib import free
+from cython.cimports.libc.string import memcmp
 from cython.cimports.spark_mq_source.core._arrays import Cells, address_of, bind_cells, cell_at, is_valid
 from cython.cimports.spark_mq_source.core._columns_native import allocate, hand_over, resize
 from cython.cimports.spark_mq_source.core._wire import Slice, slice_of
@@ -193,8 +194,8 @@ def _bind_array(cells: cython.pointer(Cells), array) -> cython.int:
             cells.offsets += cells.bit
     elif not pa.types.is_struct(type_):
         cells.data = address_of(buffers[1])
-        # Booleans are bits, which also begin at `bit`.
-        if cells.data != cython.NULL and not pa.types.is_boolean(type_):
+        # Booleans have a width of 0 bytes: they are bits, which also begin at `bit`.
+        if cells.data != cython.NULL:
             cells.data += cells.bit * cython.cast(cython.Py_ssize_t, type_.bit_width // 8)
     return 0
 
@@ -210,3 +211,14 @@ def lay_out_texts(texts):
         if text is not None:
             laid[at] = slice_of(text)
     return laid
+
+
+def find_name(step, row):
+    """Return the index of a text among the names of an enum; -1 if it is none of them."""
+    at: cython.Py_ssize_t
+    size: cython.Py_ssize_t = step.cells.offsets[row + 1] - step.cells.offsets[row]
+    text: cython.p_uchar = step.cells.data + step.cells.offsets[row]
+    for at in range(step.num_names):
+        if step.names[at].size == size and memcmp(step.names[at].data, text, size) == 0:
+            return at
+    return -1

@@ -31,5 +31,4 @@ cdef class AvroEncoder(RowEncoder):
     cdef int put_value(self, WriteStep *step, Py_ssize_t row) except -1
     cdef int put_block(self, WriteStep *step, Py_ssize_t row) except -1
     cdef int put_member(self, WriteStep *step, Py_ssize_t row) except -1
-    cdef int put_symbol(self, WriteStep *step, const unsigned char *data, Py_ssize_t size) except -1
     cdef int put_decimal(self, WriteStep *step, Py_ssize_t row) except -1

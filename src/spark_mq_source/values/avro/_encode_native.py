@@ -8,13 +8,14 @@ import cython
 if not cython.compiled:
     raise ImportError("spark_mq_source.values.avro._encode_native is not compiled")
 
-from cython.cimports.libc.string import memcmp, memcpy, memset
+from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.spark_mq_source.core._arrays import is_valid
-from cython.cimports.spark_mq_source.core._wire import Slice, slice_of
+from cython.cimports.spark_mq_source.core._wire import slice_of
 from cython.cimports.spark_mq_source.values._loops_native import (
     RowEncoder,
     WriteStep,
     end_of,
+    find_name,
     int128,
     lay_out_texts,
     put,
@@ -60,7 +61,6 @@ class AvroEncoder(RowEncoder):
         number: cython.longlong
         single: cython.float
         double: cython.double
-        start: cython.p_uchar
         code = step.code
         reserve(self, _HEAD_ROOM)
         if code == Code.CONSTANT:
@@ -90,17 +90,19 @@ class AvroEncoder(RowEncoder):
         elif code == Code.SHORT:
             number = cython.cast(cython.p_short, step.cells.data)[row]
             put_varint(self, zigzag(number))
-        elif code in (Code.SIZED, Code.FIXED, Code.ENUM):
+        elif code in (Code.SIZED, Code.FIXED):
             size = step.cells.offsets[row + 1] - step.cells.offsets[row]
-            start = step.cells.data + step.cells.offsets[row]
-            if code == Code.ENUM:
-                return self.put_symbol(step, start, size)
             if code == Code.SIZED:
                 put_varint(self, zigzag(size))
             elif size != step.size:
                 self.refuse(step, NO_SIZE)
             reserve(self, size)
-            put(self, start, size)
+            put(self, step.cells.data + step.cells.offsets[row], size)
+        elif code == Code.ENUM:
+            at = find_name(step, row)
+            if at < 0:
+                self.refuse(step, NO_SYMBOL)
+            put_varint(self, zigzag(at))
         elif code == Code.DOUBLE:
             put(self, step.cells.data + row * 8, 8)
         elif code == Code.FLOAT:
@@ -159,17 +161,6 @@ class AvroEncoder(RowEncoder):
         if found == cython.NULL:
             self.refuse(step, NO_MEMBER)
         return self.put_value(found, row)
-
-    def put_symbol(self, step, data, size):
-        """Write the number of an enum's symbol."""
-        at: cython.Py_ssize_t
-        symbol: cython.pointer(Slice)
-        for at in range(step.num_names):
-            symbol = step.names + at
-            if symbol.size == size and memcmp(symbol.data, data, size) == 0:
-                put_varint(self, zigzag(at))
-                return 0
-        return self.refuse(step, NO_SYMBOL)
 
     def put_decimal(self, step, row):
         """Write a decimal as big-endian bytes: as short as possible, or padded to the size of a fixed."""

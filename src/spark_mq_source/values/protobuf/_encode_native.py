@@ -9,14 +9,15 @@ import cython
 if not cython.compiled:
     raise ImportError("spark_mq_source.values.protobuf._encode_native is not compiled")
 
-from cython.cimports.libc.string import memcmp, memcpy, memmove
+from cython.cimports.libc.string import memcpy, memmove
 from cython.cimports.spark_mq_source.core._arrays import is_valid
 from cython.cimports.spark_mq_source.core._columns_native import allocate
-from cython.cimports.spark_mq_source.core._wire import Slice, slice_of
+from cython.cimports.spark_mq_source.core._wire import slice_of
 from cython.cimports.spark_mq_source.values._loops_native import (
     RowEncoder,
     WriteStep,
     end_of,
+    find_name,
     lay_out_texts,
     put,
     put_varint,
@@ -261,16 +262,12 @@ class ProtobufEncoder(RowEncoder):
 
     def read_name(self, step, row, number):
         """Read a name as its number in the enum."""
-        at: cython.Py_ssize_t
-        name: cython.pointer(Slice)
-        size: cython.Py_ssize_t = step.cells.offsets[row + 1] - step.cells.offsets[row]
-        start: cython.p_uchar = step.cells.data + step.cells.offsets[row]
-        for at in range(step.num_names):
-            name = step.names + at
-            if name.size == size and memcmp(name.data, start, size) == 0:
-                number[0] = step.numbers[at]
-                return 0
-        found = self.described[step - self.steps].number_of(start[:size])
+        at: cython.Py_ssize_t = find_name(step, row)
+        if at >= 0:
+            number[0] = step.numbers[at]
+            return 0
+        text = step.cells.data[step.cells.offsets[row] : step.cells.offsets[row + 1]]
+        found = self.described[step - self.steps].number_of(text)
         if found is None:
             self.refuse(step, NO_NAME)
         number[0] = found
