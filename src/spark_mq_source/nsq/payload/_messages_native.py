@@ -66,45 +66,44 @@ def _is_ascii(message_id: cython.p_uchar) -> cython.bint:
     return not (words[0] | words[1]) & _HIGH_BITS
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _scan(
+    data: cython.p_uchar,
+    at: cython.pointer(cython.Py_ssize_t),
+    end: cython.Py_ssize_t,
+    max_frame_bytes: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Move `at` behind the complete message frames that begin there; return their number."""
+    size: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    while at[0] + _HEAD <= end and read_u32(data + at[0] + 4) == 2:
+        size = read_u32(data + at[0])
+        if size < _MIN_SIZE or size > max_frame_bytes or size > end - at[0] - 4:
+            break
+        at[0] += 4 + size
+        count += 1
+    return count
+
+
 def scan_messages(data, offset: cython.Py_ssize_t, max_frame_bytes: cython.Py_ssize_t):
     """See `_messages_python.scan_messages`."""
     view: cython.Py_buffer
-    start: cython.p_uchar
-    end: cython.Py_ssize_t
-    size: cython.Py_ssize_t
-    count: cython.Py_ssize_t = 0
     PyObject_GetBuffer(data, cython.address(view), PyBUF_SIMPLE)
-    start = cython.cast(cython.p_uchar, view.buf)
-    end = view.len
-    while offset + _HEAD <= end and read_u32(start + offset + 4) == 2:
-        size = read_u32(start + offset)
-        if size < _MIN_SIZE or size > max_frame_bytes or size > end - offset - 4:
-            break
-        offset += 4 + size
-        count += 1
+    count = _scan(cython.cast(cython.p_uchar, view.buf), cython.address(offset), view.len, max_frame_bytes)
     PyBuffer_Release(cython.address(view))
     return count, offset
 
 
 @cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _count(
-    data: cython.p_uchar, end: cython.Py_ssize_t, wrong_at: cython.pointer(cython.Py_ssize_t)
-) -> cython.Py_ssize_t:
-    """Return the number of messages of a run; -1 if it is invalid."""
+@cython.exceptval(-1)
+def _count(data: cython.p_uchar, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return the number of messages of a run; raise if it is invalid."""
     at: cython.Py_ssize_t = 0
-    size: cython.Py_ssize_t
-    count: cython.Py_ssize_t = 0
-    while at < end:
-        wrong_at[0] = at
-        if end - at < _MESSAGE_HEAD or read_u32(data + at + 4) != 2:
-            return -1
-        size = read_u32(data + at)
-        if size < _MIN_SIZE or size > end - at - 4:
-            return -1
-        at += 4 + size
-        count += 1
+    count: cython.Py_ssize_t = _scan(data, cython.address(at), end, end)
+    if at < end:
+        raise not_a_run(at)
     return count
 
 
@@ -118,12 +117,9 @@ def message_ids(data):
     PyObject_GetBuffer(data, cython.address(view), PyBUF_SIMPLE)
     try:
         start = cython.cast(cython.p_uchar, view.buf)
-        count = _count(start, view.len, cython.address(at))
-        if count < 0:
-            raise not_a_run(at)
+        count = _count(start, view.len)
         ids = PyBytes_FromStringAndSize(cython.NULL, count * _ID)
         out = cython.cast(cython.p_uchar, PyBytes_AS_STRING(ids))
-        at = 0
         while at < view.len:
             memcpy(out, start + at + _ID_AT, _ID)
             out += _ID
@@ -193,14 +189,11 @@ class MessageColumns(Columns):
         view: cython.Py_buffer
         start: cython.p_uchar
         count: cython.Py_ssize_t
-        at: cython.Py_ssize_t = 0
         is_text: cython.bint
         PyObject_GetBuffer(data, cython.address(view), PyBUF_SIMPLE)
         try:
             start = cython.cast(cython.p_uchar, view.buf)
-            count = _count(start, view.len, cython.address(at))
-            if count < 0:
-                raise not_a_run(at)
+            count = _count(start, view.len)
             self.reserve_rows(count)
             self.reserve(self.value, view.len - count * _MESSAGE_HEAD)
             self.reserve(self.message_id, count * _ID)
