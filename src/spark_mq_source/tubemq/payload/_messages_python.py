@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -35,7 +35,6 @@ from spark_mq_source.tubemq.payload.layout import (
     FAIL,
     MESSAGES_TAG,
     NULL,
-    MessageTimes,
     column_overflow,
     corrupt_message,
     parse_message,
@@ -61,7 +60,7 @@ class MessageColumns(Columns):
         broker_id: int,
         partition: int,
         filters: frozenset[bytes],
-        times: MessageTimes,
+        times: Callable[[int], int | None],
     ) -> None:
         super().__init__(schema, {"topic": topic, "broker_id": broker_id, "partition": partition})
         self._filters = filters

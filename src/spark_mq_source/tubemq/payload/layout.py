@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -18,36 +20,29 @@ MESSAGES_TAG: Final = 0x22
 
 _EPOCH: Final = datetime(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_MAX_TIMES: Final = 10_000
 
 
-class MessageTimes:
-    """UTC times of messages in microseconds since 1970; of two local times with the same text, the earlier one.
+def message_times(zone: str) -> Callable[[int], int | None]:
+    """Return a function that converts a number yyyyMMddHHmm in a zone to microseconds since 1970.
+
+    It returns None if there is no such time, and of two local times with the same text the earlier one.
 
     Example:
-        >>> MessageTimes("Asia/Shanghai")(197001010800), MessageTimes("UTC")(202602290340)
+        >>> message_times("Asia/Shanghai")(197001010800), message_times("UTC")(202602290340)
         (0, None)
     """
+    local_zone = ZoneInfo(zone)
 
-    def __init__(self, zone: str) -> None:
-        self._zone = ZoneInfo(zone)
-        self._known: dict[int, int | None] = {}
-
-    def __call__(self, digits: int) -> int | None:
-        """Return the time of this number, yyyyMMddHHmm in the zone; None if there is no such time."""
-        if digits not in self._known:
-            if len(self._known) >= _MAX_TIMES:
-                self._known.clear()
-            self._known[digits] = self._parse(f"{digits:012}")
-        return self._known[digits]
-
-    def _parse(self, text: str) -> int | None:
+    @lru_cache(maxsize=10_000)
+    def time_of(digits: int) -> int | None:
         try:
-            local = datetime.strptime(text, "%Y%m%d%H%M")
+            local = datetime.strptime(f"{digits:012}", "%Y%m%d%H%M")
         except ValueError:
             return None
-        offset = local.replace(tzinfo=self._zone).utcoffset() or timedelta(0)
+        offset = local.replace(tzinfo=local_zone).utcoffset() or timedelta(0)
         return (local - _EPOCH - offset) // _MICROSECOND
+
+    return time_of
 
 
 def parse_message(data: bytes) -> tuple[int, int, bytes, int]:

@@ -18,7 +18,7 @@ from spark_mq_source.core.columns import CORRUPT, ERROR, ColumnDecoder
 from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.tubemq.payload import _messages_python
 from spark_mq_source.tubemq.payload.columns import COLUMNS
-from spark_mq_source.tubemq.payload.layout import FAIL, NULL, SKIP, MessageTimes
+from spark_mq_source.tubemq.payload.layout import FAIL, NULL, SKIP, message_times
 
 _ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
 
@@ -99,7 +99,7 @@ class MessageDecoder(ColumnDecoder):
             broker_id=broker_id,
             partition=partition,
             filters=frozenset(one.encode() for one in filters),
-            times=MessageTimes(time_zone),
+            times=message_times(time_zone),
         )
         self._columns: _messages_python.MessageColumns = make(self._sparse.dense)
         self._twin = partial(_messages_python.MessageColumns, self._sparse.dense, **make.keywords)

@@ -12,7 +12,6 @@ from spark_mq_source.tubemq.protocol.commands import SUCCESS, AuthorizedInfo, Se
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, BLOCK_BYTES, ONE_BLOCK, encode_frame
 
 _PROTOBUF: Final = ProtobufCodec()
-_MORE: Final = 0x80
 # RpcConnHeader{flag=0} and RequestHeader{service_type=WRITE, protocol_ver=3}.
 _WRITE_HEAD: Final = bytes.fromhex("02080004 08031003")
 # RpcConnHeader{flag=1} and ResponseHeader{SUCCESS, protocol_ver=3}: the start of a server 2.4.0's normal answer.
@@ -25,7 +24,7 @@ _pack_head, _unpack_head, _HEAD_BYTES = ONE_BLOCK.pack, ONE_BLOCK.unpack_from, O
 
 
 def encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
-    """Encode the frame of a message: the same bytes as the codec's, in a quarter of the time.
+    """Encode the frame of a message: the same bytes as the codec's, in a third of the time.
 
     Raises:
         LocalProtocolError: a field does not fit the protocol, or the message is too large.
@@ -37,21 +36,7 @@ def encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
     client_id, topic_name, partition_id, data, flag, check_sum, sent_addr, msg_type, msg_time, auth_info = send
     try:
         tail = _encode_send_tail(sent_addr, msg_type, msg_time, auth_info)
-        if 1 << 28 <= check_sum < 1 << 31 and 0 <= flag < _MORE:
-            sum_and_flag = bytes(
-                (
-                    0x28,
-                    flag,
-                    0x30,
-                    check_sum & 0x7F | _MORE,
-                    check_sum >> 7 & 0x7F | _MORE,
-                    check_sum >> 14 & 0x7F | _MORE,
-                    check_sum >> 21 & 0x7F | _MORE,
-                    check_sum >> 28,
-                )
-            )
-        else:
-            sum_and_flag = b"\x28" + encode_varint(flag) + b"\x30" + encode_varint(check_sum)
+        sum_and_flag = b"\x28" + encode_varint(flag) + b"\x30" + encode_varint(check_sum)
         data_bytes, after_bytes = len(data), len(sum_and_flag) + len(tail)
         before = _before_data(client_id, topic_name, partition_id, data_bytes, after_bytes, timeout_ms)
         size = len(before) + data_bytes + after_bytes

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -149,27 +149,21 @@ class RowEncoder:
 
     def _minute(self, time_us: int, is_local: bool) -> str:
         """Format a time since 1970 as yyyyMMddHHmm, in the encoder's zone unless it is already local."""
-        minute = time_us // _MINUTE_US
-        text = self._minutes.get((minute, is_local))
-        if text is None:
-            try:
-                moment = _EPOCH + timedelta(minutes=minute)
-                if not is_local:
-                    moment = moment.replace(tzinfo=timezone.utc).astimezone(self._zone)
-                    if cast("timedelta", moment.utcoffset()) % timedelta(minutes=1):
-                        # An offset of the local mean time, Shanghai's until 1901, has seconds.
-                        moment = (
-                            (_EPOCH + timedelta(microseconds=time_us))
-                            .replace(tzinfo=timezone.utc)
-                            .astimezone(self._zone)
-                        )
-                        return f"{moment.year:04}{moment:%m%d%H%M}"
-            except OverflowError:
-                raise UnwritableRowError("tubemq: a row has a message_time outside the years 1 to 9999") from None
-            text = f"{moment.year:04}{moment:%m%d%H%M}"
+        minute = time_us // _MINUTE_US, is_local
+        if minute in self._minutes:
+            return self._minutes[minute]
+        try:
+            moment = _EPOCH + timedelta(microseconds=time_us)
+            if not is_local:
+                moment = moment.replace(tzinfo=timezone.utc).astimezone(self._zone)
+        except OverflowError:
+            raise UnwritableRowError("tubemq: a row has a message_time outside the years 1 to 9999") from None
+        text = f"{moment.year:04}{moment:%m%d%H%M}"
+        # An offset of the local mean time, Shanghai's until 1901, has seconds: its minutes are not those of UTC.
+        if not (moment.utcoffset() or timedelta(0)) % timedelta(minutes=1):
             if len(self._minutes) >= _MINUTES_KEPT:
                 self._minutes.clear()
-            self._minutes[minute, is_local] = text
+            self._minutes[minute] = text
         return text
 
 
