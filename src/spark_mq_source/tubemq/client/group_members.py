@@ -13,10 +13,10 @@ from typing import Final
 from spark_mq_source.core.connection import expect
 from spark_mq_source.core.errors import RemoteProtocolError
 from spark_mq_source.tubemq.client.masters import Masters
-from spark_mq_source.tubemq.client.members import Filters, Member, conditions_of
+from spark_mq_source.tubemq.client.members import ConsumerMember, Filters
 from spark_mq_source.tubemq.protocol import commands
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
-from spark_mq_source.tubemq.protocol.commands import EventStatus, EventType, MasterRequest
+from spark_mq_source.tubemq.protocol.commands import EventStatus, EventType
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class GroupSession:
         return ",".join(f"{name}={offset}" for name, offset in self.offsets.items())
 
 
-class GroupMember(Member):
+class GroupMember(ConsumerMember):
     """A member of a group whose partitions the master assigns (V1).
 
     The master sends a rebalance event once, and waits for the answer: without one, the whole group waits for ten rounds
@@ -59,8 +59,6 @@ class GroupMember(Member):
     one event at a time; the result is reported at once.
 
     Args:
-        masters: the client's connections, which stay open.
-        filters: the same for all members: for all topics, or by topic.
         on_connect: takes partitions, and returns those taken.
         on_disconnect: releases partitions after their last commit, and returns those released. If some are missing, the
             event is answered with FAILED, and the master sends it again.
@@ -81,11 +79,8 @@ class GroupMember(Member):
         on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
         session: GroupSession | None = None,
     ) -> None:
-        super().__init__(masters, group, GROUP_HEARTBEAT_SECONDS)
+        super().__init__(masters, group, topics, filters, GROUP_HEARTBEAT_SECONDS)
         self.assigned = threading.Event()
-        self._group = group
-        self._topics = tuple(topics)
-        self._conditions = conditions_of(topics, filters)
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
         self.assignment: frozenset[BrokerPartition] = frozenset()
@@ -130,7 +125,7 @@ class GroupMember(Member):
                 self.client_id,
                 self._group,
                 self._masters.local_address(),
-                self._topics,
+                self.topics,
                 subscribe_info=self._subscribed(),
                 topic_condition=self._conditions,
                 require_bound=session is not None,
@@ -186,9 +181,6 @@ class GroupMember(Member):
 
     def _subscribed(self) -> tuple[str, ...]:
         return tuple(sorted(partition.subscribed(self.client_id, self._group) for partition in self.assignment))
-
-    def _close_request(self) -> MasterRequest:
-        return commands.CloseConsumer(self.client_id, self._group)
 
     def _answer_events(self) -> None:
         while True:

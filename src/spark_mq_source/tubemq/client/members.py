@@ -154,28 +154,6 @@ class Member:
     def _close_request(self) -> MasterRequest:
         raise NotImplementedError
 
-    def _join(self, request: MasterRequest) -> commands.Response:
-        """Return the answer to a consumer's registration.
-
-        Raises:
-            TopicNotFoundError: a topic is on no broker; retryable if the master has not read its configuration yet.
-            MQSourceError: no answer, or another refusal.
-        """
-        try:
-            return self._masters.ask(request)
-        except TopicNotFoundError as error:
-            probe = ProducerMember(self._masters, ())
-            try:
-                probe.register()
-                error.retryable = probe.settling_seconds > 0
-            except ServiceNotReadyError:
-                error.retryable = True
-            finally:
-                probe.leave()
-            if error.retryable:
-                raise
-            return self._masters.ask(request)  # it may have read the configuration in between
-
     def _ask(self, request: MasterRequest, kind: type[AnswerT], what: str) -> AnswerT:
         """Return the answer to a request; if the master has dropped this member, register and send it once more.
 
@@ -210,8 +188,8 @@ class Member:
                 logger.warning("%s: a heartbeat failed and is sent again: %s", self.client_id, error)
 
 
-class ClientBalancedMember(Member, Closing):
-    """A member of a group whose members choose their own partitions (V2); their number is not limited.
+class ConsumerMember(Member):
+    """A consumer: a member of a group.
 
     Args:
         masters: the client's connections, which stay open.
@@ -224,13 +202,45 @@ class ClientBalancedMember(Member, Closing):
         group: str,
         topics: Sequence[str],
         filters: Filters,
+        seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
-        super().__init__(masters, group, HEARTBEAT_SECONDS)
+        super().__init__(masters, group, seconds)
         self._group = group
         self.topics = tuple(topics)
-        self._conditions = conditions_of(topics, filters)
-        self._read: commands.ClientSubRepInfo | None = None
-        """The partitions, all of which this member reads, for the master's statistics."""
+        by_topic = filters if isinstance(filters, Mapping) else dict.fromkeys(topics, filters)
+        self._conditions = tuple(f"{topic}#{','.join(by_topic[topic])}" for topic in topics if by_topic.get(topic))
+
+    def _join(self, request: MasterRequest) -> commands.Response:
+        """Return the answer to a consumer's registration.
+
+        Raises:
+            TopicNotFoundError: a topic is on no broker; retryable if the master has not read its configuration yet.
+            MQSourceError: no answer, or another refusal.
+        """
+        try:
+            return self._masters.ask(request)
+        except TopicNotFoundError as error:
+            probe = ProducerMember(self._masters, ())
+            try:
+                probe.register()
+                error.retryable = probe.settling_seconds > 0
+            except ServiceNotReadyError:
+                error.retryable = True
+            finally:
+                probe.leave()
+            if error.retryable:
+                raise
+            return self._masters.ask(request)  # it may have read the configuration in between
+
+    def _close_request(self) -> MasterRequest:
+        return commands.CloseConsumer(self.client_id, self._group)
+
+
+class ClientBalancedMember(ConsumerMember, Closing):
+    """A member of a group whose members choose their own partitions (V2); their number is not limited."""
+
+    _read: commands.ClientSubRepInfo | None = None
+    """The partitions, all of which this member reads, for the master's statistics."""
 
     def register(self) -> None:
         """See `Member`."""
@@ -278,9 +288,6 @@ class ClientBalancedMember(Member, Closing):
             brokers_id, topics_id, time.time_ns() // 1_000_000, report_sub_info=True, part_sub_info=parts
         )
         return meta
-
-    def _close_request(self) -> MasterRequest:
-        return commands.CloseConsumer(self.client_id, self._group)
 
 
 class ProducerMember(Member):
@@ -425,12 +432,6 @@ def _refuses_for_good(error: MQSourceError) -> bool:
         and not error.retryable
         and not isinstance(error, TopicNotFoundError)
     )
-
-
-def conditions_of(topics: Sequence[str], filters: Filters) -> tuple[str, ...]:
-    """Return `topic_condition`: the filters of each topic that has some."""
-    by_topic = filters if isinstance(filters, Mapping) else dict.fromkeys(topics, filters)
-    return tuple(f"{topic}#{','.join(by_topic[topic])}" for topic in topics if by_topic.get(topic))
 
 
 def _meta_of(brokers: Sequence[str], topics: Sequence[TopicMeta]) -> ClusterMeta:
