@@ -93,7 +93,7 @@ def _probe(
                         raise with_names_to_authorize(error, options) from error
                     is_occupied = True
                 else:
-                    left.append(consumer.unregister(commit=False))
+                    left.append(consumer.unregister())
                     found[consumer.partition] = Bounds(response.curr_offset, response.max_offset)
         finally:
             for farewell in left:

@@ -410,8 +410,8 @@ class PartitionConsumer:
         got, committed = self.session.call(fetch, self._commit)
         return got, committed  # type: ignore[return-value]
 
-    def unregister(self, *, commit: bool = True) -> Future[commands.RegisterPartitionResponse]:
-        """Unregister the partition; commit or roll back the last fetch."""
+    def unregister(self) -> Future[commands.RegisterPartitionResponse]:
+        """Unregister the partition; roll back the last fetch."""
         self.session._consumers.pop(self._key, None)
         (answer,) = self.session.call(
             commands.RegisterPartition(
@@ -420,7 +420,7 @@ class PartitionConsumer:
                 self.group,
                 self.partition.topic,
                 self.partition.partition_id,
-                ReadStatus.STORED_OR_MIN if commit else ReadStatus.STORED_OR_MAX,
+                ReadStatus.STORED_OR_MAX,
             )
         )
         return answer  # type: ignore[return-value]

@@ -309,7 +309,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             old, self._previous = self._previous, None
             again = self._client.consumer(self._partition, client_id=old.client_id, group=old.group)
             with contextlib.suppress(BrokerError):
-                self._client.wait(again.unregister(commit=False), "unregister")
+                self._client.wait(again.unregister(), "unregister")
         consumer, response = register_in_any_group(
             self._client, self._options, self._partition, self._done, priority=self._client.read_priority
         )
@@ -381,7 +381,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
 
     def _leave(self, consumer: PartitionConsumer) -> None:
         try:
-            self._client.wait(consumer.unregister(commit=False), f"unregister of {self._partition}")
+            self._client.wait(consumer.unregister(), f"unregister of {self._partition}")
         except BrokerError as error:
             logger.debug("%s: %s", self._task, error)
         except MQSourceError as error:

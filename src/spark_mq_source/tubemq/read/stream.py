@@ -370,7 +370,7 @@ class _AllPartitions:
         }
         # Not as a reader of flushed data: the broker must not change the position, which is correct.
         answers = {
-            tp: (c.register(curr_offset=ends[tp], qry_priority_id=WITH_MEMORY), c.unregister(commit=False))
+            tp: (c.register(curr_offset=ends[tp], qry_priority_id=WITH_MEMORY), c.unregister())
             for tp, c in consumers.items()
         }
         for tp, (registered, left) in answers.items():
@@ -626,7 +626,7 @@ class Membership:
 
         def leave() -> None:
             consumer, held.position = self._take_back(held)
-            self._client.wait(consumer.unregister(commit=False), f"unregister of {tp}")
+            self._client.wait(consumer.unregister(), f"unregister of {tp}")
 
         try:
             retrying(leave, deadline=deadline)
@@ -722,7 +722,7 @@ class Membership:
                     held.consumer, held.position = consumer, max(held.position, position)
             if not is_held:
                 # It was released meanwhile: kept here, no other member could have it.
-                self._client.wait(consumer.unregister(commit=False), f"unregister of {tp}")
+                self._client.wait(consumer.unregister(), f"unregister of {tp}")
 
 
 class _UnlistedError(ServiceNotReadyError):

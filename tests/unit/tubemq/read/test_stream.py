@@ -272,7 +272,7 @@ class Consumer:
             self.group.positions[tp] = curr_offset
         return done(SimpleNamespace(curr_offset=self.group.positions.setdefault(tp, 0)))
 
-    def unregister(self, *, commit: bool) -> Future[Any]:
+    def unregister(self) -> Future[Any]:
         self.group.unregistered.append(next(tp for tp, at in AT.items() if at == self.partition))
         return done(None)
 
