@@ -405,10 +405,7 @@ def without_large_types(batch: pa.RecordBatch) -> pa.RecordBatch:
     try:
         arrays = [column.cast(type_) for column, type_ in zip(batch.columns, types, strict=True)]
     except pa.ArrowInvalid as error:
-        raise UnwritableRowError(
-            f"a column of {batch.num_rows} rows holds more than the {MAX_COLUMN_BYTES} bytes that can be written "
-            f"together: lower spark.sql.execution.arrow.maxRecordsPerBatch"
-        ) from error
+        raise too_large() from error
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 

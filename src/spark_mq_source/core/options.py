@@ -583,8 +583,8 @@ def _parse_enum(kind: type[enum.Enum], text: str) -> enum.Enum:
 _PARSERS: Final[dict[Any, Callable[[str], Any]]] = {bool: parse_bool, int: parse_int, str: parse_text}
 
 
-def at_least(least: int, text: str = "") -> Callable[[int], None]:
-    """Make a `check` for a minimum, shown to the user as `text`.
+def at_least(least: int) -> Callable[[int], None]:
+    """Make a `check` for a minimum.
 
     Example:
         >>> at_least(1)(0)
@@ -595,7 +595,7 @@ def at_least(least: int, text: str = "") -> Callable[[int], None]:
 
     def check(value: int) -> None:
         if value < least:
-            raise ValueError(f"must be at least {text or least}")
+            raise ValueError(f"must be at least {least}")
 
     return check
 

@@ -25,9 +25,9 @@ class Request:
     parameters: Mapping[str, list[str]]
     body: bytes
 
-    def first(self, name: str, default: str = "") -> str:
-        """Return a parameter's first value."""
-        return self.parameters.get(name, [default])[0]
+    def first(self, name: str) -> str:
+        """Return a parameter's first value; an empty text if it is missing."""
+        return self.parameters.get(name, [""])[0]
 
     def required(self, name: str) -> str:
         """Return a parameter's first value.

@@ -215,10 +215,6 @@ class Queue:
 
     def take_all(self, now_s: float) -> list[bytes]:
         """Take all messages."""
-        if len(self._lists) == 1 and not self._taken and not self.disk_depth:
-            frames = self._lists.popleft()[0]  # shared by all channels, not copied
-            self.depth = 0
-            return frames
         return self._take(self.depth, now_s)
 
     def _take(self, most: int, now_s: float) -> list[bytes]:

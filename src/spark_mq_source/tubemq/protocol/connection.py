@@ -36,7 +36,7 @@ from spark_mq_source.tubemq.protocol.commands import (
 )
 from spark_mq_source.tubemq.protocol.error_codes import CERTIFICATE_FAILURE, DUPLICATE_PARTITION, HB_NO_NODE
 from spark_mq_source.tubemq.protocol.hot import STORED, take_stored
-from spark_mq_source.tubemq.protocol.wire import MAX_PAYLOAD_BYTES, SeenBlocks, take_frame
+from spark_mq_source.tubemq.protocol.wire import SeenBlocks, take_frame
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,6 @@ class TubeMQConnection(SansIOConnection[Sequence[Call], Event]):
         heartbeat_ms: the interval at which registered partitions are confirmed; a broker forgets them after 30 s.
         authorized: returns the credentials of heartbeats to the broker.
         keeps_receipts: whether answers to stored messages are decoded; otherwise they are all `STORED`.
-        max_payload_bytes: the largest answer accepted.
 
     Example:
         >>> from spark_mq_source.tubemq.protocol.commands import CloseProducer
@@ -148,7 +147,6 @@ class TubeMQConnection(SansIOConnection[Sequence[Call], Event]):
         heartbeat_ms: int = 10_000,
         authorized: Callable[[], AuthorizedInfo] | None = None,
         keeps_receipts: bool = False,
-        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         now: float,
     ) -> None:
         super().__init__(ConnectionState.OPEN, now)
@@ -158,7 +156,6 @@ class TubeMQConnection(SansIOConnection[Sequence[Call], Event]):
         self._request_timeout_ms = request_timeout_ms
         self._tick_seconds = request_timeout_ms / 1000 / TICKS_TO_ANSWER
         self._heartbeat_seconds = heartbeat_ms / 1000
-        self._max_payload_bytes = max_payload_bytes
         self._tick = 0
         self._received_tick = 0
         self._next_tick = now + self._tick_seconds
@@ -230,7 +227,7 @@ class TubeMQConnection(SansIOConnection[Sequence[Call], Event]):
                     events.append(_new_tuple(Answer, (serial_no, request, STORED)))
                 elif request is not None:
                     self._refuse_answer(request, STORED)
-            frame = take_frame(data, offset, self._max_payload_bytes, self._seen)
+            frame = take_frame(data, offset, self._seen)
             if frame is None:
                 return offset
             offset += frame.size

@@ -92,20 +92,17 @@ class SeenBlocks:
         self.total = 0
 
 
-def take_frame(
-    data: memoryview, offset: int, max_payload_bytes: int = MAX_PAYLOAD_BYTES, seen: SeenBlocks | None = None
-) -> Frame | None:
+def take_frame(data: memoryview, offset: int, seen: SeenBlocks | None = None) -> Frame | None:
     """Take the frame that begins at `offset`, or return None while it is incomplete.
 
     Args:
         data: the received bytes.
         offset: start of the frame.
-        max_payload_bytes: a larger payload is refused as soon as its sizes are read.
         seen: the progress in this frame from earlier calls; updated here.
 
     Raises:
-        RemoteProtocolError: it does not begin with the token, or the sizes are impossible, found before the announced
-            bytes arrive.
+        RemoteProtocolError: it does not begin with the token, or the sizes are impossible, or more than a server
+            accepts; found before the announced bytes arrive.
 
     Example:
         >>> frame = take_frame(memoryview(encode_frame(7, b"payload") + b"next"), 0)
@@ -116,7 +113,7 @@ def take_frame(
     if received >= offset + ONE_BLOCK.size:
         # The usual case, except for fetched messages.
         token, serial_no, blocks, size = _unpack_one_block(data, offset)
-        if blocks == 1 and token == BEGIN_TOKEN and 0 <= size <= max_payload_bytes:
+        if blocks == 1 and token == BEGIN_TOKEN and 0 <= size <= MAX_PAYLOAD_BYTES:
             begin = offset + 16
             end = begin + size
             return _new_tuple(Frame, (serial_no, data[begin:end], end - offset)) if end <= received else None
@@ -141,10 +138,10 @@ def take_frame(
             return None
         (size,) = SIZE.unpack_from(frame, seen.at)
         total = seen.total + size
-        if size < 0 or total > max_payload_bytes:
+        if size < 0 or total > MAX_PAYLOAD_BYTES:
             raise RemoteProtocolError(
                 f"a frame with a block of {size} bytes, {total} in all, was announced, where at most "
-                f"{max_payload_bytes} are possible: the stream is damaged"
+                f"{MAX_PAYLOAD_BYTES} are possible: the stream is damaged"
             )
         end = begin + size
         if received < end:
