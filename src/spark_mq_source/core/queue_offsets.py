@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_mq_source.core.counters import Lag
+from spark_mq_source.core.json_text import OFFSETS_VERSION, versioned_offsets
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,7 +21,7 @@ class BatchOffset:
     batch: int
 
     @classmethod
-    def from_json(cls, document: Mapping[str, object]) -> BatchOffset:
+    def from_json(cls, document: object) -> BatchOffset:
         """Parse the offset's form in Spark's checkpoint; the inverse of `to_json`.
 
         Raises:
@@ -31,11 +31,10 @@ class BatchOffset:
             >>> BatchOffset.from_json({"version": 1, "batch": 7, "wal": "8f0e"})
             BatchOffset(wal='8f0e', batch=7)
         """
-        version, batch, wal = (document.get(name) for name in ("version", "batch", "wal"))
-        if version != 1:
-            raise ValueError(f"offsets of version {version!r}, but this release supports only version 1")
+        offsets = versioned_offsets(document)
+        batch, wal = offsets.get("batch"), offsets.get("wal")
         if type(batch) is not int or batch < 0 or not isinstance(wal, str) or not wal.isalnum():
-            raise ValueError(f"expected a batch number and a wal name, not {dict(document)!r}")
+            raise ValueError(f"expected a batch number and a wal name, not {dict(offsets)!r}")
         return cls(wal, batch)
 
     def to_json(self) -> dict[str, object]:
@@ -45,7 +44,7 @@ class BatchOffset:
             >>> BatchOffset("8f0e", 7).to_json()
             {'version': 1, 'batch': 7, 'wal': '8f0e'}
         """
-        return {"version": 1, "batch": self.batch, "wal": self.wal}
+        return {"version": OFFSETS_VERSION, "batch": self.batch, "wal": self.wal}
 
     @property
     def folder(self) -> str:
@@ -69,11 +68,10 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
         >>> print(*count_lag(at, at | {"topic": "flights", "waiting": 1000}, 400))
         flights 600 messages
     """
-    if not isinstance(read, Mapping) or not isinstance(newest, Mapping):
-        raise ValueError("offsets are JSON objects")  # noqa: TRY004 - as for every other invalid document
     BatchOffset.from_json(read)
     BatchOffset.from_json(newest)
-    topic, waiting = newest.get("topic"), newest.get("waiting")
+    planned = versioned_offsets(newest)
+    topic, waiting = planned.get("topic"), planned.get("waiting")
     if not isinstance(topic, str) or type(waiting) is not int:
         return []
     return [Lag(topic, max(0, waiting - rows), "messages")]
