@@ -331,7 +331,8 @@ class Query:
                 world.pause()
                 end = _copy(stream.latest(start, limited=self.limited))
                 self.newest = _copy(stream.newest)
-                if end == start:
+                # A new query has a first batch, also an empty one: `MicroBatchExecution` compares with what is committed.
+                if end == start and log.offsets:
                     if available_now:
                         return
                     world.sleep(self.interval)
@@ -357,7 +358,7 @@ class Query:
         found = self.executors.run(work, _reading)
         rows = [row for task in found for row in task]
         self.checkpoint.replays.append((number, rows))
-        here().pause()
+        here().sleep(0.001)  # also an empty batch takes some time
         if self.sink is not None:
             self.sink(number, found)
         self.checkpoint.sink[number] = rows

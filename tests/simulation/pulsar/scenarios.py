@@ -432,7 +432,7 @@ class StreamRead:
             found += store_faults(dice, seconds)
         if dice.random() < 0.2:
             # The driver is killed so long after the first batch was logged.
-            found.append(Fault("interrupt", args=(round(dice.choice((0.01, 0.1)) * dice.random(), 4),)))
+            found.append(Fault("interrupt", args=(round(dice.choice((0.0, 0.01, 0.1)) * dice.random(), 4),)))
         return found
 
     def run(self, world: World, plan: Plan) -> str:
@@ -557,6 +557,7 @@ class StreamRead:
                 self._check_batches(cluster, query, fails=fails)
                 return "data loss"
             self._check_allowed(plan, error)
+            world.sleep(world.dice("restart").choice((0.0, 0.0, 1.0)))
         else:
             raise ViolationError("the query fails again and again")
         self._check_batches(cluster, query, fails=fails)

@@ -201,11 +201,12 @@ class PulsarStream:
         if limited:
             starts = {tp: self._firsts.get(tp, begin.get(tp, EARLIEST)) for tp in ends}
             if begin == given and not is_last and self._is_delayed(starts, ends):
-                return dict(start)
-            ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))
-        offered = encode_offsets(ends, given if start == self._initial else None)
-        if given == ends:
-            offered = dict(start)
+                ends = dict(given)
+            else:
+                ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))
+        # Spark runs the first batch even if it is empty, and gives it a new start when it repeats it.
+        is_first = start == self._initial
+        offered = dict(start) if given == ends and not is_first else encode_offsets(ends, given if is_first else None)
         if self._target is None:
             stopped = {tp: ends.get(tp, EARLIEST) for tp in bounds}
             self._end_if_all_is_read(offered, stopped, reads_newest=ends == newest)

@@ -211,6 +211,15 @@ def test_a_trigger_ends_at_the_last_message(start, end):
         assert OnTopic().after(start) == end
 
 
+@pytest.mark.parametrize("options", [{}, {"minRowsPerTrigger": "1000", "maxTriggerDelay": "10m"}])
+def test_an_empty_first_trigger_has_its_start_and_is_empty_when_it_is_repeated(options):
+    """Spark runs it all the same, and gets a new start for it, behind what came in between, if it has to repeat it."""
+    stream = OnTopic(startingOffsets="latest", **options)
+    first = stream.latest(stream.initial())
+    assert stream.ranges(encode_offsets({AT: Position(7, 9)}), first) == []
+    assert stream.latest(first) == first
+
+
 def test_an_empty_topic_that_nobody_has_read_is_not_in_the_offsets():
     stream = OnTopic({5: ()})
     assert (stream.after({}), stream.after({AT: EARLIEST})) == ({}, {AT: EARLIEST})
