@@ -35,7 +35,7 @@ from tests.simulation.explore import (
 from tests.simulation.mutations import Mutation, mutated_source, mutations
 
 CHUNK = 20
-"""Seeds in one piece of work of a process."""
+"""Seeds in one unit of work of a process."""
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
 console = Console(stderr=True)
@@ -55,9 +55,9 @@ def fresh_seed() -> int:
 def _explored(
     protocol: str, first: int, seeds: int, jobs: int, *, stop: bool, scenario: str | None
 ) -> Iterator[Findings]:
-    """Yield what each piece of work found; with `stop`, end soon after the first failure."""
+    """Yield the findings of each unit of work; with `stop`, end soon after the first failure."""
     starts = iter(range(first, first + seeds, CHUNK))
-    # Not by fork: this process has a thread (the progress bar), which may hold a lock at that moment.
+    # Not by fork: this process has a thread (the progress bar), which may hold a lock during the fork.
     with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
         running: set[Any] = set()
 
@@ -99,7 +99,7 @@ def explore(
         workers = jobs or os.cpu_count() or 1
         found[protocol] = _explore_one(protocol, start, seeds, workers, stop, shrink_tries, scenario)
     if as_json:
-        print(json.dumps(found))  # noqa: T201 - what was asked for
+        print(json.dumps(found))  # noqa: T201 - the output
     if any(one["failures"] for one in found.values()):
         raise typer.Exit(1)
 
@@ -157,11 +157,11 @@ def seed(
     scenario: Scenario = None,
     smaller: Annotated[bool, typer.Option(help="make it smaller if it fails")] = True,
 ) -> None:
-    """Run one seed and print what happened."""
-    _tell(protocol, plan_of(protocol, number, scenario), smaller=smaller)
+    """Run one seed and print its outcome."""
+    _run_plan(protocol, plan_of(protocol, number, scenario), smaller=smaller)
 
 
-def _tell(protocol: str, plan: Plan, *, smaller: bool) -> None:
+def _run_plan(protocol: str, plan: Plan, *, smaller: bool) -> None:
     console.print(repr(plan), markup=False)
     outcome, failure = attempt(protocol, plan)
     if failure is None:
@@ -176,7 +176,7 @@ def _tell(protocol: str, plan: Plan, *, smaller: bool) -> None:
 
 @app.command()
 def steps(protocol: str, first: int, count: int) -> None:
-    """Print as JSON a digest of the steps of each of some seeds: the same on every machine and in every run."""
+    """Print a digest of the run of each seed as JSON: the same on every machine and in every run."""
     load(protocol)
     print(json.dumps([trace(protocol, plan_of(protocol, n)) for n in range(first, first + count)]))  # noqa: T201
 
@@ -189,7 +189,7 @@ def mutants(
     first: Annotated[int, typer.Option(help="the first seed")] = 1,
     jobs: Jobs = None,
 ) -> None:
-    """Break the program in known ways, one at a time; print how many seeds it took to find each."""
+    """Apply each mutation in turn; print the number of seeds that found it."""
     print("| protocol | what is broken | seeds until found | failure |\n|---|---|---:|---|")  # noqa: T201
     missed = 0
     for protocol in protocols or PROTOCOLS:
@@ -212,7 +212,7 @@ def mutants(
 
 
 def _failing(mutation: Mutation, test: str) -> str:
-    """Return the first test that fails with a mutation; empty if none does."""
+    """Return the first test that fails with a mutation; empty if all pass."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-rf", test]
         ended = subprocess.run(command, env=_environment(mutation, Path(folder)), capture_output=True, check=False)
@@ -230,7 +230,7 @@ def _environment(mutation: Mutation, folder: Path) -> dict[str, str]:
 
 
 def _hunt(protocol: str, mutation: Mutation, seeds: int, first: int, jobs: int | None) -> tuple[int | None, str]:
-    """Return the seeds until a mutation was found, or None if it was not, and what failed."""
+    """Return the number of seeds until a mutation was found, or None if it was not, and the failure."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         environment = _environment(mutation, Path(folder))
         command = [sys.executable, "-m", "tests.simulation", "explore", protocol, "--seeds", str(seeds)]
@@ -250,7 +250,7 @@ def _hunt(protocol: str, mutation: Mutation, seeds: int, first: int, jobs: int |
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # The order of sets is a choice, too.
+        # The order of sets must be the same in every run, too.
         os.execve(  # noqa: S606 - this program again
             sys.executable,
             [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],

@@ -1,4 +1,4 @@
-"""What the simulation's tests share."""
+"""Fixtures of the simulation's tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation import standins
 
 @pytest.fixture(autouse=True, scope="module")
 def _garbage_of_worlds_alone() -> Iterator[None]:
-    """Let the collection of garbage after each world pass over what was there before: that may be all of the tests."""
+    """Exclude objects that exist before the worlds from the garbage collection after each one: they may be many."""
     gc.collect()
     gc.freeze()
     yield
@@ -21,7 +21,7 @@ def _garbage_of_worlds_alone() -> Iterator[None]:
 
 @pytest.fixture
 def simulated() -> Iterator[None]:
-    """Run the package on a world's clock, threads and network, in a test that makes the world itself."""
+    """Run the package on the clock, threads and network of a world, which the test creates."""
     standins.install()
     yield
     standins.uninstall()

@@ -1,9 +1,8 @@
-"""Exploring by seed: plans of what goes wrong, runs of them, and the shortest plan that still fails.
+"""Exploration by seed: plans with their faults, their runs, and the search for the shortest plan that fails.
 
-A `Plan` is all that a run depends on: the scenario, the seed of the world's dice, the size of the work and the list of
-faults. The same plan gives the same run, step by step. A failing plan is made smaller (`shrink`): faults are left out
-and the work is made less as long as it still fails; what is left is printed as it stands in Python, and belongs into
-the protocol's `regressions.py`.
+A `Plan` is all that a run depends on: the scenario, the seed of the world's random choices, the size of the work and
+the list of faults. The same plan gives the same run, step by step. A failing plan is made smaller (`shrink`): faults
+are left out and the work is reduced as long as it still fails; the smallest plan is printed as Python.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tests.simulation.spark import DriverKilledError
 from tests.simulation.world import World
 
 PROTOCOLS = tuple(sorted(found.parent.name for found in Path(__file__).parent.glob("*/scenarios.py")))
-"""Those with a model of their broker: each is a folder."""
+"""Protocols with a model of their broker, each in a folder."""
 
 
 class ViolationError(AssertionError):
@@ -37,12 +36,12 @@ class ViolationError(AssertionError):
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault.
 
     Attributes:
-        kind: what; those of `apply_common`, and the protocol's own.
-        at: seconds after the beginning, for those that happen at a time.
-        args: what else the kind needs.
+        kind: one of `apply_common`, or the protocol's own.
+        at: seconds after the start, for faults that happen at a time.
+        args: further parameters of the kind.
     """
 
     kind: str
@@ -66,27 +65,27 @@ class Plan:
 
 
 class Scenario(Protocol):
-    """One way to use the program under test, and the oracle that knows what must come of it."""
+    """A way to use the program under test, and an oracle that checks the result."""
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
-        """Return what may go wrong in one run, drawn."""
+        """Return the drawn faults of one run."""
 
     def run(self, world: World, plan: Plan) -> str:
-        """Play it in a fiber of the world; a word for the statistics. Raises ViolationError."""
+        """Run it in a fiber of the world; return its outcome in a word. Raises ViolationError."""
 
 
 MAX_SIZE = 5
-"""Sizes of work go from 1 to this."""
+"""The largest size of work; the smallest is 1."""
 
 
 def scenarios(protocol: str) -> Mapping[str, Scenario]:
-    """Return those of a protocol, by name."""
+    """Return the scenarios of a protocol, by name."""
     found: Mapping[str, Scenario] = import_module(f"tests.simulation.{protocol}.scenarios").SCENARIOS
     return found
 
 
 def load(protocol: str) -> None:
-    """Load what worlds of a protocol need, for good: the collection of garbage after each world passes over it."""
+    """Load the modules that worlds of a protocol need, and exclude them from later garbage collections."""
     scenarios(protocol)
     standins.install()
     _freeze(len(sys.modules))
@@ -94,20 +93,20 @@ def load(protocol: str) -> None:
 
 @functools.cache
 def _freeze(modules: int) -> None:
-    """Exclude what is alive now from the collection of garbage; once for each number of loaded modules."""
+    """Exclude the objects that exist now from garbage collection; once for each number of loaded modules."""
     gc.collect()
     gc.freeze()
 
 
 @functools.cache
 def _lots(protocol: str) -> Sequence[str]:
-    """Return the names that a seed draws from: those in the protocol's `LOTS` as often as it says, the others once."""
+    """Return the names that a seed draws from, each as often as the protocol's `LOTS` gives it, or once."""
     lots: Mapping[str, int] = getattr(import_module(f"tests.simulation.{protocol}.scenarios"), "LOTS", {})
     return [name for name in sorted(scenarios(protocol)) for _ in range(lots.get(name, 1))]
 
 
 def plan_of(protocol: str, seed: int, scenario: str | None = None) -> Plan:
-    """Return the plan of a seed; of this scenario if one is given."""
+    """Return the plan of a seed, for this scenario if one is given."""
     dice = Random(f"plan {seed}")
     name = scenario or dice.choice(_lots(protocol))
     size = dice.randint(1, MAX_SIZE)
@@ -115,14 +114,14 @@ def plan_of(protocol: str, seed: int, scenario: str | None = None) -> Plan:
 
 
 def run_plan(protocol: str, plan: Plan) -> str:
-    """Return one run.
+    """Run a plan.
 
     Returns:
-        What became of it, in a word.
+        Its outcome, in a word.
 
     Raises:
         ViolationError: a guarantee was broken.
-        AssertionError: it hangs, or the model found what cannot be.
+        AssertionError: it hangs, or the model found an impossible request or state.
         Exception: the program under test failed in a way that the scenario does not allow.
     """
     world = World(plan.seed)
@@ -144,17 +143,17 @@ def _play(world: World, protocol: str, plan: Plan) -> str:
 
 
 def common_faults(dice: Random, *, streams: int, processes: Sequence[str], seconds: float) -> Iterator[Fault]:
-    """Yield faults that every protocol knows, a few of them or none.
+    """Yield a few faults that apply to every protocol, or none.
 
     Args:
-        dice: draws them.
-        streams: about how many connections a run opens.
+        dice: draws the faults.
+        streams: the approximate number of connections of a run.
         processes: the names of processes that may be killed.
-        seconds: about how long a run takes.
+        seconds: the approximate duration of a run.
     """
     for _ in range(dice.choice((0, 0, 1, 1, 2, 4))):
         kind = dice.choice(("cut_sent", "cut_received", "cut_received", "mute", "stall_sent", "stall_received"))
-        # Most of what matters happens in the first few hundred bytes of an answer or in the midst of data.
+        # Most faults matter in the first few hundred bytes of an answer or in the middle of data.
         args = dice.randrange(streams), int(dice.choice((200, 2_000, 20_000)) * dice.random()) + 1
         yield Fault(kind, args=(*args, dice.choice((0.3, 4.0, 25.0, 70.0))) if kind.startswith("stall") else args)
     for _ in range(dice.choice((0, 0, 0, 1, 2))):
@@ -166,14 +165,14 @@ def common_faults(dice: Random, *, streams: int, processes: Sequence[str], secon
 
 
 def apply_common(world: World, fault: Fault) -> None:
-    """Arrange for a fault of these kinds; leaves others to the scenario.
+    """Schedule a fault of these kinds; ignore others, which the scenario handles.
 
     - `cut_sent`, `cut_received`: stream number, bytes after which it breaks.
     - `mute`: stream number, bytes after which it is half-open.
-    - `stall_sent`, `stall_received`: stream number, bytes after which what is sent arrives late, by how many seconds.
+    - `stall_sent`, `stall_received`: stream number, bytes after which it is delayed, seconds of the delay.
     - `kill`: a process's name, the number of its switches at which it is killed.
-    - `stop`: a process's name, for how many seconds it stands still.
-    - `wall_clock`: by how many seconds the wall clock is moved.
+    - `stop`: a process's name, seconds for which it is stopped.
+    - `wall_clock`: seconds by which the wall clock is moved.
     """
     if fault.kind in {"stall_sent", "stall_received"}:
         stream, size, seconds = fault.args
@@ -199,12 +198,12 @@ def apply_common(world: World, fault: Fault) -> None:
 
 
 def check_letters(plan: Plan, letters: Counter[bytes], attempts: Counter[bytes]) -> None:
-    """Check that all dead letters are bad messages that tasks had, none of them more often without a fault.
+    """Check that all dead letters are bad messages of tasks and, without a fault, one for each attempt at most.
 
     Args:
-        plan: what went wrong.
-        letters: what is stored, and how often.
-        attempts: how often each bad message was in the range of an attempt at a task.
+        plan: has the faults.
+        letters: the number of times that each dead letter is stored.
+        attempts: the number of task attempts whose range had each bad message.
 
     Raises:
         ViolationError: they are not.
@@ -221,7 +220,7 @@ def check_nothing_runs(world: World) -> None:
     """Check that no process but the test's has a fiber that has not ended.
 
     Raises:
-        ViolationError: one has.
+        ViolationError: another process has one.
     """
     for process in world.processes:
         if process is not world.test and process.alive and world.threads_of(process):
@@ -229,10 +228,10 @@ def check_nothing_runs(world: World) -> None:
 
 
 def check_allowed(plan: Plan, error: BaseException) -> None:
-    """Check that an error may end a run: one of the network or a broker, after a fault; or a killed driver.
+    """Check that an error may end a run: an error of the network or a broker after a fault, or a killed driver.
 
     Raises:
-        ViolationError: nothing did, or it is another error.
+        ViolationError: the plan has no fault, or it is another error.
     """
     if isinstance(error, DriverKilledError) or (isinstance(error, MQSourceError) and error.retryable and plan.faults):
         return
@@ -243,7 +242,7 @@ def check_allowed(plan: Plan, error: BaseException) -> None:
 
 @dataclass(frozen=True)
 class Failure:
-    """A plan that failed, and how."""
+    """A failed plan and its error."""
 
     plan: Plan
     kind: str
@@ -251,23 +250,23 @@ class Failure:
 
 
 def attempt(protocol: str, plan: Plan) -> tuple[str, Failure | None]:
-    """Run a plan: what became of it, and the failure if it was one."""
+    """Run a plan; return its outcome, and the failure if it failed."""
     try:
         return run_plan(protocol, plan), None
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is a finding
+    except BaseException as error:  # noqa: BLE001 - any error is a finding
         return "failed", Failure(plan, type(error).__name__, "".join(traceback.format_exception(error)))
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What some seeds brought.
+    """The results of some seeds.
 
     Attributes:
-        outcomes: how often each scenario had each outcome (`SCENARIO: WORD`).
+        outcomes: the number of runs by scenario and outcome (`SCENARIO: WORD`).
         seconds: processor time by scenario.
-        failures: those that failed.
+        failures: the failed plans.
     """
 
     outcomes: Counter[str]
@@ -276,8 +275,8 @@ class Findings:
 
 
 def run_seeds(protocol: str, first: int, count: int, *, stop: bool = False, scenario: str | None = None) -> Findings:
-    """Run seeds one after the other, with `stop` until the first failure."""
-    # Thousands of warnings tell nothing; `seed` runs a single one with its warnings.
+    """Run seeds in sequence, with `stop` until the first failure."""
+    # Thousands of warnings are of no use; `seed` runs a single seed with its warnings.
     logging.disable(logging.CRITICAL)
     load(protocol)
     found = Findings(Counter(), Counter(), [])
@@ -297,9 +296,9 @@ def run_seeds(protocol: str, first: int, count: int, *, stop: bool = False, scen
 def shrink(
     protocol: str, failure: Failure, *, tries: int = 300, say: Callable[[str], None] = lambda _: None
 ) -> Failure:
-    """Return the smallest plan found that fails in the same way: less work, fewer faults.
+    """Return the smallest plan found that fails in the same way, with less work and fewer faults.
 
-    Leaving something out changes what comes after it, so each smaller plan is tried with some other seeds as well.
+    Leaving out a fault changes the rest of the run, so each smaller plan is tried with some other seeds as well.
     """
     best = failure
 
@@ -329,7 +328,7 @@ def shrink(
 
 
 def trace(protocol: str, plan: Plan) -> str:
-    """Return how a run went, in short: what became of it, at what time and after how many steps."""
+    """Return a digest of a run: its outcome, its end by the world's clock and the number of steps."""
     world = World(plan.seed)
     try:
         outcome = _play(world, protocol, plan)

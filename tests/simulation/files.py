@@ -1,4 +1,4 @@
-"""Stores in the simulated world: files in memory that outlive processes, and what goes wrong there."""
+"""Stores in the simulated world: files in memory that outlive processes, and their faults."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _open_store = storage.open_store
 
 
 class Store:
-    """A `net.storage.LocalStore`. A process may be killed in the middle of every call, and its file be torn then.
+    """A `net.storage.LocalStore`. A process that is killed in the middle of a call may leave a torn file.
 
     Attributes:
         files: by path.
-        is_full: whether nothing more can be written.
+        is_full: whether writes fail.
         busy_until: the time until which reads are refused.
     """
 
@@ -98,7 +98,7 @@ class Store:
             self.files.pop(path, None)
 
     def tear(self, part: float, *, flip: bool) -> str | None:
-        """Damage one file, unless nobody has it: shorten it or flip a bit; return its name."""
+        """Cut one file or flip a bit in it; return its name, or None if no file has bytes."""
         paths = sorted(path for path, data in self.files.items() if data)
         if not paths:
             return None
@@ -113,7 +113,7 @@ class Store:
     def _step() -> None:
         world = clockwork.here()
         world.check_alive()
-        # A disk takes its time, and whoever does not wait for it runs meanwhile.
+        # A disk takes time, and other fibers run meanwhile.
         world.sleep(world.dice("disk").choice((0.0, 0.0001, 0.002)))
 
     def _check_room(self, path: str) -> None:
@@ -122,7 +122,7 @@ class Store:
 
 
 def store() -> Store:
-    """Return the folder of the world that runs."""
+    """Return the folder of the running world."""
     world: Any = clockwork.here()
     found = getattr(world, "wal_store", None)
     if found is None:
@@ -131,14 +131,14 @@ def store() -> Store:
 
 
 def open_folder(format_name: str, wal_dir: str, *, probe: bool = False) -> Any:
-    """`write_ahead.open_folder`, for paths of the simulated world too."""
+    """Replace `write_ahead.open_folder`; accept paths of the simulated world too."""
     if not wal_dir.startswith(SCHEME):
         return _open_folder(format_name, wal_dir, probe=probe)
     return store()
 
 
 def objects() -> Store:
-    """Return the object store of the world that runs."""
+    """Return the object store of the running world."""
     world: Any = clockwork.here()
     found = getattr(world, "object_store", None)
     if found is None:
@@ -147,12 +147,12 @@ def objects() -> Store:
 
 
 def open_store(url: str, *, name: str = "", probe: bool = False) -> Any:
-    """`storage.open_store`, for URLs of the simulated world too."""
+    """Replace `storage.open_store`; accept URLs of the simulated world too."""
     return objects() if url.startswith(SCHEME) else _open_store(url, name=name, probe=probe)
 
 
 def install() -> None:
-    """Put `open_folder` and `open_store` into the modules that have imported the real ones."""
+    """Replace `open_folder` and `open_store` in the modules that have imported the real ones."""
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("spark_mq_source."):
             for real, stand_in in ((_open_folder, open_folder), (_open_store, open_store)):

@@ -1,4 +1,4 @@
-"""HTTP in a simulated world: what `net.http` asks urllib3 for is answered by functions of the model brokers."""
+"""HTTP in a simulated world: functions of the model brokers answer the requests of `net.http` to urllib3."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from urllib3.exceptions import NewConnectionError, ReadTimeoutError
 from tests.simulation.clockwork import here, namespace
 
 Answer = tuple[int, Any]
-"""A status, and what the body says in JSON."""
+"""A status, and the JSON value of the body."""
 
 Handler = Callable[[str, str, Mapping[str, str]], Answer | None]
-"""Of a method, a path and the parameters of query and form; None leaves the question without an answer."""
+"""A function of a method, a path and the parameters of query and form; None leaves the request unanswered."""
 
 
 def serve(address: str, handler: Handler | None) -> None:
-    """Answer HTTP at `host:port`; None ends that, and connections are refused."""
+    """Answer HTTP at `host:port` with a handler; None stops it, and connections are refused."""
     handlers = _handlers()
     if handler is None:
         handlers.pop(address, None)
@@ -78,5 +78,5 @@ class _PoolManager:
 
 
 def urllib3_stand_in(original: types.ModuleType) -> types.ModuleType:
-    """Return the module `urllib3` with another `PoolManager`."""
+    """Return the module `urllib3` with a simulated `PoolManager`."""
     return namespace(original, PoolManager=_PoolManager)

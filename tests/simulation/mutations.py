@@ -1,10 +1,10 @@
-"""Known ways to break a guarantee, which prove that the exploration finds them: small edits of the source.
+"""Mutations: small edits of the source that break a guarantee, to prove that the exploration finds such faults.
 
-Those of a protocol are in its `mutations.diff`, separated by empty lines. A mutation begins with its name and what is
-wrong then. The second line has the seeds until it was found, from 1 on: `N seeds of SCENARIO` are those of that
-scenario alone; without a number it was not measured. Or it has `test` and the test that fails instead. Then come the
-edits: a file below `spark_mq_source`, the text that is replaced (`-`) and its replacement (`+`). The text must be in
-the file once: a mutation that no longer applies is an error.
+The mutations of a protocol are in its `mutations.diff`, separated by empty lines. The first line has the name and a
+description of the fault. The second line has the number of seeds, from 1 on, until it was found: `N seeds of SCENARIO`
+counts seeds of that scenario only; without a number it was not measured. Or it has `test` and the test that fails
+instead. The edits follow: a file below `spark_mq_source`, the text to replace (`-`) and its replacement (`+`). The text
+must occur in the file once: a mutation that no longer applies is an error.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Mutation:
 
     Attributes:
         name: short, for the command line: `end-off-by-one`.
-        what: what is wrong then.
+        what: the fault.
         edits: (file below `spark_mq_source`, text, its replacement).
-        scenario: the only one to look in, where all together take long; None for all.
-        test: a test of pytest (file or node) that must fail instead, where seeds would take too long.
+        scenario: the only scenario to run, if all of them would take too long; None for all.
+        test: a test of pytest (file or node) that must fail instead, if seeds would take too long.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Mutation:
 
 
 def mutations(protocol: str) -> Sequence[Mutation]:
-    """Return those of a protocol."""
+    """Return the mutations of a protocol."""
     text = (Path(__file__).parent / protocol / "mutations.diff").read_text()
     return [parse(part) for part in text.rstrip("\n").split("\n\n")]
 
@@ -52,7 +52,7 @@ def parse(text: str) -> Mutation:
     r"""Return the mutation that a part of a `mutations.diff` describes.
 
     Raises:
-        ValueError: it describes none.
+        ValueError: the part describes no mutation.
 
     Example:
         >>> parse("# off-by-one: a range ends early\n# 4 seeds of read\n--- core/a.py\n-if a > b:\n+if a >= b:").edits
@@ -74,7 +74,7 @@ def edited(mutation: Mutation) -> dict[str, str]:
     """Return the text of each file that a mutation changes, with its edits.
 
     Raises:
-        ValueError: a text is not in its file, or more than once.
+        ValueError: a text does not occur in its file exactly once.
     """
     texts: dict[str, str] = {}
     for name, old, new in mutation.edits:
@@ -86,7 +86,7 @@ def edited(mutation: Mutation) -> dict[str, str]:
 
 
 def mutated_source(mutation: Mutation, folder: Path) -> Path:
-    """Return a copy of the source in the folder, with the edits made."""
+    """Copy the source into the folder, apply the edits and return the path of the copy."""
     target = folder / "src"
     shutil.copytree(SOURCE, target, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in edited(mutation).items():

@@ -1,8 +1,8 @@
-"""The network of a simulated world: hosts that listen, byte streams between them, and what goes wrong with those.
+"""The network of a simulated world: hosts that listen, byte streams between them, and the faults of those.
 
 A client (the program under test) has one end of a stream, with the interface of `net.transport.Transport`; the other
 end is a model broker's, which is called when bytes arrive. Bytes travel in order, in pieces cut at random, each with a
-delay; a fault cuts a stream, makes it half-open, or holds up one direction.
+delay; a fault cuts a stream, makes it half-open, or delays one direction.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError
 from tests.simulation.clockwork import here
 
 WINDOW_BYTES = 256 << 10
-"""What the kernels at both ends hold of one direction: more is not taken, and `send` says so."""
+"""Bytes that the kernels at both ends buffer for one direction: `send` accepts no more."""
 
 
 class Peer(Protocol):
     """A model broker's side of one stream."""
 
     def received(self, data: bytes) -> None:
-        """Bytes have arrived, in order."""
+        """Handle bytes, which arrive in order."""
 
     def lost(self) -> None:
-        """Note that the stream has ended: closed by the other side, or broken."""
+        """Handle the end of the stream: closed by the other side, or broken."""
 
 
 class Fate:
-    """What goes wrong with a stream, by how much it has carried: independent of time, so that it can be replayed.
+    """The faults of a stream, by the bytes that it has carried: independent of time, so that they can be replayed.
 
     Attributes:
-        cut_after_sent: bytes from the client after which the stream breaks; what was under way is lost in part.
-        cut_after_received: the same of bytes from the broker.
-        mute_after_received: bytes from the broker after which nothing passes any more, in either direction, and
-            nobody is told: half-open.
-        stall_after_sent: bytes from the client after which what it sends arrives seconds later, and how many.
-        stall_after_received: the same of bytes from the broker.
+        cut_after_sent: bytes from the client after which the stream breaks; bytes in transit are lost in part.
+        cut_after_received: likewise, bytes from the broker.
+        mute_after_received: bytes from the broker after which the stream is half-open: it carries no bytes in either
+            direction, and neither end is notified.
+        stall_after_sent: bytes from the client after which the client's bytes are delayed, and the delay in seconds.
+        stall_after_received: likewise, bytes from the broker.
     """
 
     __slots__ = (
@@ -64,10 +64,10 @@ class Fate:
 
 
 class _Pollable:
-    """What a selector can wait for."""
+    """An object that a selector can wait for."""
 
     def __init__(self) -> None:
-        # In the order in which they came: addresses of objects would differ from run to run.
+        # In the order of registration: the order of object addresses would differ from run to run.
         self._watchers: dict[Any, None] = {}
 
     def _changed(self) -> None:
@@ -75,7 +75,7 @@ class _Pollable:
             here().wake(fiber)
 
     def poll(self) -> int:
-        """Return what it is ready for."""
+        """Return the events that it is ready for."""
         raise NotImplementedError
 
 
@@ -83,11 +83,11 @@ class Stream:
     """One connection between a process and a model broker.
 
     Attributes:
-        number: the how many-th of its world it is.
-        address: what the client connected to.
+        number: its index in its world.
+        address: the address that the client connected to.
         transport: the client's end.
         peer: the broker's end; set by the listener.
-        is_open: whether bytes pass.
+        is_open: whether it carries bytes.
     """
 
     def __init__(self, number: int, address: str, fate: Fate, latency: Callable[[], float]) -> None:
@@ -111,7 +111,7 @@ class Stream:
     # The client's end.
 
     def client_sends(self, data: bytes) -> int:
-        """Take what fits into the window."""
+        """Send the bytes that fit into the window; return their number."""
         room = WINDOW_BYTES - self._in_flight["broker"]
         taken = data[: max(room, 0)]
         if not taken:
@@ -154,17 +154,17 @@ class Stream:
 
     @property
     def is_writable(self) -> bool:
-        """True if the client keeps up: a broker that respects TCP sends no messages where it does not."""
+        """Whether the client's window has room: a broker that respects TCP sends no messages without it."""
         return self._in_flight["client"] + len(self.transport.arrived) < WINDOW_BYTES
 
     def close(self) -> None:
-        """Close the stream from the broker's side; what it had sent still arrives."""
+        """Close the stream from the broker's side; bytes sent before still arrive."""
         self._then("client", self._broker_closed)
 
-    # What goes wrong.
+    # Faults.
 
     def cut(self) -> None:
-        """Break the stream for both sides; what was in transit is lost."""
+        """Break the stream for both sides; bytes in transit are lost."""
         if not self.is_open:
             return
         here().note(f"stream {self.number} to {self.address} is cut")
@@ -174,13 +174,13 @@ class Stream:
         self._tell_broker()
 
     def mute(self) -> None:
-        """Nothing passes any more, and nobody is told."""
+        """Make the stream half-open: it carries no more bytes, and neither end is notified."""
         if not self.muted:
             here().note(f"stream {self.number} to {self.address} is half-open")
         self.muted = True
 
     def _stall(self, to: str, seconds: float) -> None:
-        """Return what is sent in this direction from now on arrives when that time is over, in order."""
+        """Delay all bytes that are sent in this direction from now on until this time is over."""
         here().note(f"stream {self.number} to {self.address} is held up for {seconds} s on the way to the {to}")
         self._last_at[to] = max(self._last_at[to], here().now + seconds)
         here().stopped_until = max(here().stopped_until, self._last_at[to])
@@ -190,7 +190,7 @@ class Stream:
         self.client_closes()
 
     def client_closes(self) -> None:
-        """Close the client's end; the broker sees that behind what was sent."""
+        """Close the client's end; the broker sees the end after the bytes sent before."""
         if self.transport.closed:
             return
         self.transport.closed = True
@@ -211,7 +211,7 @@ class Stream:
             self._then(to, lambda piece=piece: self._arrive(to, piece))
 
     def _then(self, to: str, call: Callable[[], None]) -> None:
-        """Call when what was sent in this direction until now has arrived."""
+        """Call a function when all bytes sent in this direction until now have arrived."""
         at = max(here().now + self._latency(), self._last_at[to])
         self._last_at[to] = at
         here().at(at, call)
@@ -220,7 +220,7 @@ class Stream:
         self._in_flight[to] -= len(piece)
         if not self.is_open or self.muted:
             if self.muted:
-                # It stays in the kernel, which sends it again and again.
+                # The bytes stay in the kernel, which sends them again and again.
                 self._in_flight[to] += len(piece)
             return
         if to == "client":
@@ -308,8 +308,8 @@ class Network:
     """The hosts of a world.
 
     Attributes:
-        streams: all that were ever opened, in order.
-        fates: what goes wrong with a stream, by its number.
+        streams: all streams ever opened, in order.
+        fates: the faults of streams, by number.
     """
 
     def __init__(self) -> None:
@@ -323,12 +323,12 @@ class Network:
         self._base_latency = base
 
     def latency(self) -> float:
-        """Return how long a piece is under way: mostly short, sometimes long."""
+        """Return the delay of a piece: mostly short, sometimes long."""
         draw = self._dice.random()
         return self._base_latency * (0.5 + draw) if draw < 0.97 else self._base_latency * 50 * draw
 
     def listen(self, address: str, accept: Callable[[Stream], Peer]) -> None:
-        """Let a model broker listen on `host:port`; `accept` makes its end of a new stream."""
+        """Let a model broker listen on `host:port`; `accept` creates its end of a new stream."""
         self._listeners[address] = accept
         self._silent.discard(address)
 
@@ -341,7 +341,7 @@ class Network:
         self._silent.add(address)
 
     def connect(self, address: str, timeout: float) -> SimulatedTransport:
-        """Open a stream, in the fiber that runs."""
+        """Open a stream from the running fiber."""
         world = here()
         if address in self._silent:
             world.sleep(timeout)
@@ -357,7 +357,7 @@ class Network:
 
 
 def network() -> Network:
-    """Return the network of the world that runs."""
+    """Return the network of the running world."""
     world = here()
     found = getattr(world, "network", None)
     if found is None:
@@ -366,12 +366,12 @@ def network() -> Network:
 
 
 def connect(host: str, port: int, *, tls: object, deadline: Any, proxy: object = None) -> SimulatedTransport:
-    """`net.transport.connect`."""
+    """Replace `net.transport.connect`."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return network().connect(address, deadline.remaining_seconds())
 
 
-# -- what the driver waits with
+# -- selectors and wake-ups of the driver
 
 
 class _PairEnd(_Pollable):
@@ -408,7 +408,7 @@ class _PairEnd(_Pollable):
 
 
 def socketpair() -> tuple[_PairEnd, _PairEnd]:
-    """`socket.socketpair`, for waking."""
+    """Replace `socket.socketpair`, which the driver uses for wake-ups."""
     one, other = _PairEnd(), _PairEnd()
     one.other, other.other = other, one
     return one, other

@@ -1,4 +1,4 @@
-"""What scenarios of queues have in common, whoever has the queue: NSQ's channels and Pulsar's subscriptions."""
+"""Common parts of the scenarios of queues, which are NSQ's channels and Pulsar's subscriptions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.simulation.world import World
 PROCESSES = ("executor-0", "executor-1", "executor-2", "executor-3", "driver-0", "driver-1")
 
 PATIENCE_SECONDS = 900.0
-"""How long, by the world's clock, nothing at all may be read while something is left, whatever has gone wrong."""
+"""Longest time, by the world's clock, without progress while messages are left, after any faults."""
 
 
 class _WorldLog(logging.Handler):
-    """What the package logs goes into the world's log, which is printed with a failure."""
+    """A handler that copies the package's log into the world's log, which is printed with a failure."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
@@ -32,7 +32,7 @@ class _WorldLog(logging.Handler):
 
 
 def install() -> None:
-    """Return what these scenarios replace besides the stand-ins of all protocols."""
+    """Install the stand-ins that these scenarios need besides those of all protocols."""
     files.install()
     log = logging.getLogger("spark_mq_source")
     if not any(isinstance(handler, _WorldLog) for handler in log.handlers):
@@ -40,7 +40,7 @@ def install() -> None:
 
 
 def executors_of(world: World) -> Executors:
-    """Return how Spark runs tasks this time."""
+    """Return executors with drawn settings."""
     dice = world.dice("scenario")
     return Executors(
         speculation=dice.choice((0.0, 0.3, 1.0)),
@@ -55,12 +55,12 @@ def executors_of(world: World) -> Executors:
 
 
 def folder_faults(dice: Random, seconds: float, *, tears: Sequence[int]) -> Iterator[Fault]:
-    """Return what goes wrong with the folder within this time, or nothing; see `arrange_folder`.
+    """Yield faults of the folder within this time, or none; see `arrange_folder`.
 
     Args:
         dice: of the plan.
-        seconds: how long something is read.
-        tears: how many files are damaged: one of these numbers.
+        seconds: the duration of the read.
+        tears: the number of damaged files is one of these.
     """
 
     def at() -> float:
@@ -73,10 +73,10 @@ def folder_faults(dice: Random, seconds: float, *, tears: Sequence[int]) -> Iter
 
 
 def arrange_folder(world: World, faults: Sequence[Fault]) -> None:
-    """Have the folder's faults happen at their times from now on.
+    """Schedule the folder's faults, at times from now on.
 
     - `fill_disk`: seconds for which nothing can be written to walDir.
-    - `tear`: which file (a part of 1), and whether a bit changes or the end is missing.
+    - `tear`: the file (a fraction of their number), and whether a bit is flipped or the file is cut.
     """
     store = files.store()
 
@@ -94,7 +94,7 @@ def arrange_folder(world: World, faults: Sequence[Fault]) -> None:
 
 
 def folder_outcome(plan: Plan, error: BaseException) -> str | None:
-    """In a word how a run ended in which the folder went wrong; None where this error does not come of that."""
+    """Return the outcome of a run that a fault of the folder ended; None if the error has another cause."""
     kinds = {fault.kind for fault in plan.faults}
     if isinstance(error, StorageError | OptionError) and "fill_disk" in kinds and "cannot be written" in str(error):
         return "disk full"
@@ -107,15 +107,15 @@ def folder_outcome(plan: Plan, error: BaseException) -> str | None:
 
 
 def life(plan: Plan, work: Callable[[], Any], outcome_of: Callable[[Plan, BaseException], str]) -> str:
-    """Return one life of a driver: in a word how it ended, and nothing where it ended well.
+    """Run one life of a driver; return its outcome in a word, empty if it succeeded.
 
     Args:
-        plan: what goes wrong.
-        work: what the driver does.
-        outcome_of: the word of an error that is allowed there; raises ViolationError for others.
+        plan: has the faults.
+        work: the work of the driver.
+        outcome_of: the outcome of an allowed error; raises ViolationError for others.
 
     Raises:
-        ViolationError: it ended in a way that is not allowed.
+        ViolationError: the driver failed with an error that is not allowed.
     """
     try:
         work()
@@ -134,7 +134,7 @@ def read_until(
     *,
     available_now: bool = False,
 ) -> str:
-    """Run a query, over as many lives as it takes; return how it ended: `read`, `torn`, or how its last life did."""
+    """Run a query in as many lives as needed; return `read`, or the outcome of the last life that failed."""
     outcome = "read"
     while not is_done():
         ended = life(plan, lambda: query.run(until=is_done, available_now=available_now), outcome_of)
@@ -153,10 +153,10 @@ def run_once(
     executors: Executors,
     outcome_of: Callable[[Plan, BaseException], str],
 ) -> list[list[dict[str, Any]]] | None:
-    """Return the rows of each task of a batch read, which is repeated until it succeeds; None if its log is damaged.
+    """Repeat a batch read until it succeeds; return the rows of each task, or None if its log is damaged.
 
     Raises:
-        ViolationError: it never succeeds.
+        ViolationError: the read does not succeed.
     """
     found: list[list[dict[str, Any]]] = []
 
@@ -174,10 +174,10 @@ def run_once(
 
 
 class Patience:
-    """Ends a run that stands still.
+    """A check that ends a run without progress.
 
     Args:
-        world: whose clock counts.
+        world: has the clock.
     """
 
     def __init__(self, world: World) -> None:
@@ -186,10 +186,10 @@ class Patience:
         self._since = world.now
 
     def check(self, left: Sequence[Any]) -> None:
-        """Note what is still to be read.
+        """Record the messages that are not read yet.
 
         Raises:
-            ViolationError: it has been the same for too long.
+            ViolationError: they have been the same for too long.
         """
         if left != self._left:
             self._left = left
@@ -198,7 +198,7 @@ class Patience:
             self._wait(left)
 
     def rest(self) -> None:
-        """Begin to wait anew: what was waited for on purpose does not count."""
+        """Restart the timeout: deliberate waiting does not count."""
         self._since = self._world.now
 
     def _wait(self, left: Sequence[Any]) -> None:
@@ -210,7 +210,7 @@ def check_replays(checkpoint: Checkpoint) -> None:
     """Check that a repeated batch had the same rows.
 
     Raises:
-        ViolationError: it had others.
+        ViolationError: it had other rows.
     """
     first: dict[int, list[dict[str, Any]]] = {}
     for batch, rows in checkpoint.replays:

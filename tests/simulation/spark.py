@@ -1,20 +1,21 @@
-"""What Spark does with a format, as small as it can be: tasks, attempts, jobs, micro-batches and their logs.
+"""A minimal model of the way in which Spark uses a format: tasks, attempts, jobs, micro-batches and their logs.
 
 From Spark's own source (4.0 to 4.3) and from runs on 4.0.0 and 4.3.0:
 
 - A task is tried `spark.task.maxFailures` times (4); with speculation a second attempt runs at the same time, and the
-  first one that succeeds counts (`TaskSetManager`). The loser is killed, later; until then it goes on.
-- A micro-batch is written into the offset log before it runs and into the commit log after it has
+  first one that succeeds counts (`TaskSetManager`). The other attempt is killed later; it runs until then.
+- A micro-batch is written into the offset log before it runs and into the commit log afterwards
   (`MicroBatchExecution`). The source's `commit` of a batch is called when the *next* one has been logged. A restarted
-  query whose last logged batch is not committed runs it again, in a new stream object that has never been asked for
-  `latest`. The offset log has ends alone: a batch begins at the logged end of the batch before, and batch 0 at what
-  `initial` says now.
-- Before that, a restarted query asks a Python reader for the ranges from the last logged end to itself
-  (`PythonMicroBatchStream.setLatestSeenOffset`). By that `spark/_compat.py` knows where `latest` begins before 4.2.
-- A Python reader's `latest` and `ranges` run in one process as long as the query lives, `read` in the executors'. The
-  objects that run there are copies made by pickle.
-- A batch write's tasks send commit messages; when all have succeeded `commit` is called with one of each, otherwise
-  `abort` with those that there are. The stream writer of each batch is made anew, and so is the one that commits.
+  query whose last logged batch is not committed runs it again, in a new stream object whose `latest` has never been
+  called. The offset log has only ends: a batch begins at the logged end of the batch before, and batch 0 at the current
+  result of `initial`.
+- Before that, a restarted query requests from a Python reader the ranges from the last logged end to the same end
+  (`PythonMicroBatchStream.setLatestSeenOffset`). From that call `spark/_compat.py` learns where `latest` begins before
+  4.2.
+- A Python reader's `latest` and `ranges` run in one process as long as the query lives, `read` in the executors'
+  processes. The objects there are pickled copies.
+- A batch write's tasks send commit messages; if all succeed, `commit` is called with one message of each task,
+  otherwise `abort` with those received. Each batch has a new stream writer, and another new one commits.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class JobFailedError(Exception):
     """A job has failed: an attempt at one of its tasks failed for the last time.
 
     Attributes:
-        cause: what that attempt raised.
-        results: of the tasks that had succeeded, in their order.
+        cause: the error of that attempt.
+        results: of the tasks that had succeeded, in the order of tasks.
     """
 
     def __init__(self, cause: BaseException, results: Sequence[Any] = ()) -> None:
@@ -52,20 +53,20 @@ class JobFailedError(Exception):
 
 
 class DriverKilledError(Exception):
-    """The driver's process was killed; what it has logged is in the checkpoint."""
+    """The driver's process was killed; its logs are in the checkpoint."""
 
 
 @dataclass
 class Executors:
-    """How tasks are run. Every choice comes from the dice `spark`.
+    """Settings of the executors that run tasks. Every choice is drawn from the dice `spark`.
 
     Attributes:
-        speculation: the chance that a second attempt is made while the first runs.
-        zombies: the chance that an attempt that is not wanted any more goes on, in place of being killed.
-        copies: how many attempts at a task run at once at most, other than zombies; Spark speculates where one runs
-            (`TaskSetManager`: `copiesRunning(index) == 1`), which makes 2.
-        slow: how long, in seconds, a consumer may take for each of a task's batches; drawn from 0 to this.
-        name: what their processes are called; a fault may name one of them.
+        speculation: the probability of a second attempt while the first one runs.
+        zombies: the probability that an attempt continues when it is no longer needed, instead of being killed.
+        copies: the maximum number of concurrent attempts at a task, without zombies; 2 in Spark, which speculates if
+            one runs (`TaskSetManager`: `copiesRunning(index) == 1`).
+        slow: the longest time, in seconds, that a consumer takes for each of a task's batches; drawn from 0 on.
+        name: the prefix of their processes' names; a fault may name one of them.
     """
 
     speculation: float = 0.0
@@ -78,11 +79,11 @@ class Executors:
     def run(
         self, work: Sequence[Callable[[TaskAttempt], Any]], attempt_of: Callable[[int, int, int], TaskAttempt]
     ) -> list[Any]:
-        """Run tasks as one job: what an attempt at each returned.
+        """Run tasks as one job; return the result of one attempt at each.
 
         Args:
             work: of each task.
-            attempt_of: who an attempt is, by task, the number of failed attempts, and the attempt's unique id.
+            attempt_of: the attempt of a task, the number of failed attempts, and the attempt's unique id.
 
         Raises:
             JobFailedError: a task has failed for the last time.
@@ -153,7 +154,7 @@ class _Job:
         def main() -> None:
             try:
                 result = self._work[task](attempt)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the attempt has failed
+            except Exception as error:  # noqa: BLE001 - any error fails the attempt
                 end(None, error)
             else:
                 end(result, None)
@@ -174,7 +175,7 @@ class _Job:
 def read_task(
     format_: Any, options: Any, task: Any, schema: pa.Schema, executors: Executors
 ) -> Callable[[TaskAttempt], list[dict[str, Any]]]:
-    """Return the work of a task that reads a range: its rows, when all of them have come."""
+    """Return the work of a task that reads a range and returns its rows."""
 
     def work(attempt: TaskAttempt) -> list[dict[str, Any]]:
         world = here()
@@ -197,7 +198,7 @@ def _reading(task: int, failures: int, attempt_id: int) -> TaskAttempt:
 
 
 def read_batch(format_: Any, options: Any, schema: pa.Schema, executors: Executors) -> list[list[dict[str, Any]]]:
-    """`spark.read…collect()`: the rows of each task.
+    """Run `spark.read…collect()`; return the rows of each task.
 
     Raises:
         JobFailedError: a task has failed for the last time.
@@ -208,11 +209,11 @@ def read_batch(format_: Any, options: Any, schema: pa.Schema, executors: Executo
 
 
 def in_driver(work: Callable[[], Any]) -> Any:
-    """Run in the process of a driver of its own, which a fault may name; what it returned.
+    """Run work in the process of a new driver, which a fault may name; return its result.
 
     Raises:
         DriverKilledError: the process was killed.
-        BaseException: what the work has raised.
+        BaseException: raised by the work.
     """
     world = here()
     process = world.process(f"driver-{world.count('drivers')}")
@@ -227,14 +228,13 @@ def in_driver(work: Callable[[], Any]) -> Any:
 
 @dataclass
 class Checkpoint:
-    """The logs of a streaming query: what outlives its driver.
+    """The logs of a streaming query, which outlive its driver.
 
     Attributes:
-        offsets: of each logged batch: where it begins and ends, as JSON.
-        committed: the numbers of the batches that have run.
-        sink: the rows of each batch that reached a sink which keeps each batch once; a batch that is done over
-            replaces itself.
-        replays: every run of a batch that ended well, in order: (batch, rows).
+        offsets: the start and end of each logged batch, as JSON.
+        committed: the numbers of the committed batches.
+        sink: the rows of each batch in an idempotent sink: a repeated batch replaces itself.
+        replays: every successful run of a batch, in order: (batch, rows).
     """
 
     offsets: list[tuple[Any, Any]] = field(default_factory=list)
@@ -248,7 +248,7 @@ class Checkpoint:
 
 
 def waiting_for_rows(world: World) -> dict[str, str]:
-    """Return options of a query that may wait for rows; no longer than an oracle is patient."""
+    """Return options of a query that may wait for rows, for less than the oracles' timeout."""
     dice = world.dice("pace")
     if dice.random() < 0.8:
         return {}
@@ -266,16 +266,16 @@ class Query:
     """A streaming query that reads; each `run` is one life of its driver.
 
     Attributes:
-        format: what is read.
+        format: the format that is read.
         options: of the format, parsed.
-        schema: the columns wanted.
+        schema: the requested columns.
         executors: run its tasks.
         checkpoint: outlives it.
         interval: seconds between triggers.
-        limited: whether the limits of the options count; not with `Trigger.Once`.
-        planned: is told the number of each batch when it is logged.
-        sink: is handed each batch's number and the rows of its tasks.
-        aimed: called when a life with `available_now` knows where it ends.
+        limited: whether the limits of the options apply; not with `Trigger.Once`.
+        planned: called with the number of each batch when it is logged.
+        sink: called with each batch's number and the rows of its tasks.
+        aimed: called when a life with `available_now` has determined its end.
         newest: the last messages when the last trigger was planned, regardless of limits.
     """
 
@@ -292,17 +292,17 @@ class Query:
     newest: Any = None
 
     def run(self, *, until: Callable[[], bool], available_now: bool = False) -> None:
-        """Run in a process of its own until `until()` or, with `available_now`, until there is nothing new.
+        """Run in a new process until `until()` or, with `available_now`, until there is nothing new.
 
         Raises:
             DriverKilledError: its process was killed.
             JobFailedError: a task has failed for the last time.
-            MQSourceError: what the driver's side has raised.
+            MQSourceError: raised by the driver's side.
         """
         in_driver(lambda: self._live(until, available_now))
 
     def life(self, *, until: Callable[[], bool], available_now: bool = False) -> BaseException | None:
-        """Run as `run` does; return what ended it: an error of a task or the driver, or that the driver was killed."""
+        """Run as `run` does; return the error of a task or the driver that ended it, or DriverKilledError."""
         try:
             self.run(until=until, available_now=available_now)
         except JobFailedError as failed:
@@ -351,7 +351,7 @@ class Query:
             stream.close()
 
     def _run_batch(self, stream: Any, number: int, restart: Any = None) -> None:
-        """Run a logged batch; one that is run again and was the first begins at `restart`."""
+        """Run a logged batch, from `restart` if it is given, which a repetition of batch 0 needs."""
         start, end = self.checkpoint.offsets[number]
         ranges = list(stream.ranges(_copy(start) if restart is None else restart, _copy(end)))
         work = [read_task(self.format, self.options, task, self.schema, self.executors) for task in ranges]
@@ -367,7 +367,7 @@ class Query:
 
 
 def _copy(offset: Any) -> Any:
-    """Return an offset after its way through the log: JSON, as Spark keeps it."""
+    """Return an offset after a round trip through the log, which keeps JSON."""
     import json
 
     return json.loads(json.dumps(offset))
@@ -382,11 +382,11 @@ def write(
     job_id: str,
     batch_id: int | None = None,
 ) -> None:
-    """`df.write…save()`, or one micro-batch of a streaming write (`batch_id`).
+    """Run `df.write…save()`, or one micro-batch of a streaming write (`batch_id`).
 
     Raises:
-        JobFailedError: a task has failed for the last time; `abort` was called with what there was.
-        MQSourceError: `commit` has failed; `abort` was called with all of it.
+        JobFailedError: a task has failed for the last time; `abort` was called with the messages received.
+        MQSourceError: `commit` has failed; `abort` was called with all messages.
     """
 
     def work_of(task: int) -> Callable[[TaskAttempt], Any]:

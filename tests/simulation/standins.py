@@ -1,10 +1,10 @@
-"""Stand-ins for what the program under test takes from outside: threads, clocks, dice, sockets, HTTP.
+"""Stand-ins for external dependencies of the program under test: threads, clocks, random numbers, sockets, HTTP.
 
-`install()` goes through the modules of `spark_mq_source` and replaces every global that *is* such a thing: the module
-`threading` by one of the same interface over fibers, the class `Future` by one that waits in the world's time, and so
-on. So the program under test has no seam for tests in it, and a module that is added tomorrow is simulated as well.
-They are replaced for good, in a process of its own or with `uninstall()`; while no world runs, nothing of the package
-may be called.
+`install()` iterates over the modules of `spark_mq_source` and replaces every global that *is* such an object: the
+module `threading` with one of the same interface over fibers, the class `Future` with one that waits by the world's
+clock, and so on. The program under test thus needs no hooks for tests, and a module added later is simulated as well.
+The replacements last until the process ends or `uninstall()` is called; while no world runs, the package must not be
+called.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.simulation.clockwork import here, namespace
 
 
 class Lock:
-    """A `threading.Lock`. Whoever takes or leaves it may be interrupted there by another fiber."""
+    """A `threading.Lock`. Another fiber may run when it is acquired or released."""
 
     reentrant = False
 
@@ -81,7 +81,7 @@ class Lock:
         self.release()
 
     def _forget(self) -> int:
-        """Let go of it, however often it is held; for `Condition.wait`."""
+        """Release it at any depth and return the depth; for `Condition.wait`."""
         depth, self._depth = self._depth, 1
         self.release()
         return depth
@@ -123,8 +123,8 @@ class Condition:
         me = world.current
         self._waiters.append(me)
         depth = self._lock._forget()
-        # Notified where it is no longer among the waiters: the lock may have been left and the wake-up have come
-        # before it could wait.
+        # A fiber that is not among the waiters was notified: the lock may have been released and the wake-up have
+        # come before it could wait.
         until = None if timeout is None else world.now + timeout
         notified = True
         while me in self._waiters:
@@ -186,7 +186,7 @@ class Event:
 
 
 class Thread:
-    """A `threading.Thread`: a fiber of the process that starts it."""
+    """A `threading.Thread`, which is a fiber of the process that starts it."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class Thread:
 
 
 def current_thread() -> Any:
-    """Return the `Thread` of the fiber that runs, or what only it equals."""
+    """Return the `Thread` of the running fiber, or the fiber if it has none."""
     if _is_foreign():
         return threading.current_thread()
     fiber = here().current
@@ -238,7 +238,7 @@ def current_thread() -> Any:
 
 
 class Future(concurrent.futures.Future):
-    """A `concurrent.futures.Future` that waits in the world's time."""
+    """A `concurrent.futures.Future` that waits by the world's clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class Future(concurrent.futures.Future):
 
 
 class ThreadPoolExecutor:
-    """A `ThreadPoolExecutor`: a fiber for every call."""
+    """A `ThreadPoolExecutor` that runs each call in a new fiber."""
 
     def __init__(self, max_workers: int | None = None, thread_name_prefix: str = "pool", **_: object) -> None:
         self._name = thread_name_prefix
@@ -260,7 +260,7 @@ class ThreadPoolExecutor:
                 return
             try:
                 result = call(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - it is the caller's
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -289,12 +289,12 @@ class ThreadPoolExecutor:
 
 
 def _is_foreign() -> bool:
-    """Return whether this is a real thread: connections that earlier tests have left idle live for some seconds."""
+    """Return whether this is a real thread: idle connections of earlier tests live for some seconds."""
     return threading.current_thread() is not threading.main_thread()
 
 
 def monotonic() -> float:
-    """`time.monotonic`: a little passes whenever somebody looks."""
+    """Replace `time.monotonic`; each reading advances the clock a little."""
     if _is_foreign():
         return time.monotonic()
     world = here()
@@ -313,7 +313,7 @@ def _uuid4() -> uuid.UUID:
 
 
 class _Dice:
-    """The functions of `random`, from the world's dice."""
+    """The functions of `random`, with the world's generator."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(random if _is_foreign() else here().dice("program"), name)
@@ -377,7 +377,7 @@ _REPLACED: dict[int, Any] = {
 
 
 def _modules(package: str) -> Iterator[types.ModuleType]:
-    """Yield the modules of a package, imported; but for Spark's side and programs, which are not simulated."""
+    """Import and yield the modules of a package, except Spark's side and programs, which are not simulated."""
     root = importlib.import_module(package)
     yield root
     for found in pkgutil.walk_packages(root.__path__, f"{package}."):
@@ -393,13 +393,13 @@ _undo: list[tuple[types.ModuleType | type, str, Any]] = []
 RECEIVE_BLOCK_BYTES = 64 << 10
 
 _STATE = (dict, list, set, deque, itertools.count)
-"""What modules keep between calls: numbers given out, and what one process remembers."""
+"""Types of globals that keep state between calls: counters and caches of one process."""
 
 _fresh: list[tuple[types.ModuleType, str, Any]] = []
 
 
 def install(package: str = "spark_mq_source") -> None:
-    """Replace what the modules of the package have imported; safe to call again."""
+    """Replace the imports of the package's modules; safe to call again."""
     from spark_mq_source.net import driver, transport
     from spark_mq_source.net import http as net_http
     from spark_mq_source.pulsar.client.warm import WATCH_THREAD
@@ -408,9 +408,9 @@ def install(package: str = "spark_mq_source") -> None:
         return
     for thread in threading.enumerate():
         if thread.name == WATCH_THREAD:
-            # It lives for seconds after a test, and would find stand-ins in the package while it closes connections.
+            # It lives for seconds after a test, and would use stand-ins of the package while it closes connections.
             thread.join()
-    # A world opens many connections and sends little on each: megabytes to receive into would be most of its time.
+    # A world opens many connections and sends little on each: receive buffers of megabytes would take most of its time.
     ReceiveBuffer.__init__.__defaults__ = (RECEIVE_BLOCK_BYTES,)
     _undo.append((driver, "RECEIVE_BYTES", driver.RECEIVE_BYTES))
     driver.RECEIVE_BYTES = RECEIVE_BLOCK_BYTES // 4
@@ -423,12 +423,12 @@ def install(package: str = "spark_mq_source") -> None:
                 _undo.append((module, name, value))
                 setattr(module, name, replacement)
             elif isinstance(value, type) and value.__module__ == module.__name__:
-                # A class of the package that is one of the replaced kind.
+                # A class of the package with a replaced base.
                 bases = tuple(by_identity.get(id(base), base) for base in value.__bases__)
                 if bases != value.__bases__:
                     _undo.append((value, "__bases__", value.__bases__))
                     value.__bases__ = bases
-    # Values made when a module was imported, of the real kind: locks that are globals.
+    # Real objects that were created when a module was imported: locks that are globals.
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith(f"{package}."):
             for name, value in list(vars(module).items()):
@@ -440,7 +440,7 @@ def install(package: str = "spark_mq_source") -> None:
 
 
 def reset() -> None:
-    """Forget what an earlier world has left in the globals of modules, so that the same plan gives the same run."""
+    """Reset the globals of modules that an earlier world has changed, so that the same plan gives the same run."""
     for module, name, value in _fresh:
         if isinstance(value, itertools.count):
             setattr(module, name, copy.copy(value))
@@ -449,7 +449,7 @@ def reset() -> None:
 
 
 def uninstall() -> None:
-    """Put everything back."""
+    """Restore the originals."""
     _fresh.clear()
     ReceiveBuffer.__init__.__defaults__ = (BLOCK_BYTES,)
     while _undo:

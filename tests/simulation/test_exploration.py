@@ -19,7 +19,7 @@ from tests.simulation.mutations import Mutation, edited, mutations
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "1000"))
 MORE_SEEDS = int(os.environ.get("SIMULATION_MORE_SEEDS", "1000"))
 FIRST = os.environ.get("SIMULATION_FIRST")
-"""The first seed, where a run must not depend on chance; fresh seeds unless set."""
+"""The first seed, for a reproducible run; random unless set."""
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -34,7 +34,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_no_seed_breaks_a_guarantee(protocol: str, seeds: int, capsys: pytest.CaptureFixture[str]) -> None:
     first = fresh_seed() if FIRST is None else int(FIRST)
     with capsys.disabled():
-        print(f"\n{protocol}: {seeds} simulated worlds from seed {first}")  # noqa: T201 - the first seed is to be seen in every run
+        print(f"\n{protocol}: {seeds} simulated worlds from seed {first}")  # noqa: T201 - every run must show its first seed
     ended = command("explore", protocol, "--seeds", seeds, "--first", first, "--jobs", 1, "--json")
     assert ended.returncode == 0, f"python -m tests.simulation explore {protocol} --first {first}\n{ended.stderr}"
     assert json.loads(ended.stdout)[protocol]["runs"] == seeds
@@ -49,7 +49,7 @@ def test_every_scenario_has_its_share_of_the_seeds(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_seed_is_the_same_run_every_time(protocol: str) -> None:
+def test_a_seed_gives_the_same_run_every_time(protocol: str) -> None:
     first = fresh_seed() if FIRST is None else int(FIRST)
     one, other = command("steps", protocol, first, 10), command("steps", protocol, first, 10)
     assert one.returncode == 0, one.stderr
@@ -60,7 +60,7 @@ def test_a_seed_is_the_same_run_every_time(protocol: str) -> None:
     "mutation",
     [pytest.param(mutation, id=f"{name}-{mutation.name}") for name in PROTOCOLS for mutation in mutations(name)],
 )
-def test_a_mutation_still_finds_the_text_that_it_changes(mutation: Mutation) -> None:
+def test_the_text_that_a_mutation_changes_still_exists(mutation: Mutation) -> None:
     for text in edited(mutation).values():
         ast.parse(text)
     if mutation.test is not None:

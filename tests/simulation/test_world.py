@@ -1,4 +1,4 @@
-"""The simulated world keeps its own promises: stand-ins behave as the originals do, and a seed decides everything."""
+"""The simulated world: stand-ins behave as the originals do, and a seed determines everything."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_lock_is_held_by_one_fiber_at_a_time(seed):
     play(seed, main)
 
 
-def test_a_rest_waits_for_what_stands_still_meanwhile():
+def test_rest_waits_for_processes_that_are_stopped_meanwhile():
     def main(world):
         other = world.process("other")
         world.after(50.0, lambda: world.stop(other, 30.0))
@@ -76,7 +76,7 @@ def test_orders_differ_between_seeds_and_not_between_runs():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_condition_wakes_who_waits_and_times_out_in_the_worlds_time(seed):
+def test_a_condition_wakes_waiters_and_times_out_by_the_worlds_clock(seed):
     def main(world):
         condition, state = standins.Condition(), []
 
@@ -96,7 +96,7 @@ def test_a_condition_wakes_who_waits_and_times_out_in_the_worlds_time(seed):
     play(seed, main)
 
 
-def test_a_future_waits_in_the_worlds_time():
+def test_a_future_waits_by_the_worlds_clock():
     def main(world):
         late, never = standins.Future(), standins.Future()
         standins.Thread(target=lambda: (world.sleep(3), late.set_result(7))).start()
@@ -108,12 +108,12 @@ def test_a_future_waits_in_the_worlds_time():
     play(1, main)
 
 
-def test_who_waits_for_ever_is_found():
+def test_a_deadlock_is_found():
     with pytest.raises(DeadlockError, match="main"):
         play(1, lambda world: standins.Event().wait())
 
 
-def test_who_waits_too_long_is_found():
+def test_a_hang_is_found():
     def main(world):
         while True:
             world.sleep(10)
@@ -122,7 +122,7 @@ def test_who_waits_too_long_is_found():
         play(1, main, limit_seconds=100)
 
 
-def test_a_killed_process_runs_no_line_more_and_its_streams_close():
+def test_a_killed_process_stops_running_and_its_streams_close():
     said, lost = [], []
 
     class Peer:
@@ -149,7 +149,7 @@ def test_a_killed_process_runs_no_line_more_and_its_streams_close():
         world.kill(process)
         assert not world.join(fiber)
         world.sleep(10)
-        # What a killed process would have done in `finally` is not seen by anybody.
+        # A killed process runs no `finally`.
         assert said == ["begun"]
         assert lost == [True]
 
@@ -157,7 +157,7 @@ def test_a_killed_process_runs_no_line_more_and_its_streams_close():
 
 
 class Echo:
-    """Sends back what it is sent."""
+    """A peer that sends back the bytes that it receives."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -170,7 +170,7 @@ class Echo:
 
 
 def talk(transport, data, patience=1000.0):
-    """Send bytes and wait for as many: what came until the end of the stream, and how it ended."""
+    """Send bytes and wait for as many; return the received bytes and how the stream ended."""
     selector, got = Selector(), b""
     selector.register(transport, selectors.EVENT_READ)
     rest = memoryview(data)
@@ -198,7 +198,7 @@ def test_bytes_arrive_in_order_however_they_are_cut(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_stream_breaks_behind_as_many_bytes_as_its_fate_says(seed):
+def test_a_stream_breaks_after_the_bytes_that_its_fate_allows(seed):
     def main(world):
         network().listen("broker:1", Echo)
         network().fates |= {0: Fate(cut_after_received=100), 1: Fate(cut_after_sent=100)}
@@ -211,7 +211,7 @@ def test_a_stream_breaks_behind_as_many_bytes_as_its_fate_says(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_half_open_stream_says_nothing(seed):
+def test_a_half_open_stream_is_silent(seed):
     def main(world):
         network().listen("broker:1", Echo)
         network().fates[0] = Fate(mute_after_received=100)
@@ -221,7 +221,7 @@ def test_a_half_open_stream_says_nothing(seed):
     play(seed, main)
 
 
-def test_nobody_listens_and_nobody_answers():
+def test_connections_are_refused_or_time_out():
     def main(world):
         with pytest.raises(TransportError, match="refused"):
             network().connect("broker:1", 5)

@@ -1,12 +1,12 @@
-"""A world in one thread: processes, their threads, a clock, and one seed from which every choice is drawn.
+"""A world in one thread: processes, their threads, a clock, and one seed that determines every choice.
 
-The threads of the program under test are greenlets here (`Fiber`). One runs at a time, until it waits: for a lock, a
-time, a socket. Then the world draws which of the runnable ones goes on. When none can, the clock jumps to the next
-moment at which something happens, so hours pass in milliseconds. What would be a hang elsewhere is found at once:
-nothing can run and nothing is due (`DeadlockError`), or the time limit has passed (`HangError`).
+The threads of the program under test are greenlets here (`Fiber`). One runs at a time, until it waits for a lock, a
+time or a socket. Then the world draws the next fiber from the runnable ones. If no fiber is runnable, the clock jumps
+to the next timer, so hours pass in milliseconds. A hang is found at once: no fiber is runnable and no timer is set
+(`DeadlockError`), or the time limit has passed (`HangError`).
 
-The program under test is not changed and knows nothing of this: `standins` replaces what it imports from the standard
-library (threads, clocks, sockets, dice) while a world runs.
+The program under test is not changed: while a world runs, `standins` replaces what the program imports from the
+standard library (threads, clocks, sockets, random numbers).
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ from greenlet import getcurrent, greenlet
 from tests.simulation import clockwork
 
 FIRST_NOW = 1_000_000.0
-"""The monotonic clock at the start, in seconds: not 0, which code may take for "never"."""
+"""The monotonic clock at the start, in seconds: not 0, which code may use for "never"."""
 
 FIRST_WALL = 1_790_000_000.0
 """The wall clock at the start, in seconds since 1970."""
 
 TICK = 1e-6
-"""How much time passes whenever somebody looks at the clock: who waits for a time in a loop gets there."""
+"""Seconds that pass at each reading of the clock, so that a loop that polls the clock ends."""
 
 MAX_STEPS = 3_000_000
-"""Switches between fibers after which a world is taken for one that goes round in circles."""
+"""Switches between fibers after which a world is considered to be in an endless loop."""
 
 
 MAX_UNWINDS = 100
-"""How often a fiber is told to end: code that catches even that and waits again would go on for ever."""
+"""Maximum number of KilledErrors thrown into a fiber: code that catches it and waits again would never end."""
 
 
 class KilledError(BaseException):
-    """The process of this fiber is dead. A BaseException: what the program catches must not bring it back to life."""
+    """The process of this fiber is dead. A BaseException, so that an `except Exception` does not catch it."""
 
 
 class DeadlockError(AssertionError):
-    """Everybody waits and nothing is due."""
+    """All fibers wait and no timer is set."""
 
 
 class HangError(AssertionError):
-    """The time limit of the world has passed, or its fibers go round in circles."""
+    """The time limit of the world has passed, or its fibers run in an endless loop."""
 
 
 class Process:
-    """A process of the program under test: what dies together.
+    """A process of the program under test; its fibers die together.
 
     Attributes:
         name: for messages and for faults that name a process.
         pid: its number, unique in this world.
-        alive: False from the moment it is killed; its fibers never run again.
-        on_killed: called when it is killed: what the kernel does with its sockets.
-        switches: how often one of its fibers was given the processor.
+        alive: False once it is killed; its fibers never run again.
+        on_killed: called when it is killed, as the kernel closes its sockets.
+        switches: how often one of its fibers was scheduled.
         kill_at: the number of switches at which it is killed, as by SIGKILL.
-        stopped_until: when it goes on, where it stands still.
+        stopped_until: the time at which it continues if it is stopped.
     """
 
     def __init__(self, name: str, pid: int) -> None:
@@ -85,10 +85,10 @@ class Fiber:
 
     Attributes:
         name: the thread's name.
-        process: what it belongs to.
+        process: the process that it belongs to.
         done: whether it has ended.
-        result: what it returned.
-        error: what it raised, where it did.
+        result: the returned value.
+        error: the raised exception, or None.
     """
 
     def __init__(self, world: World, process: Process, name: str, run: Callable[[], Any]) -> None:
@@ -107,7 +107,7 @@ class Fiber:
     def _main(self, *_: object) -> None:
         try:
             self.result = self._run()
-        except BaseException as error:  # noqa: BLE001 - whoever joins it decides
+        except BaseException as error:  # noqa: BLE001 - the fiber that joins it decides
             self.error = error
         self.done = True
         for joiner in self.joiners:
@@ -118,12 +118,12 @@ class Fiber:
 
 
 class World:
-    """Everything that happens, in an order drawn from a seed.
+    """A simulated world, in which a seed determines the order of all events.
 
     Args:
-        seed: of every choice. Each kind of choice has dice of its own (`dice`), so that leaving out a fault disturbs
-            the others as little as possible.
-        limit_seconds: how long, by the world's clock, it may take.
+        seed: of every choice. Each kind of choice has its own random generator (`dice`), so that leaving out a fault
+            changes the other choices as little as possible.
+        limit_seconds: the time limit, by the world's clock.
 
     Example:
         >>> world = World(7)
@@ -143,11 +143,11 @@ class World:
         self.log: list[str] = []
         self.processes: list[Process] = []
         self.kills: dict[str, int] = {}
-        """Processes that are killed, by name: at which of their switches."""
+        """Switches at which processes are killed, by the process's name."""
         self.counts: dict[str, int] = {}
-        """What the models number, by purpose."""
+        """Counters of the models, by purpose."""
         self.stopped_until = 0.0
-        """When the last goes on of what stands still, or stood: processes, and bytes on their way."""
+        """The latest time at which a stopped process continues or delayed bytes arrive; may be past."""
         self._limit = FIRST_NOW + limit_seconds
         self._pids = itertools.count(100)
         self._order = itertools.count()
@@ -165,7 +165,7 @@ class World:
     # -- dice and clock
 
     def dice(self, purpose: str) -> random.Random:
-        """Return the dice of one purpose: seeded by the world's seed and the purpose."""
+        """Return the random generator of one purpose, seeded by the world's seed and the purpose."""
         found = self._dice.get(purpose)
         if found is None:
             found = self._dice[purpose] = random.Random(f"{self.seed} {purpose}")
@@ -197,7 +197,7 @@ class World:
         return made
 
     def spawn(self, run: Callable[[], Any], name: str, process: Process | None = None) -> Fiber:
-        """Return a new fiber, of the process that runs unless one is given; it runs when its turn comes."""
+        """Return a new fiber, of the running process unless one is given; it runs once the world schedules it."""
         fiber = Fiber(self, process or self.here, name, run)
         self._fibers.append(fiber)
         self.wake(fiber)
@@ -205,20 +205,20 @@ class World:
 
     @property
     def here(self) -> Process:
-        """The process that runs."""
+        """The running process."""
         return self.current.process if self.current is not None else self.test
 
     def check_alive(self) -> None:
-        """Raise in a fiber whose process was killed while it unwinds.
+        """Raise in a fiber of a killed process, which unwinds.
 
         Raises:
-            KilledError: it was.
+            KilledError: the running process was killed, or the world has ended.
         """
         if self._over or (self.current is not None and not self.current.process.alive):
             raise KilledError
 
     def kill(self, process: Process) -> None:
-        """Kill a process as SIGKILL does: no line of it runs any more, not even a `finally`; its sockets close."""
+        """Kill a process as SIGKILL does: none of its code runs any more, not even a `finally`; its sockets close."""
         if not process.alive:
             return
         self.note(f"{process} is killed")
@@ -226,11 +226,11 @@ class World:
         for call in process.on_killed:
             call()
         if self.current is not None and self.current.process is process:
-            # Never switched to again; what it holds is let go of when the world ends.
+            # Never switched to again; its objects are released when the world ends.
             self._back_to_hub()
 
     def stop(self, process: Process, seconds: float) -> None:
-        """No fiber of a process runs for a while, as by SIGSTOP or a long pause; its sockets stay open."""
+        """Stop the fibers of a process for a time, as by SIGSTOP or a long pause; its sockets stay open."""
         process.stopped_until = max(process.stopped_until, self.now + seconds)
         self.stopped_until = max(self.stopped_until, process.stopped_until)
         self.at(process.stopped_until, lambda: None)
@@ -244,15 +244,15 @@ class World:
             self._ready.append(fiber)
 
     def at(self, when: float, call: Callable[[], None]) -> None:
-        """Call at a moment of the monotonic clock, outside of any fiber; must not wait."""
+        """Call a function at a time of the monotonic clock, outside of any fiber; it must not wait."""
         heapq.heappush(self._timers, (when, next(self._order), call))
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call after a time; as `at`."""
+        """Call a function after a time; see `at`."""
         self.at(self.now + seconds, call)
 
     def park(self, timeout: float | None = None) -> bool:
-        """Return the running fiber waits until it is woken; False where the time was up first."""
+        """Suspend the running fiber until it is woken; return False on a timeout."""
         self.check_alive()
         fiber = self.current
         if fiber is None:
@@ -273,7 +273,7 @@ class World:
         return not expired
 
     def pause(self) -> None:
-        """Somebody else may run now, or not: wherever real threads could be interleaved and it matters."""
+        """Let another fiber run, or not, at a point at which the interleaving of real threads matters."""
         self.check_alive()
         if self.current is not None and self.preempts and self._ready and self._preempt.random() < self.preempts:
             self.wake(self.current)
@@ -281,17 +281,17 @@ class World:
             self.check_alive()
 
     def sleep(self, seconds: float) -> None:
-        """Let the running fiber wait for a time."""
+        """Suspend the running fiber for a time."""
         self.park(seconds)
 
     def rest(self, seconds: float) -> None:
-        """Wait for so long after nothing stands still any more: what still runs may meet what does, meanwhile."""
+        """Wait for this time after the last stopped process and delayed byte, which running ones may still wait for."""
         began = self.now
         while (left := max(began, self.stopped_until) + seconds - self.now) > 0:
             self.sleep(left)
 
     def join(self, fiber: Fiber, timeout: float | None = None) -> bool:
-        """Wait for the end of a fiber; False where the time was up first, or its process was killed."""
+        """Wait for the end of a fiber; return False on a timeout or if its process was killed."""
         until = None if timeout is None else self.now + timeout
         while not fiber.done and fiber.process.alive:
             fiber.joiners.append(self.current)
@@ -304,10 +304,10 @@ class World:
 
     @contextmanager
     def running(self) -> Iterator[World]:
-        """While this lasts, the stand-ins of the standard library belong to this world.
+        """Make this the running world, which the stand-ins of the standard library use, in a `with` block.
 
-        No garbage is collected meanwhile: a generator of a dead process would be closed in the midst of another one's
-        work, and when that happens depends on what ran before this world.
+        Garbage collection is off meanwhile: it would close a generator of a dead process while another process runs,
+        at a point that depends on what ran before this world.
         """
         previous, clockwork.world = clockwork.world, self
         was_collecting = gc.isenabled()
@@ -320,7 +320,7 @@ class World:
                 self._end()
                 self._fibers.clear()
                 self._ready.clear()
-                # While this world is the one that runs: what is closed now must not touch another one.
+                # While this is the running world: objects that are closed now must not affect another one.
                 gc.collect()
             finally:
                 sys.unraisablehook = hook
@@ -329,12 +329,12 @@ class World:
                     gc.enable()
 
     def run(self, main: Callable[[], Any]) -> Any:
-        """Run a function as the first fiber until it has ended, and everybody else meanwhile; returns its result.
+        """Run a function as the first fiber until it ends, and the other fibers meanwhile; return its result.
 
         Raises:
-            DeadlockError: nothing can run and nothing is due.
+            DeadlockError: no fiber is runnable and no timer is set.
             HangError: the world's time limit has passed.
-            BaseException: what `main` raised.
+            BaseException: raised by `main`.
         """
         first = self.spawn(main, "main", self.test)
         while not first.done:
@@ -358,7 +358,7 @@ class World:
                 )
             call()
             return
-        # What is due happens before anybody runs on: time passes for those who run, too.
+        # Due timers run before the next fiber: time passes while fibers run, too.
         if self._timers and self._timers[0][0] <= self.now:
             heapq.heappop(self._timers)[2]()
             return
@@ -382,7 +382,7 @@ class World:
             self.current = None
 
     def places(self) -> str:
-        """Return where every fiber is, for a message."""
+        """Return the current position of every fiber, for a message."""
         lines = []
         for fiber in self._fibers:
             frame = fiber.greenlet.gr_frame
@@ -398,7 +398,7 @@ class World:
         return [f for f in self._fibers if f.process is process and not f.done]
 
     def _end(self) -> None:
-        """Unwinds what is left. Whatever it touches raises: nothing of it can be seen by anybody."""
+        """Unwind the remaining fibers. Every call into the world raises, so unwinding has no visible effect."""
         self._over = True
         for fiber in self._fibers:
             for _ in range(MAX_UNWINDS):
@@ -411,6 +411,6 @@ class World:
 
 
 def _leave_out_the_dead(unraisable: Any) -> None:
-    """Say nothing of what dead processes could not do any more."""
+    """Report unraisable errors other than those of killed processes."""
     if not isinstance(unraisable.exc_value, KilledError):
         sys.__unraisablehook__(unraisable)
