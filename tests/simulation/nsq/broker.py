@@ -1,8 +1,8 @@
-"""nsqd and nsqlookupd in the simulated world: the embedded broker's own parts, without its sockets and its event loop.
+"""nsqd and nsqlookupd in the simulated world: parts of the embedded broker without its sockets and event loop.
 
-Queues, connections and HTTP interfaces are those of `spark_mq_source.testing`; test_likeness.py holds both to a real
-nsqd, its kill included. Only what is around them is here: streams of the simulated network in place of sockets, the
-world's clock in place of an event loop's.
+Queues, connections and HTTP interfaces are those of `spark_mq_source.testing`; test_likeness.py compares both with a
+real nsqd, including kills. This module replaces sockets with streams of the simulated network, and the event loop's
+clock with the world's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulation.world import Process, World
 LOOKUPD = "nsqlookupd:4161"
 
 SCAN_SECONDS = 0.1
-"""How often nsqd looks for what has timed out (`QueueScanInterval`)."""
+"""The interval in which nsqd looks for messages that have timed out (`QueueScanInterval`)."""
 
 
 class _Handle:
@@ -40,7 +40,7 @@ class _Handle:
 
 
 class _Loop:
-    """As much of an event loop as the embedded broker's connections use."""
+    """The methods of an event loop that the embedded broker's connections use."""
 
     def call_later(self, seconds: float, call: Callable[..., object], *args: object) -> _Handle:
         handle = _Handle()
@@ -52,7 +52,7 @@ class _Loop:
 
 
 def _install() -> None:
-    """Give the embedded broker's parts the world's clock while a world runs, and their own otherwise."""
+    """Make the embedded broker's parts use the world's clock while a world runs, and the real clock otherwise."""
     clock = types.SimpleNamespace(
         monotonic=lambda: time.monotonic() if clockwork.world is None else clockwork.world.now,
         time=lambda: time.time() if clockwork.world is None else clockwork.world.wall,
@@ -110,7 +110,7 @@ class _Transport(asyncio.Transport):
         if self._closing:
             return
         self._closing = True
-        # Once the broker has closed, it does not matter to it whether the client ever learns that.
+        # A broker that has closed a connection does not wait until the client sees it.
         clockwork.here().after(0.0, lambda: self._connection.connection_lost(None))
         end()
 
@@ -141,13 +141,13 @@ class Cluster:
     """One nsqlookupd and its nsqd.
 
     Args:
-        world: in which it is.
-        nsqds: how many.
+        world: the cluster's world.
+        nsqds: the number of nsqd.
         settings: of every nsqd.
 
     Attributes:
-        published: every message that an nsqd took, as (nsqd, body), in order.
-        lost: those that an nsqd had and did not have any more after a kill.
+        published: every message that an nsqd received, as (nsqd, body), in order.
+        lost: the messages that an nsqd lost in a kill.
     """
 
     def __init__(self, world: World, nsqds: int, **settings: Any) -> None:
@@ -162,7 +162,7 @@ class Cluster:
             nsqd.start()
 
     def create(self, topic: str, channel: str) -> None:
-        """Make a topic and a channel on every nsqd."""
+        """Create a topic and a channel on every nsqd."""
         for nsqd in self.nsqds:
             nsqd.broker.topic(topic, self.world.now).channel(channel, self.world.now)
 
@@ -181,20 +181,20 @@ class Cluster:
 
     @property
     def tcp_addresses(self) -> str:
-        """For `nsqdTcpAddresses`."""
+        """The value of `nsqdTcpAddresses`."""
         return ",".join(nsqd.address for nsqd in self.nsqds)
 
     @property
     def http_addresses(self) -> str:
-        """For `nsqdHttpAddresses`."""
+        """The value of `nsqdHttpAddresses`."""
         return ",".join(nsqd.http_address for nsqd in self.nsqds)
 
 
 class Nsqd:
-    """One nsqd, as `testing.protocol` and `testing.nsqd_http` use an `NsqBroker`.
+    """One nsqd, with the parts of `NsqBroker` that `testing.protocol` and `testing.nsqd_http` use.
 
     Args:
-        cluster: where it registers.
+        cluster: has the nsqlookupd at which it registers.
         name: its host.
         settings: nsqd's flags.
     """
@@ -217,11 +217,11 @@ class Nsqd:
         self._scans = False
 
     def start(self) -> None:
-        """Listen and register, with what is on disk."""
+        """Listen and register, with the messages on disk."""
         if self.is_up:
             return
         self.is_up = True
-        # Two starts within a second, which nsqd reports as one, are not explored: that takes a kill within it, too.
+        # Two starts within a second, which nsqd reports as one, are not explored: they need a kill within it, too.
         self.started_s = max(int(self.cluster.world.wall), self.started_s + 1)
         network().listen(self.address, lambda stream: _Peer(stream, self))
         http.serve(self.http_address, _handler(NsqdHttp(self, encrypted=False)))
@@ -232,7 +232,7 @@ class Nsqd:
                 self.cluster.registry.register(self._node, topic.name, channel)
 
     def stop(self, *, crash: bool) -> None:
-        """End it in order, or as `kill -9` does."""
+        """Stop it in order, or as `kill -9` does."""
         if not self.is_up:
             return
         self.cluster.world.note(f"{self.name} is {'killed' if crash else 'stopped'}")
@@ -255,10 +255,10 @@ class Nsqd:
         self.connections.clear()
 
     def held(self, name: str | None = None) -> Counter[bytes]:
-        """Return the messages that wait, are deferred or in flight, each body as often as some channel has it at most.
+        """Return the messages that are queued, deferred or in flight; a body's count is the highest of any channel.
 
         Args:
-            name: of the only topic to look at.
+            name: of a topic, to return only its messages.
         """
         found: Counter[bytes] = Counter()
         for topic in [topic for topic in self.broker.topics.values() if name in (None, topic.name)]:
@@ -274,7 +274,7 @@ class Nsqd:
         return _bodies(frame for channel in empty for frame in _all_frames(channel))
 
     def hide_http(self, seconds: float) -> None:
-        """Its HTTP interface refuses connections for a while."""
+        """Let its HTTP interface refuse connections for a time."""
         http.serve(self.http_address, None)
 
         def show() -> None:
@@ -284,12 +284,12 @@ class Nsqd:
         self.cluster.world.after(seconds, show)
 
     def publish(self, topic: str, bodies: Iterable[bytes]) -> None:
-        """Publish as a foreign producer; nsqd takes it at once."""
+        """Publish as a foreign producer; nsqd receives it at once."""
         world = self.cluster.world
         self.broker.topic(topic, world.now).publish(list(bodies), 0.0, world.now, int(world.wall * 1e9))
         self.broker.pump(world.now)
 
-    # -- what its parts call
+    # -- methods that its parts call
 
     def start_timer(self) -> None:
         """See `testing.broker.NsqBroker`."""
@@ -307,7 +307,7 @@ class Nsqd:
 
 
 class _Recording(Broker):
-    """A broker that notes what was published."""
+    """A broker that records the published messages."""
 
     def __init__(self, nsqd: Nsqd) -> None:
         def changed(topic: str, channel: str | None, present: bool) -> None:
@@ -320,7 +320,7 @@ class _Recording(Broker):
         self._nsqd = nsqd
 
     def took(self, bodies: Sequence[bytes]) -> None:
-        """Note messages."""
+        """Record messages."""
         self._nsqd.cluster.published.update((self._nsqd.name, body) for body in bodies)
 
     def topic(self, name: str, now_s: float) -> Any:

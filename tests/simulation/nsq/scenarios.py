@@ -1,4 +1,4 @@
-"""How the package is used with NSQ in the simulated world, what goes wrong meanwhile, and what must come of it."""
+"""Scenarios of NSQ in the simulated world: ways to use the package, faults, and oracles."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ TOPICS = (TOPIC, "u")
 SCHEMA = pa.schema([("value", pa.binary()), ("nsqd", pa.string()), ("message_id", pa.string())])
 
 HOLDER_SECONDS = 10.0
-"""How long an executor that has messages in flight is looked for."""
+"""Seconds until `stall_holder` gives up waiting for an executor that has messages in flight."""
 
 Message = tuple[str, bytes]
-"""The nsqd that took it, and its body; bodies are published once."""
+"""The nsqd that received it, and its body; bodies are published once."""
 
 
-# -- what goes wrong
+# -- faults
 
 
 def nsq_faults(dice: Random, *, seconds: float, folder: bool) -> Iterator[Fault]:
-    """Yield faults of nsqd and of the write-ahead folder, a few or none."""
+    """Yield a few faults of nsqd and of the write-ahead folder, or none."""
     for _ in range(dice.choice((0, 0, 1, 1, 2, 3))):
         kind = dice.choice(("kill_nsqd", "kill_nsqd", "stop_nsqd", "hide_http"))
         yield Fault(kind, at=round(dice.random() * seconds, 3), args=(dice.randrange(3), dice.choice((0.3, 5.0, 40.0))))
@@ -60,7 +60,7 @@ def nsq_faults(dice: Random, *, seconds: float, folder: bool) -> Iterator[Fault]
 
 
 def read_faults(dice: Random, size: int, *, streams: int) -> Sequence[Fault]:
-    """Return what goes wrong while this much work is read, over about so many connections."""
+    """Return the faults of a read of work of this size over about this number of connections."""
     seconds = 3.0 * size
     return [
         *common_faults(dice, streams=streams, processes=PROCESSES, seconds=seconds),
@@ -69,12 +69,12 @@ def read_faults(dice: Random, size: int, *, streams: int) -> Sequence[Fault]:
 
 
 def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
-    """Have the faults happen at their times from now on.
+    """Schedule the faults, at times from now on.
 
     - `kill_nsqd`, `stop_nsqd`: number of the nsqd, seconds until it runs again.
-    - `stall`: one of the last executors, for how many seconds it stands still: longer than a message may take.
-    - `stall_holder`: the same for an executor that has messages in flight, the first from then on.
-    - `hide_http`: number of the nsqd, seconds for which its HTTP interface is out of reach.
+    - `stall`: one of the last executors, seconds for which it is stopped: longer than a message's timeout.
+    - `stall_holder`: likewise, for the first executor from that time on that has messages in flight.
+    - `hide_http`: number of the nsqd, seconds for which its HTTP interface is unreachable.
     - those of the folder, see `arrange_folder`.
     """
     arrange_folder(world, faults)
@@ -111,10 +111,10 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
 
 
 def check_allowed(plan: Plan, error: BaseException) -> str:
-    """Return an error of the network, a broker or a disk may end a run in which that went wrong; in a word which.
+    """Check that an error may end a run: one of the network, a broker or a disk that has a fault; return the outcome.
 
     Raises:
-        ViolationError: it did not, or it is another error.
+        ViolationError: there was no such fault, or it is another error.
     """
     kinds = {fault.kind for fault in plan.faults}
     if isinstance(error, MQSourceError) and error.retryable and plan.faults:
@@ -129,10 +129,10 @@ def check_allowed(plan: Plan, error: BaseException) -> str:
 
 
 def check_nothing_leaks(world: World, cluster: Cluster) -> None:
-    """Check that some minutes after a run its processes hold nothing open, and no message is in flight.
+    """Check that some minutes after a run its processes have no open connection, and no message is in flight.
 
     Raises:
-        ViolationError: they do.
+        ViolationError: a connection is open or a message is in flight.
     """
     world.rest(200.0)  # the longest pause of a process, two heartbeats and the timeout of a message
     for nsqd in cluster.nsqds:
@@ -150,15 +150,15 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
 
 
 def messages_of(rows: Sequence[Mapping[str, Any]]) -> Counter[Message]:
-    """Return what was read, and how often each."""
+    """Return the messages that were read, and how often each."""
     return Counter((row["nsqd"].partition(":")[0], row["value"]) for row in rows)
 
 
 def check_each_once(found: Counter[Message], cluster: Cluster) -> None:
-    """Check that nothing was read twice, and nothing that was never published.
+    """Check that no message was read twice or never published.
 
     Raises:
-        ViolationError: it was.
+        ViolationError: one was.
     """
     twice = [message for message, n in found.items() if n > 1]
     if twice:
@@ -169,15 +169,15 @@ def check_each_once(found: Counter[Message], cluster: Cluster) -> None:
 
 
 def missing(found: Counter[Message], cluster: Cluster) -> list[Message]:
-    """Return what was published, not read, and not lost by nsqd itself when it was killed."""
+    """Return the messages that were published, not read, and not lost by a killed nsqd."""
     return sorted(cluster.published - found - cluster.lost)
 
 
 def check_nothing_missing(found: Counter[Message], cluster: Cluster) -> None:
-    """Check that every message was read, or that nsqd itself has lost it or still has it.
+    """Check that every message was read, lost by a killed nsqd, or is still in nsqd.
 
     Raises:
-        ViolationError: a message is gone.
+        ViolationError: a message is missing.
     """
     kept = Counter({(n.name, body): 1 for n in cluster.nsqds for body in n.held()})
     gone = [message for message in missing(found, cluster) if message not in kept]
@@ -185,11 +185,11 @@ def check_nothing_missing(found: Counter[Message], cluster: Cluster) -> None:
         raise ViolationError(f"{len(gone)} messages are lost: {gone[:8]}")
 
 
-# -- what is there
+# -- the cluster and its messages
 
 
 def cluster_of(world: World) -> Cluster:
-    """Return one to three nsqd, with settings drawn so that a few messages are many to them."""
+    """Return one to three nsqd, with drawn settings whose limits a few messages reach."""
     dice = world.dice("scenario")
     cluster = Cluster(
         world,
@@ -212,7 +212,7 @@ def publish(
     *,
     topics: Sequence[str],
 ) -> None:
-    """Foreign producers publish so many messages, in parts, over this time; to an nsqd that is down, later."""
+    """Publish messages as foreign producers do, in parts over this time; wait while all nsqd are down."""
     world, dice = cluster.world, cluster.world.dice("producers")
     numbers = iter(range(count))
 
@@ -228,7 +228,7 @@ def publish(
 
 
 def where(cluster: Cluster, dice: Random) -> dict[str, str]:
-    """Return the options that say which nsqd."""
+    """Return the options that name the nsqd."""
     if dice.random() < 0.6:
         return {"nsqlookupdhttpaddresses": LOOKUPD}
     found = {"nsqdtcpaddresses": cluster.tcp_addresses, "createchannel": "true"}
@@ -241,7 +241,7 @@ def topics_read(given: Mapping[str, str]) -> Sequence[str]:
 
 
 def read_options(cluster: Cluster, dice: Random, plan: Plan) -> dict[str, str]:
-    """Return the options that all reads have."""
+    """Return the options of all reads."""
     given = where(cluster, dice) | {"channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
     given |= dice.choice(({"topic": TOPIC}, {"topic": TOPIC}, {"topics": ",".join(TOPICS)}, {"topicspattern": "[tu]"}))
     given["connectionspernsqd"] = "1" if plan.faults else dice.choice(("1", "2"))
@@ -252,10 +252,10 @@ def read_options(cluster: Cluster, dice: Random, plan: Plan) -> dict[str, str]:
 
 
 class Stream:
-    """A streaming query until it has read everything, over as many lives of its driver as that takes.
+    """A streaming query that reads everything, in as many lives of its driver as needed.
 
     Args:
-        available_now: whether each life ends with what waited when it began.
+        available_now: whether each life ends after the messages that were present at its start.
     """
 
     def __init__(self, *, available_now: bool) -> None:
@@ -289,7 +289,7 @@ class Stream:
         check_each_once(found, cluster)
         check_replays(checkpoint)
         check_nothing_leaks(world, cluster)
-        if outcome != "torn":  # what a damaged batch has stays there
+        if outcome != "torn":  # the messages of a damaged batch stay unread
             check_nothing_missing(found, cluster)
         return outcome
 
@@ -301,7 +301,7 @@ class Stream:
             try:
                 patience.check(left)
             except ViolationError:
-                # A connection that is held up for `idleTimeout` looks like a channel that was read to its end.
+                # A connection that is delayed for `idleTimeout` looks like a channel that was read to its end.
                 is_held_up = any(fault.kind.startswith("stall") for fault in plan.faults)
                 if not is_held_up or not set(left) <= cluster.uncounted():
                     raise
@@ -311,15 +311,15 @@ class Stream:
         return read_until(plan, query, is_done, check_allowed, available_now=self._available_now)
 
     def _is_read(self, plan: Plan, query: Query, cluster: Cluster) -> tuple[bool, list[Message]]:
-        """Return whether all was published and read, and what is left."""
+        """Return whether all messages were published and read, and those that are left."""
         left = missing(messages_of(query.checkpoint.rows()), cluster)
         return not left and sum(cluster.published.values()) == 12 * plan.size, left
 
 
 class Drain:
-    """Batch reads with `runId`, each repeated until it succeeds and once more, until everything is read.
+    """Batch reads with `runId` until everything is read; each is repeated until it succeeds, and once more.
 
-    Each is a driver's life of its own, which a fault may end: the next one goes on with the same `runId`.
+    Each attempt is a separate life of a driver, which a fault may end: the next one continues with the same `runId`.
     """
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
@@ -332,7 +332,7 @@ class Drain:
         dice = world.dice("scenario")
         cluster = cluster_of(world)
         given = read_options(cluster, dice, plan)
-        # 5 s are longer than a message may take: what another attempt at the task holds comes here in time.
+        # 5 s are longer than a message's timeout: messages held by another attempt at the task arrive in time.
         given["idletimeout"] = dice.choice(("50ms", "2s", "5s"))
         if dice.random() < 0.5:
             given["maxrows"] = dice.choice(("2", "7", "50"))
@@ -360,7 +360,7 @@ class Drain:
                 if set(left) <= cluster.uncounted() and sum(cluster.published.values()) == 12 * plan.size:
                     break  # batch reads trust the count
             if not plan.faults:
-                # A run knows nothing of what another one could not finish in peace.
+                # After faults a run may read again the messages that another run could not finish.
                 check_each_once(messages_of(rows), cluster)
         check_nothing_leaks(world, cluster)
         check_nothing_missing(messages_of(rows), cluster)
@@ -368,7 +368,7 @@ class Drain:
 
 
 class Write:
-    """A write: when it has succeeded every row is there, once at least."""
+    """A write: after its success every row is in nsqd at least once."""
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
@@ -387,11 +387,11 @@ class Write:
         given.pop("createchannel", None)
         given["batchingmaxmessages"] = dice.choice(("1", "4", "1000"))
         given["maxpendingbytes"] = dice.choice(("1", "100", "16m"))
-        # Without heartbeats nsqd never learns that the client of a half-open connection is gone.
+        # Without heartbeats nsqd never detects that the client of a half-open connection is gone.
         is_mute = any(fault.kind == "mute" for fault in plan.faults)
         given["heartbeatinterval"] = dice.choice(("1s", "30s", "30s" if is_mute else "-1"))
         if dice.random() < 0.3:
-            # Without any fault a packet may take a second, and so may the OK: 2 s are no time to be sure of then.
+            # Without any fault a packet may take a second, and so may the OK, so a timeout of 2 s may expire.
             given["sendtimeout"] = dice.choice(("2s", "10s")) if plan.faults else "10s"
         options = FORMAT.parse_write_options(given, ("value",))
         tasks, numbers = [], iter(range(10_000))
@@ -424,8 +424,8 @@ TEXT_SCHEMA = pa.schema([("value", pa.string()), *list(SCHEMA)[1:]])
 class DeadLetters(Stream):
     """A read of good and bad messages: a stream, or batch reads without `walDir`.
 
-    Whatever goes wrong, when all was read every bad message is in the dead letter topic, once at least. Good ones of a
-    stream are read each once; batch reads lose those of a task that fails.
+    After any faults, once everything is read, every bad message is in the dead letter topic at least once. A stream
+    reads each good message once; batch reads lose the good messages of a failed task.
     """
 
     def __init__(self) -> None:
@@ -454,7 +454,7 @@ class DeadLetters(Stream):
             check_replays(checkpoint)
         else:
             given.pop("waldir")
-            # A second attempt would find nothing, end the job, and have the one killed that has the messages.
+            # A second attempt would find nothing and end the job, and the attempt with the messages would be killed.
             executors = replace(executors, speculation=0.0)
             given["idletimeout"] = dice.choice(("50ms", "2s", "5s"))
             options = FORMAT.fit_read(FORMAT.parse_options(given), TEXT_SCHEMA)
@@ -494,7 +494,7 @@ class DeadLetters(Stream):
 
     @staticmethod
     def _gone(cluster: Cluster) -> list[Message]:
-        """Bad messages that are no dead letters, and that nsqd itself has not lost."""
+        """Return the bad messages that are not dead letters and that no killed nsqd has lost."""
         kept = {body for nsqd in cluster.nsqds for body in nsqd.held(DEAD)} | {body for _, body in cluster.lost}
         return sorted(one for one in cluster.published if _is_bad(one) and one[1] not in kept)
 

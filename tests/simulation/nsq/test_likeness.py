@@ -1,7 +1,7 @@
-"""The model of nsqd is like nsqd: each fact is a scripted trace, with what it must observe beside it.
+"""Likeness of the model of nsqd to nsqd: each fact is a scripted trace with its expected observations.
 
-Every trace runs on the model in a simulated world, on the embedded broker over sockets, and on nsqd 1.3.0 where that is
-on PATH. Message ids differ from run to run, so they are numbered in the order in which a trace meets them: `#0`, `#1`.
+Every trace runs on the model in a simulated world, on the embedded broker over sockets, and on nsqd 1.3.0 if it is on
+PATH. Message ids differ from run to run, so they are numbered in the order in which a trace receives them: `#0`, `#1`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.simulation.world import World
 
 PATIENCE_S = 60.0
 QUIET_S = 0.3
-"""How long nothing has to come before nothing is taken to come."""
+"""Seconds of silence after which a trace assumes that nothing more arrives."""
 
 UNKNOWN = b"0123456789abcdef"
 END = "(closed)"
@@ -36,7 +36,7 @@ class Lab:
     """One nsqd for a trace: `SimulatedLab` or `RunningLab`.
 
     Attributes:
-        ids: the message ids that were met, numbered.
+        ids: the numbers of the message ids received so far.
     """
 
     def __init__(self) -> None:
@@ -60,18 +60,18 @@ class Lab:
         return self.http("POST", path, topic=topic, channel=channel)[0]
 
     def stats(self, topic: str, *names: str, channel: str = "c") -> dict[str, Any]:
-        """Return what the HTTP interface tells of a channel."""
+        """Return statistics of a channel from the HTTP interface."""
         topics = self.http("GET", "/stats", format="json", topic=topic, channel=channel)[1]["topics"]
         found = topics[0]["channels"][0] if topics else {}
         return {name: found.get(name) for name in names}
 
     def topic_stats(self, topic: str, *names: str) -> dict[str, Any]:
-        """Return what the HTTP interface tells of a topic."""
+        """Return statistics of a topic from the HTTP interface."""
         found = (self.http("GET", "/stats", format="json", topic=topic)[1]["topics"] or [{}])[0]
         return {name: found.get(name) for name in names}
 
     def until(self, topic: str, *, channel: str = "c", **wanted: Any) -> None:
-        """Wait until the HTTP interface tells this of a channel."""
+        """Wait until the HTTP interface reports these statistics of a channel."""
         deadline = self.now + PATIENCE_S
         while (found := self.stats(topic, *wanted, channel=channel)) != wanted:
             assert self.now < deadline, f"{topic}/{channel}: {found} and not {wanted}"
@@ -79,7 +79,7 @@ class Lab:
 
 
 class Client:
-    """Speaks the protocol, command by command; answers heartbeats while it listens, unless it is deaf."""
+    """A client that sends single commands; it answers heartbeats while it receives, unless it is deaf."""
 
     def __init__(self, lab: Lab, *, deaf: bool = False, **fields: Any) -> None:
         self._lab, self._deaf = lab, deaf
@@ -100,7 +100,7 @@ class Client:
         self._wire.send(line.encode() + b"\n" + (b"" if body is None else struct.pack(">i", len(body)) + body))
 
     def send(self, data: bytes) -> None:
-        """Bytes as they are."""
+        """Send raw bytes."""
         self._wire.send(data)
 
     def ask(self, line: str, body: bytes | None = None) -> str | None:
@@ -109,7 +109,7 @@ class Client:
         return self.reply()
 
     def reply(self, seconds: float = PATIENCE_S) -> str | None:
-        """Return the next answer, with numbers in place of ids; END at the end, None where nothing comes."""
+        """Return the next answer, with numbers in place of ids; END at the end, None on a timeout."""
         frame = self._frame(seconds)
         if not isinstance(frame, tuple):
             return frame
@@ -121,7 +121,7 @@ class Client:
         return text
 
     def message(self, seconds: float = PATIENCE_S) -> Any:
-        """Return the number, the attempts and the body of the next message; None where none comes."""
+        """Return the number, the attempts and the body of the next message; None on a timeout."""
         frame = self._frame(seconds)
         if not isinstance(frame, tuple):
             return frame
@@ -131,16 +131,16 @@ class Client:
         return number, int.from_bytes(body[8:10], "big"), body[26:].decode()
 
     def messages(self, count: int) -> list[Any]:
-        """Return so many messages, and that no more come."""
+        """Return this number of messages, and one more if it arrives."""
         return [*(self.message() for _ in range(count)), *filter(None, [self.message(QUIET_S)])]
 
     def finish(self, messages: Sequence[tuple[int, int, str]]) -> None:
-        """FIN."""
+        """Send FINs."""
         for number, _, _ in messages:
             self.tell(f"FIN #{number}")
 
     def close(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without a command."""
         self._wire.close()
 
     def _frame(self, seconds: float) -> tuple[int, bytes] | str | None:
@@ -178,9 +178,9 @@ class Trace:
     """A fact.
 
     Attributes:
-        run: what is done; returns what is observed.
-        expected: what must be observed.
-        settings: of an nsqd of its own, which it may restart; None for any nsqd with default settings.
+        run: the script; returns its observations.
+        expected: the expected observations.
+        settings: of a separate nsqd, which it may restart; None for any nsqd with default settings.
     """
 
     run: Callable[[Lab], Any]
@@ -192,7 +192,7 @@ TRACES: dict[str, Trace] = {}
 
 
 def trace(expected: Any, settings: Mapping[str, Any] | None = None) -> Callable[[Callable[[Lab], Any]], None]:
-    """Note a trace, see `Trace`."""
+    """Register a trace, see `Trace`."""
 
     def note(run: Callable[[Lab], Any]) -> None:
         TRACES[run.__name__] = Trace(run, expected, settings)
@@ -224,14 +224,14 @@ def a_fin_has_no_answer_and_cls_is_a_barrier(lab: Lab) -> Any:
     for line in ("FIN #1", "FIN #0", f"FIN {UNKNOWN.decode()}", "CLS"):
         client.tell(line)
     found += [[client.reply(), client.reply()], client.reply()]
-    # What is in flight may still be answered, and nothing more is delivered.
+    # Messages in flight may still be answered, and no more are delivered.
     client.tell("REQ #2 0")
     client.tell("RDY 5")
     return [*found, client.reply(QUIET_S), lab.stats(topic, *COUNTS)]
 
 
 @trace([[(0, 1, "lost"), (1, 1, "touched")], (0, 2, "lost"), {"timeout_count": 1, "in_flight_count": 2}])
-def touch_holds_a_message_and_only_that(lab: Lab) -> Any:
+def touch_extends_the_timeout_of_one_message_only(lab: Lab) -> Any:
     topic = lab.topic("c")
     client = lab.client(topic, ready=2, msg_timeout=2000)
     lab.publish(topic, b"lost", b"touched")
@@ -241,7 +241,7 @@ def touch_holds_a_message_and_only_that(lab: Lab) -> Any:
 
 
 def touch_until_a_message_comes(lab: Lab, client: Client, number: int) -> Any:
-    """Touches more often than the timeout; nsqd may take seconds to see that another message has timed out."""
+    """Send TOUCH more often than the timeout; nsqd may detect only after seconds that another message timed out."""
     deadline = lab.now + PATIENCE_S
     while lab.now < deadline:
         client.tell(f"TOUCH #{number}")
@@ -251,7 +251,7 @@ def touch_until_a_message_comes(lab: Lab, client: Client, number: int) -> Any:
 
 
 @trace([(0, 1, "a"), (0, 2, "a"), "not before"], {"max_msg_timeout_ms": 1500})
-def touch_holds_no_longer_than_the_longest_timeout(lab: Lab) -> Any:
+def touch_extends_a_timeout_up_to_the_maximum(lab: Lab) -> Any:
     topic = lab.topic("c")
     client = lab.client(topic, ready=2, msg_timeout=1000)
     since = lab.now
@@ -271,7 +271,7 @@ def touch_holds_no_longer_than_the_longest_timeout(lab: Lab) -> Any:
     ],
     {"max_req_timeout_ms": 1000},
 )
-def a_message_is_given_back_at_once_or_with_a_delay(lab: Lab) -> Any:
+def a_message_is_requeued_at_once_or_with_a_delay(lab: Lab) -> Any:
     topic = lab.topic("c")
     lab.publish(topic, b"a")
     client = lab.client(topic, ready=1)
@@ -283,12 +283,12 @@ def a_message_is_given_back_at_once_or_with_a_delay(lab: Lab) -> Any:
     lab.until(topic, requeue_count=2)
     found += [lab.stats(topic, *COUNTS), client.message()]
     found += ["not before the delay" if lab.now - since >= 1.0 else lab.now - since]
-    client.tell("REQ #0 99999999")  # taken for the longest delay
+    client.tell("REQ #0 99999999")  # capped at the longest delay
     return [*found, client.message(), lab.stats(topic, "requeue_count")]
 
 
 @trace([[(0, 1, "a")], [(0, 2, "a")], [(0, 1, "a")]])
-def channels_count_attempts_of_the_same_message_each_for_itself(lab: Lab) -> Any:
+def each_channel_counts_its_own_attempts_of_a_message(lab: Lab) -> Any:
     topic = lab.topic("c", "d")
     lab.publish(topic, b"a")
     one = lab.client(topic, "c", ready=1)
@@ -306,7 +306,7 @@ def channels_count_attempts_of_the_same_message_each_for_itself(lab: Lab) -> Any
         ["late"],
     ]
 )
-def only_the_first_channel_gets_what_was_published_before(lab: Lab) -> Any:
+def only_the_first_channel_gets_messages_published_before_it(lab: Lab) -> Any:
     topic = lab.topic()
     lab.publish(topic, b"early", b"early too")
     found: list[Any] = [lab.topic_stats(topic, "depth", "message_count")]
@@ -332,7 +332,7 @@ def only_the_first_channel_gets_what_was_published_before(lab: Lab) -> Any:
         ["E_INVALID RDY count 2501 out of range 0-2500", END],
     ]
 )
-def no_more_is_in_flight_than_the_client_is_ready_for(lab: Lab) -> Any:
+def messages_in_flight_are_limited_by_rdy(lab: Lab) -> Any:
     topic = lab.topic("c")
     lab.publish(topic, *numbered(0, 10))
     client = lab.client(topic, ready=3)
@@ -349,7 +349,7 @@ def no_more_is_in_flight_than_the_client_is_ready_for(lab: Lab) -> Any:
 
 
 @trace([2, 3, {"depth": 5, "in_flight_count": 5, "deferred_count": 0}])
-def each_consumer_of_a_channel_is_filled(lab: Lab) -> Any:
+def each_consumer_of_a_channel_gets_messages_up_to_its_rdy(lab: Lab) -> Any:
     topic = lab.topic("c")
     one, other = lab.client(topic, ready=2), lab.client(topic, ready=3)
     lab.until(topic, client_count=2)
@@ -366,7 +366,7 @@ def each_consumer_of_a_channel_is_filled(lab: Lab) -> Any:
         [None, GONE],
     ]
 )
-def what_is_not_answered_in_time_is_delivered_to_another(lab: Lab) -> Any:
+def a_message_that_times_out_is_delivered_to_another_client(lab: Lab) -> Any:
     topic = lab.topic("c")
     lab.publish(topic, b"a")
     slow = lab.client(topic, ready=1, msg_timeout=1000)
@@ -385,7 +385,7 @@ def what_is_not_answered_in_time_is_delivered_to_another(lab: Lab) -> Any:
         (200, None),
     ]
 )  # fmt: skip
-def what_http_tells(lab: Lab) -> Any:
+def http_reports_the_counts_of_topics_and_channels(lab: Lab) -> Any:
     topic, alone = lab.topic("c"), lab.topic()
     lab.publish(topic, b"a", b"b", b"c")
     client = lab.client(topic, ready=2)
@@ -436,7 +436,7 @@ def a_paused_channel_delivers_nothing_and_a_paused_topic_passes_nothing_on(lab: 
         "ids rise",
     ]
 )
-def mpub_takes_all_messages_or_none(lab: Lab) -> Any:
+def mpub_stores_all_messages_or_none(lab: Lab) -> Any:
     topic = lab.topic()
     found: list[Any] = []
     for body in (packed(b"a", b"", b"c"), packed(b"a", count=2_000_000)):
@@ -457,20 +457,20 @@ def mpub_takes_all_messages_or_none(lab: Lab) -> Any:
     return [*found, "ids rise" if ids == sorted(ids) else ids]
 
 
-# -- traces of kills: go-diskqueue saves where it has read to after so many steps, or so long
+# -- traces of kills: go-diskqueue saves its read position after a number of steps, or a time
 
 HOUR_MS = 3_600_000
 
 
 def by_number(**settings: Any) -> dict[str, Any]:
-    """Return settings with which only the number of messages decides when a disk queue is synced."""
+    """Return settings that sync a disk queue by the number of messages only."""
     return {"sync_timeout_ms": HOUR_MS, **settings}
 
 
 def after_a_kill(lab: Lab, topic: str, most: int) -> list[tuple[int, str]]:
-    """Return the attempts and bodies of all that comes, no more than so many, one after the other."""
+    """Kill nsqd; return the attempts and bodies of all messages, at most this number, received one at a time."""
     lab.restart(crash=True)
-    # Of two copies in flight at once nsqd takes one FIN.
+    # If two copies are in flight at once, nsqd accepts only one FIN.
     client = lab.client(topic, ready=1)
     found: list[tuple[int, str]] = []
     for _ in range(most):
@@ -495,7 +495,7 @@ def a_kill_loses_memory_and_keeps_topics_and_channels(lab: Lab) -> Any:
 
 
 @trace([(1, f"{n:04d}") for n in range(15, 30)], by_number(mem_queue_size=0, sync_every=1))
-def a_kill_keeps_the_disk_and_loses_what_is_in_flight(lab: Lab) -> Any:
+def a_kill_keeps_the_disk_and_loses_messages_in_flight(lab: Lab) -> Any:
     topic = lab.topic("c")
     lab.publish(topic, *numbered(0, 30))
     client = lab.client(topic, ready=15)
@@ -507,7 +507,7 @@ def a_kill_keeps_the_disk_and_loses_what_is_in_flight(lab: Lab) -> Any:
 
 
 @trace(["the same ids", [(1, f"{n:04d}") for n in range(100)]], by_number(mem_queue_size=0, sync_every=100))
-def a_kill_delivers_again_what_was_finished_since_the_last_sync(lab: Lab) -> Any:
+def messages_finished_since_the_last_sync_are_redelivered_after_a_kill(lab: Lab) -> Any:
     topic = lab.topic("c")
     # One write and one read each in the topic, one write in the channel: both are synced with the last.
     lab.publish(topic, *numbered(0, 100))
@@ -523,7 +523,7 @@ def a_kill_delivers_again_what_was_finished_since_the_last_sync(lab: Lab) -> Any
 
 
 @trace(sorted([(1, f"{n:04d}") for n in (*range(200), *range(150, 200))]), by_number(mem_queue_size=0, sync_every=150))
-def a_kill_passes_on_again_what_the_topic_passed_on_since_its_last_sync(lab: Lab) -> Any:
+def after_a_kill_a_topic_repeats_messages_passed_on_since_its_last_sync(lab: Lab) -> Any:
     topic = lab.topic("c")
     lab.publish(topic, *numbered(0, 100))
     lab.until(topic, depth=100)
@@ -536,7 +536,7 @@ def a_kill_passes_on_again_what_the_topic_passed_on_since_its_last_sync(lab: Lab
 
 
 @trace([10, -3, 0], by_number(mem_queue_size=0, sync_every=10))
-def after_a_kill_only_what_was_synced_is_counted_until_the_disk_was_read_to_its_end(lab: Lab) -> Any:
+def after_a_kill_only_synced_messages_are_counted_until_the_disk_is_read_to_its_end(lab: Lab) -> Any:
     topic = lab.topic("c")
     for start, end in ((0, 10), (10, 15)):
         lab.publish(topic, *numbered(start, end))
@@ -562,14 +562,14 @@ def a_kill_loses_a_disk_queue_that_was_never_synced(lab: Lab) -> Any:
 
 
 @trace([(1, f"{n:04d}") for n in range(10, 30)], by_number(mem_queue_size=10, sync_every=1))
-def a_kill_keeps_of_a_topic_without_channels_what_was_on_disk(lab: Lab) -> Any:
+def a_kill_keeps_the_disk_of_a_topic_without_channels(lab: Lab) -> Any:
     topic = lab.topic()
     lab.publish(topic, *numbered(0, 30))
     return after_a_kill(lab, topic, 20)
 
 
 @trace([], {"mem_queue_size": 0, "sync_every": 1_000_000, "sync_timeout_ms": 100})
-def a_disk_queue_is_synced_in_time(lab: Lab) -> Any:
+def a_disk_queue_is_synced_after_its_timeout(lab: Lab) -> Any:
     topic = lab.topic("c")
     lab.publish(topic, *numbered(0, 30))
     client = lab.client(topic, ready=30)
@@ -587,7 +587,7 @@ def a_disk_queue_is_synced_in_time(lab: Lab) -> Any:
     ],
     {},
 )
-def an_orderly_end_keeps_every_message(lab: Lab) -> Any:
+def an_orderly_stop_keeps_every_message(lab: Lab) -> Any:
     topic = lab.topic("c")
     lab.publish(topic, b"flying", b"queued")
     lab.client(topic, ready=1).messages(1)
@@ -600,7 +600,7 @@ def an_orderly_end_keeps_every_message(lab: Lab) -> Any:
     client.finish(came)
     lab.until(topic, **GONE)
     found.append(sorted((attempts, body) for _, attempts, body in came))
-    # What an orderly end has kept, a kill keeps as well.
+    # Messages kept by an orderly stop are kept by a kill as well.
     lab.publish(topic, b"kept")
     lab.until(topic, depth=0, in_flight_count=1)
     client.close()
@@ -675,7 +675,7 @@ class SimulatedLab(Lab):
 
 
 class SocketWire:
-    """A connection to a broker that runs."""
+    """A connection to a running broker."""
 
     def __init__(self, address: str) -> None:
         self._client = RawClient(address)
@@ -715,7 +715,7 @@ class RunningLab(Lab):
         return self._nsq.ask(method, self._nsq.http_address, path, **parameters)
 
     def pause(self, seconds: float) -> None:
-        threading.Event().wait(seconds)  # nsqd offers no event for what is waited for
+        threading.Event().wait(seconds)  # nsqd has no event for this
 
     @property
     def now(self) -> float:

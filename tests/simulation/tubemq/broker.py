@@ -1,6 +1,6 @@
-"""A TubeMQ broker in the simulated world. What it does is what 2.4.0 does: tubemq_live.md, and `BrokerServiceServer`.
+"""A TubeMQ broker in the simulated world, which behaves as `BrokerServiceServer` of 2.4.0.
 
-Clients of a partition are known by their ids alone: connections come and go without any consequence.
+It identifies the clients of a partition by their ids only: the end of a connection has no effect.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from tests.simulation.tubemq.cluster import Cluster, Topic
 
 HOLD_SECONDS = 30.0
-"""How long a partition stays a silent consumer's (`consumerRegTimeoutMs`)."""
+"""Seconds after which a silent consumer loses a partition (`consumerRegTimeoutMs`)."""
 
 OFFSETS_SECONDS = 5.0
-"""How often committed positions go to the disk."""
+"""Seconds between writes of committed positions to the disk."""
 
 ENTRIES_A_FETCH = 12
-"""Most entries of the index that one fetch goes through: 4,000 in 2.4.0, fewer here so that a topic takes several."""
+"""Maximum number of index entries that one fetch scans: 4,000 in 2.4.0, fewer here so that a topic takes several."""
 
 OK = "OK!"
 
@@ -36,12 +36,12 @@ REFUSALS = {
     c.CommitOffset: c.CommitOffsetResponse,
     c.SendMessage: c.SendMessageResponse,
 }
-"""How requests are refused that name a topic which the broker does not have."""
+"""Responses that refuse a request whose topic the broker does not have, by the type of the request."""
 
 
 @dataclass
 class Holder:
-    """Who has a partition for a group."""
+    """The client that has a partition for a group."""
 
     client_id: str
     priority: int
@@ -56,13 +56,12 @@ class Broker:
         number: its id.
         address: `host:port`.
         is_up: whether its process runs.
-        stores: what it keeps, by topic and store.
+        stores: by topic and number of the store.
         starts: how often its process has been started.
-        acked_over: how many messages it has acknowledged over each connection.
-        was_killed: whether it has lost positions.
-        taken_over: partitions that a group's reader took while another of its readers had not left them: the group,
-            the topic, the partition. A broker that was restarted knows no reader, and the master gives a partition to
-            another one where it was restarted too: nobody can have told the first one.
+        was_killed: whether it may have lost positions.
+        taken_over: partitions, with group and topic, that a reader of the group registered while another one had not
+            unregistered them. A restarted broker has no readers registered, and a restarted master assigns a
+            partition to another one: the first reader cannot have been notified.
     """
 
     def __init__(self, cluster: Cluster, number: int) -> None:
@@ -90,7 +89,7 @@ class Broker:
     # -- its life
 
     def start(self) -> None:
-        """Its process starts, with what is on the disk."""
+        """Start its process, with the data on the disk."""
         if self.is_up:
             return
         self.is_up = True
@@ -103,7 +102,7 @@ class Broker:
         self.world.note(f"broker {self.number} is up")
 
     def kill(self) -> None:
-        """SIGKILL: what is in memory is lost."""
+        """Kill it by SIGKILL: data in memory is lost."""
         self.was_killed = True
         self._end()
         for store in self.stores.values():
@@ -111,7 +110,7 @@ class Broker:
         self.world.note(f"broker {self.number} is killed")
 
     def stop(self) -> None:
-        """SIGTERM: everything is written first."""
+        """Stop it by SIGTERM: everything is written first."""
         for store in self.stores.values():
             store.write()
             store.force()
@@ -120,12 +119,12 @@ class Broker:
         self.world.note(f"broker {self.number} is stopped")
 
     def stall(self, seconds: float) -> None:
-        """Answer nothing for a while."""
+        """Answer nothing for a time."""
         for link in self.links:
             link.stalled_until = max(link.stalled_until, self.world.now + seconds)
 
     def forget_topics(self, seconds: float) -> None:
-        """Have no topic for a while: a master sent a list that it had not read to its end."""
+        """Have no topic for a time: a master sent a list that it had not read completely."""
         self.world.note(f"broker {self.number} forgets its topics")
         self._forgets_until = max(self._forgets_until, self.world.now + seconds)
 
@@ -137,7 +136,7 @@ class Broker:
             link.close()
 
     def _tick(self, start: int) -> None:
-        """Memory goes to the file, the file is forced, positions are saved: each in its time."""
+        """Write memory to the file, force the file and save positions, each at its interval."""
         flush, force = self.cluster.flush_seconds, self.cluster.force_seconds
 
         def write() -> None:
@@ -174,7 +173,7 @@ class Broker:
 
     def _handle(self, link: Link, request: Any) -> Any:  # noqa: PLR0911 - one line a request
         if self.world.now < self._forgets_until and request.__class__ in REFUSALS:
-            # All but the heartbeat look the topic up (2.4.0).
+            # All requests but the heartbeat look the topic up (2.4.0).
             words = f"topicName {request.topic_name} not existed, please check your configure"
             return REFUSALS[request.__class__](False, 403, words)
         match request:
@@ -193,7 +192,7 @@ class Broker:
         raise AssertionError(f"a broker is not asked {request}")
 
     def store(self, topic: str, partition: int) -> Store:
-        """Return the store of a partition, which comes into being when it is first asked for."""
+        """Return the store of a partition; create it on first use."""
         return self.stores.setdefault((topic, partition // 10_000), Store())
 
     def _topic(self, name: str) -> Topic | None:
@@ -209,7 +208,7 @@ class Broker:
         now = self.world.now
         if holder is not None and holder.client_id != request.client_id:
             if now - holder.heard_at > HOLD_SECONDS:
-                # The refused one comes once more.
+                # The refused client tries again.
                 del self._holders[key]
                 self._fetched.pop(key, None)
                 words = f"[Duplicated Register] Remove Invalid Consumer Register {holder.client_id}"
@@ -291,7 +290,7 @@ class Broker:
             entries = -(-entries // 2)  # reads of the file go through half of the index that they load
         scanned = store.scan(position, entries, from_file=from_file)
         if len(scanned) > 1 and self._dice.random() < 0.2:
-            scanned = scanned[: self._dice.randrange(1, len(scanned))]  # as large messages cut it
+            scanned = scanned[: self._dice.randrange(1, len(scanned))]  # as with large messages
         self._fetched[key] = ENTRY_BYTES * len(scanned)
         found = [m for m in scanned if m.partition == request.partition_id and _passes(m, holder.filters)]
         if not found and self._dice.random() < 0.5:
@@ -335,18 +334,18 @@ class Broker:
         return c.SendMessageResponse(True, 200, OK, False, message.message_id, now_ms, position)
 
     def next_message_id(self) -> int:
-        """Return the next message's; ids repeat after a while, and fall as often as they rise (2.4.0)."""
+        """Return the id of the next message; ids repeat, and are not in order (2.4.0)."""
         self._last_message_id += 1
         return (self._last_message_id * 7919) % 1009
 
-    # -- what is seen from outside
+    # -- observations
 
     def position(self, group: str, topic: str, partition: int) -> int | None:
-        """Return where a group is."""
+        """Return the position of a group in a partition."""
         return self._positions.get((group, topic, partition))
 
     def holders(self) -> list[tuple[str, str, int]]:
-        """Return what is held by whoever was heard of in time."""
+        """Return the partitions whose holder has not timed out, with group and topic."""
         return [key for key, one in self._holders.items() if self.world.now - one.heard_at <= HOLD_SECONDS]
 
 

@@ -1,4 +1,4 @@
-"""A TubeMQ cluster in the simulated world: masters, brokers, topics, and what foreign producers send."""
+"""A TubeMQ cluster in the simulated world: masters, brokers, topics, and messages of foreign producers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.world import World
 
 @dataclass(frozen=True)
 class Topic:
-    """What a topic is, on each of its brokers."""
+    """A topic, of the same shape on each of its brokers."""
 
     name: str
     stores: int = 1
@@ -23,7 +23,7 @@ class Topic:
 
     @property
     def partition_ids(self) -> list[int]:
-        """Those of one broker."""
+        """The ids of its partitions on one broker."""
         return [10_000 * store + n for store in range(self.stores) for n in range(self.partitions)]
 
 
@@ -31,19 +31,19 @@ class Cluster:
     """Masters and brokers.
 
     Args:
-        world: in which they are.
-        brokers: how many; their ids are 1, 2, ...
-        masters: how many.
-        flush_seconds: how long a message is in memory only, at most.
-        force_seconds: how long it is in the file only, at most.
-        balance_seconds: between two rounds in which groups are shared out.
-        authorized: the groups that may read, where that is controlled.
+        world: the cluster's world.
+        brokers: the number of brokers; their ids are 1, 2, ...
+        masters: the number of masters.
+        flush_seconds: the longest time for which a message is only in memory.
+        force_seconds: the longest time for which it is only in the file.
+        balance_seconds: between two rounds of rebalancing.
+        authorized: the groups that may read; None for all.
 
     Attributes:
-        limits: the chance that flow control answers a fetch.
+        limits: the probability that flow control answers a fetch.
         rules: the flow rules of every group; empty for none.
-        overflows: the chance that a broker has no room for a message.
-        removals: how many messages, from where it begins, are removed when a fetch comes, by the number of the fetch.
+        overflows: the probability that a broker has no room for a message.
+        removals: the number of messages to remove from a fetch's position on, by the number of the fetch.
         max_message_bytes: of any topic.
     """
 
@@ -77,7 +77,7 @@ class Cluster:
 
     @property
     def addresses(self) -> str:
-        """For `masters`."""
+        """The value of `masters`."""
         return ",".join(master.address for master in self.masters)
 
     @property
@@ -86,7 +86,7 @@ class Cluster:
         return tuple(broker.info for broker in self.brokers)
 
     def elect(self, first: Master | None = None) -> None:
-        """One of the masters that run leads."""
+        """Make one of the running masters the leader, unless there is one."""
         if not any(master.leads for master in self.masters):
             for master in self.masters if first is None else (first, *self.masters):
                 if master.is_up:
@@ -94,7 +94,7 @@ class Cluster:
                     return
 
     def create(self, topic: Topic) -> None:
-        """Make a topic."""
+        """Create a topic."""
         self.topics[topic.name] = topic
 
     # -- foreign producers
@@ -102,7 +102,7 @@ class Cluster:
     def publish(
         self, topic: str, broker: int, partition: int, values: Sequence[bytes], type_: str | None = None
     ) -> None:
-        """Messages of a foreign producer; nothing where the broker is down."""
+        """Publish messages as a foreign producer, or nothing if the broker is down."""
         server = self.brokers[broker - 1]
         if not server.is_up:
             return
@@ -116,12 +116,12 @@ class Cluster:
                 Message(partition, server.next_message_id(), payload, flag, check_sum, type_)
             )
 
-    # -- what is there
+    # -- stores
 
     def store(self, topic: str, broker: int, partition: int) -> Store:
         """Return the store of a partition."""
         return self.brokers[broker - 1].store(topic, partition)
 
     def all_stores(self, topic: str) -> list[Store]:
-        """Return every store of a topic that has come into being."""
+        """Return every existing store of a topic."""
         return [store for broker in self.brokers for (name, _), store in broker.stores.items() if name == topic]

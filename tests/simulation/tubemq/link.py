@@ -1,4 +1,4 @@
-"""A model server's end of a connection: frames in, frames out, answered in the order in which they came."""
+"""A model server's end of a connection, which answers requests in the order of their arrival."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Link:
     """One connection.
 
     Args:
-        world: in which it is.
-        stream: the bytes.
-        handle: answers a request; None for no answer, as servers do with what came too late.
+        world: the link's world.
+        stream: carries the bytes.
+        handle: returns the answer to a request; None for no answer, as servers do with late requests.
         on_lost: called when the connection has ended.
 
     Attributes:
-        stalled_until: nothing is answered before, as by a long garbage collection.
+        stalled_until: the time until which it answers nothing, as in a long garbage collection.
     """
 
     def __init__(self, world: World, stream: Stream, handle: Handle, on_lost: Callable[[Link], None]) -> None:
@@ -55,7 +55,7 @@ class Link:
         self._on_lost(self)
 
     def close(self) -> None:
-        """Note that the server's process has ended."""
+        """Close the connection, as the end of the server's process does."""
         self._is_over = True
         self.stream.close()
 
@@ -69,7 +69,7 @@ class Link:
                 return
             expires, (serial_no, request) = self._queue.pop(0)
             if self._world.now > expires:
-                continue  # dropped without a word (seen on 2.4.0)
+                continue  # dropped without an answer (seen on 2.4.0)
             response = self._handle(self, request)
             if response is not None:
                 try:

@@ -1,4 +1,4 @@
-"""TubeMQ masters in the simulated world: who is a member of which group, and who shall read what (2.4.0)."""
+"""TubeMQ masters in the simulated world: members of groups, and the partitions assigned to them (2.4.0)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.tubemq.cluster import Cluster
 
 MEMBER_SECONDS = 30.0
-"""How long a master knows a client that is silent."""
+"""Seconds after which a master removes a silent client."""
 
 FROZEN_ROUNDS = 10
 """Rounds that a group waits for the answer to an event."""
@@ -37,8 +37,8 @@ class Member:
     """A client of a group.
 
     Attributes:
-        held: what the master takes for the member's: what it reported last.
-        events: what it has to do, in order; the first one may have been sent.
+        held: the member's partitions from the master's view: those that it reported last.
+        events: pending rebalance events, in order; the first one may have been sent.
     """
 
     client_id: str
@@ -50,13 +50,13 @@ class Member:
     events: deque[c.Event] = field(default_factory=deque)
     is_sent: bool = False
     session: tuple[str, int] | None = None
-    """Key and number of members of the session in which it starts."""
+    """Key and number of members of its session."""
     offsets: dict[Place, int] = field(default_factory=dict)
 
 
 @dataclass
 class Group:
-    """A group, for how many rounds it has waited for the answer to an event, and who is to start a partition."""
+    """A group, the rounds that it has waited for the answer to an event, and the member that starts each partition."""
 
     members: dict[str, Member] = field(default_factory=dict)
     rounds: int = 0
@@ -94,7 +94,7 @@ class Master:
     # -- its life
 
     def start(self) -> None:
-        """Its process starts, and knows no client and no broker."""
+        """Start its process, without clients and brokers."""
         if not self.is_up:
             self.is_up = True
             self._brokers_at = math.inf
@@ -102,7 +102,7 @@ class Master:
             self.cluster.elect()
 
     def kill(self) -> None:
-        """SIGKILL; another one leads after some seconds."""
+        """Kill it by SIGKILL; another master leads after some seconds."""
         self.world.note(f"master {self.address} is killed")
         self.is_up = self.leads = False
         self.groups.clear()
@@ -114,7 +114,7 @@ class Master:
         self.world.after(4.0, self.cluster.elect)
 
     def lose_session(self, seconds: float) -> None:
-        """Stand by while ZooKeeper does not answer, and then read the configuration again."""
+        """Go on standby while ZooKeeper does not answer, and then read the configuration again."""
         if not self.leads:
             return
         self.world.note(f"master {self.address} has lost its session")
@@ -122,7 +122,7 @@ class Master:
         self.world.after(seconds, lambda: self.cluster.elect(self))
 
     def lead(self) -> None:
-        """Serve from now on, also while the configuration is read from ZooKeeper."""
+        """Serve from now on, even while the configuration is read from ZooKeeper."""
         self.world.note(f"master {self.address} leads")
         self.leads = True
         self._loaded_at = self.world.now + self._dice.choice((0.0, 0.5, 3.0))
@@ -130,10 +130,10 @@ class Master:
         seconds = (self._loaded_at - self.world.now) * self._dice.random()
         self._brokers_at = min(self._brokers_at, self.world.now + seconds)
         self._read_early = frozenset(one.number for one in self.cluster.brokers if self._dice.random() < 0.5)
-        # It knows what brokers have as soon as they have reported that.
+        # It knows the topics on brokers as soon as these have reported them.
         self._informed_at = self._loaded_at + self._dice.choice((0.0, 0.5, 3.0))
         for broker in self.cluster.brokers:
-            # One that registers while topics are read is sent those that are read, and soon the others.
+            # A broker that registers while topics are read gets those already read, and soon the others.
             if self.world.now < self._loaded_at and self._dice.random() < 0.3:
                 broker.forget_topics(self._loaded_at - self.world.now + self._dice.choice((0.5, 20.0)))
         self._lives += 1
@@ -157,12 +157,12 @@ class Master:
 
     @property
     def _broker_infos(self) -> tuple[str, ...]:
-        """All brokers, whether they run or not: it is the configuration that is told (2.4.0)."""
+        """All brokers, running or not: masters report the configuration (2.4.0)."""
         return self.cluster.broker_infos if self.world.now >= self._brokers_at else ()
 
     @property
     def _brokers_id(self) -> int:
-        """The time of the brokers' last change, in ms: when they were read."""
+        """The time of the brokers' last change, in ms, which is the time at which they were read."""
         known_for = self.world.now - self._brokers_at
         return int(1000 * (self.world.wall - known_for)) if known_for >= 0 else -1
 
@@ -254,12 +254,12 @@ class Master:
             request.client_id, tuple(request.topic_list), conditions, is_balanced, self.world.now, session=session
         )
         if session is not None and is_new:
-            self._book(group, member, request.required_partition)
+            self._record_starts(group, member, request.required_partition)
         return 200, OK
 
     @staticmethod
-    def _book(group: Group, member: Member, required: str) -> None:
-        """Note who starts a partition: the member with its highest offset, the last one of several."""
+    def _record_starts(group: Group, member: Member, required: str) -> None:
+        """Record the member that starts each partition: the last one of those with its highest offset."""
         for text in filter(None, required.split(",")):
             name, _, offset = text.partition("=")
             number, topic, partition = name.split(":")
@@ -287,7 +287,7 @@ class Master:
         if request.report_subscribe_info:
             member.held = _places(request.subscribe_info)
         if request.event is not None and request.event.rebalance_id > 0:
-            # Which event it was, and whether it was done, does not matter (2.4.0).
+            # Masters check neither the event's id nor its status (2.4.0).
             group.is_allocated = True
             if member.events:
                 member.events.popleft()
@@ -333,7 +333,7 @@ class Master:
         )
         return c.GetPartMetaResponse(200, OK, 1, 1, infos, self._broker_infos)
 
-    # -- who reads what
+    # -- assignment of partitions
 
     @staticmethod
     def _leave(group: Group, client_id: str) -> None:
@@ -375,7 +375,7 @@ class Master:
                     group.times_started += 1
                     for member in members:
                         if mine := sorted(place for place, who in group.starts.items() if who == member.client_id):
-                            self._tell(name, member, c.EventType.ONLY_CONNECT, mine)
+                            self._add_event(name, member, c.EventType.ONLY_CONNECT, mine)
                 continue
             self._share_out(name, members)
 
@@ -394,17 +394,17 @@ class Master:
             excess = sorted(member.held)[wanted:]
             if excess:
                 is_left = True
-                self._tell(group, member, c.EventType.ONLY_DISCONNECT, excess)
+                self._add_event(group, member, c.EventType.ONLY_DISCONNECT, excess)
         if is_left:
-            return  # what is taken waits until everything has been left
+            return  # partitions are assigned once all excess ones have been released
         free = deque(place for place in places if place not in taken)
         for number, member in enumerate(members):
             count = max(0, fewest + (number < more) - len(member.held))
             given = [free.popleft() for _ in range(min(count, len(free)))]
             if given:
-                self._tell(group, member, c.EventType.ONLY_CONNECT, given)
+                self._add_event(group, member, c.EventType.ONLY_CONNECT, given)
 
-    def _tell(self, group: str, member: Member, kind: int, places: list[Place]) -> None:
+    def _add_event(self, group: str, member: Member, kind: int, places: list[Place]) -> None:
         self._last_rebalance += 1
         infos = tuple(
             f"{member.client_id}@{group}#{self.cluster.brokers[number - 1].info}#{topic}:{partition}"

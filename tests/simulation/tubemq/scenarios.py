@@ -1,4 +1,4 @@
-"""How the package is used with TubeMQ in the simulated world, what goes wrong meanwhile, and what must come of it."""
+"""Scenarios of TubeMQ in the simulated world: ways to use the package, faults, and oracles."""
 
 from __future__ import annotations
 
@@ -61,32 +61,32 @@ EXECUTORS = ("executor-0", "executor-1", "executor-2")
 SERVERS = ("kill_broker", "stop_broker", "stall_broker", "kill_master")
 
 PATIENCE_SECONDS = 900.0
-"""How long after the last message a group may take to read everything, whatever has gone wrong."""
+"""Seconds after the last message within which a group must read everything, after any faults."""
 
 MAX_RUNS = 12
-"""Lives of a query's driver: each fault ends one at most."""
+"""Maximum number of lives of a query's driver: each fault ends one at most."""
 
 Row = tuple[TopicPartition, bytes]
 
 
-# -- what goes wrong
+# -- faults
 
 
 def cluster_faults(dice: Random, *, kinds: Sequence[str], seconds: float) -> Iterator[Fault]:
-    """Yield faults of the cluster, a few or none."""
+    """Yield a few faults of the cluster, or none."""
     for _ in range(dice.choice((0, 1, 1, 2, 3))):
         kind = dice.choice(kinds)
         yield Fault(kind, at=round(dice.random() * seconds, 3), args=(dice.randrange(2), dice.choice((0.5, 5.0, 20.0))))
 
 
 def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
-    """Have the faults of the cluster happen at their times from now on.
+    """Schedule the faults of the cluster, at times from now on.
 
     - `kill_broker`, `stop_broker`, `kill_master`: number, seconds until it runs again.
-    - `stall_broker`: number, for how many seconds it answers nothing.
-    - `lose_session`: the number of a master, for how many seconds it does not lead; then it reads its configuration.
-    - `remove`: number, and which part of what its stores have is removed, in 20ths.
-    - `remove_fetched`: the number of a fetch, and how many messages are removed from where it begins.
+    - `stall_broker`: number, seconds for which it answers nothing.
+    - `lose_session`: number of a master, seconds for which it does not lead; then it reads its configuration.
+    - `remove`: number, and the fraction of the messages in its stores to remove, in 20ths.
+    - `remove_fetched`: number of a fetch, and the number of messages to remove from its position on.
     """
     cluster.removals.update(fault.args for fault in faults if fault.kind == "remove_fetched")
     for fault in faults:
@@ -122,12 +122,12 @@ def _cluster_fault(cluster: Cluster, fault: Fault) -> Callable[[], None] | None:
 
 
 def check_nothing_leaks(world: World, cluster: Cluster) -> None:
-    """Check that a minute after a run its processes hold nothing open, and no partition.
+    """Check that a minute after a run its processes have no open connection and no partition.
 
     Raises:
-        ViolationError: they do.
+        ViolationError: they have.
     """
-    world.rest(80.0)  # who stood still has its time-outs before it
+    world.rest(80.0)  # a process that was stopped still has its timeouts to wait for
     for server in (*cluster.masters, *cluster.brokers):
         for link in server.links:
             if link.stream.process.alive and not link.stream.muted:
@@ -138,11 +138,11 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
     check_nothing_runs(world)
 
 
-# -- what is there
+# -- the cluster and its messages
 
 
 def make_cluster(world: World, plan: Plan) -> Cluster:
-    """Return a cluster of any size, and topics of any shape in it."""
+    """Return a cluster of drawn size, with topics of drawn shape."""
     dice = world.dice("scenario")
     kills = any(fault.kind == "kill_master" for fault in plan.faults)
     cluster = Cluster(
@@ -168,12 +168,12 @@ def make_cluster(world: World, plan: Plan) -> Cluster:
 
 
 class Producer:
-    """Somebody who publishes, every value once.
+    """A foreign producer, which publishes every value once.
 
     Args:
-        cluster: where.
-        bad: how many of seven values are no UTF-8.
-        types: what messages are of, drawn.
+        cluster: receives the messages.
+        bad: the number of every seven values that are not UTF-8.
+        types: the types that messages are drawn from.
     """
 
     def __init__(self, cluster: Cluster, *, bad: int = 0, types: Sequence[str | None] = (None, *TYPES)) -> None:
@@ -191,7 +191,7 @@ class Producer:
         ]
 
     def publish(self, count: int) -> None:
-        """So many messages, anywhere."""
+        """Publish this number of messages to drawn partitions."""
         for _ in range(count):
             topic, number, partition = self._dice.choice(self._places)
             value = f"{self.published}".encode().ljust(self._dice.choice((0, 0, 40)), b".")
@@ -201,14 +201,14 @@ class Producer:
             self.published += 1
 
     def keep_publishing(self, rounds: int, seconds: float) -> None:
-        """Publish some messages now and then."""
+        """Publish some messages in each of this number of rounds, spread over this time."""
         world = self.cluster.world
         for n in range(rounds):
             world.after(seconds * (n + 1) / rounds, lambda: self.publish(self._dice.choice((1, 3, 8))))
 
 
 def truth(cluster: Cluster, tp: TopicPartition, start: int, end: int, filters: Iterable[str] = ()) -> list[bytes]:
-    """Return what a range has, of what is or was in the file."""
+    """Return the values of a range, from the messages that are or were in the file."""
     wanted = set(filters)
     messages = cluster.store(tp.topic, tp.broker_id, tp.partition).file[start // ENTRY_BYTES : end // ENTRY_BYTES]
     return [value_of(m) for m in messages if m.partition == tp.partition and (not wanted or m.type in wanted)]
@@ -221,7 +221,7 @@ def value_of(message: Any) -> bytes:
 
 
 def partitions(cluster: Cluster) -> list[TopicPartition]:
-    """Return all there are, but for those of dead letters."""
+    """Return all partitions, except those of dead letters."""
     return sorted(
         TopicPartition(topic.name, number, partition)
         for topic in cluster.topics.values()
@@ -232,7 +232,7 @@ def partitions(cluster: Cluster) -> list[TopicPartition]:
 
 
 def of_partitions(rows: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, list[bytes]]:
-    """Return values by partition, in their order."""
+    """Return the values of rows by partition, in order."""
     found: dict[TopicPartition, list[bytes]] = {}
     for row in rows:
         tp = TopicPartition(row["topic"], row["broker_id"], row["partition"])
@@ -241,7 +241,7 @@ def of_partitions(rows: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, lis
 
 
 def reading_options(cluster: Cluster, dice: Random, **more: str) -> dict[str, str]:
-    """Return options that any read may have."""
+    """Return drawn options of any read."""
     options = {
         "masters": cluster.addresses,
         "topics": ",".join(topic for topic in cluster.topics if topic != DEAD),
@@ -257,7 +257,7 @@ def reading_options(cluster: Cluster, dice: Random, **more: str) -> dict[str, st
 
 
 def any_executors(dice: Random) -> Executors:
-    """Executors of any temper."""
+    """Return executors with drawn settings."""
     return Executors(
         speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 1.0)), slow=dice.choice((0.0, 0.05, 0.3))
     )
@@ -267,7 +267,7 @@ def any_executors(dice: Random) -> Executors:
 
 
 class BatchRead:
-    """A batch read while servers die and messages come and go.
+    """A batch read while servers fail and messages are published and removed.
 
     Args:
         removal: whether messages that are not read yet may be removed.
@@ -292,7 +292,7 @@ class BatchRead:
         """See `Scenario`."""
         dice = world.dice("scenario")
         cluster = make_cluster(world, plan)
-        # A filter that matches 1 message in 20 has several fetches in sequence find none.
+        # With a filter that matches 1 message in 20, several fetches in sequence find none.
         is_sparse = dice.random() < 0.5
         producer = Producer(cluster, types=("rare", *19 * TYPES[:1]) if is_sparse else (None, *TYPES))
         producer.publish((40 if is_sparse else 10) * plan.size)
@@ -351,7 +351,7 @@ class BatchRead:
 
 
 def _lacks_what_was_removed(cluster: Cluster, task: TubeMQRange, read: list[bytes], filters: Iterable[str]) -> bool:
-    """Return whether it has, in order and once, all of a range that was not removed by now."""
+    """Return whether the values are those of the range, in order and once, without some that were removed."""
     tp = task.topic_partition
     first = max(task.start, cluster.store(tp.topic, tp.broker_id, tp.partition).first)
     removed = truth(cluster, tp, task.start, first, filters)
@@ -360,7 +360,7 @@ def _lacks_what_was_removed(cluster: Cluster, task: TubeMQRange, read: list[byte
     return read == [value for value in removed if value in seen] + kept
 
 
-# -- reading on and on
+# -- streaming reads
 
 
 class StreamRead:
@@ -402,7 +402,7 @@ class StreamRead:
 
 
 def _all_read(cluster: Cluster, *queries: Query) -> bool:
-    """Return whether everything on the disk is in triggers that have run."""
+    """Return whether committed triggers cover all messages."""
     read: dict[TopicPartition, int] = {}
     for query in queries:
         log = query.checkpoint
@@ -415,7 +415,7 @@ def _all_read(cluster: Cluster, *queries: Query) -> bool:
 
 
 def check_looked_for(plan: Plan, error: BaseException) -> None:
-    """Check that an error may end a run in which topics are looked for that no master has to have read yet.
+    """Check that an error may end a run whose topics a master may not have read yet.
 
     A master that leads again, or whose clock differs by more than `SETTLING_SECONDS`, is not recognized as settling.
 
@@ -428,10 +428,10 @@ def check_looked_for(plan: Plan, error: BaseException) -> None:
 
 
 def run_again_and_again(world: World, plan: Plan, query: Query, until: Callable[[], bool]) -> int:
-    """Run a query until it is so, from its checkpoint whenever it has ended before; how often.
+    """Run a query, and restart it from its checkpoint after each failure, until `until()`; return the number of runs.
 
     Raises:
-        ViolationError: it fails in a way that is not allowed, or again and again.
+        ViolationError: it fails in a way that is not allowed, or too often.
     """
     for runs in range(1, MAX_RUNS):
         try:
@@ -457,10 +457,10 @@ def _is_good(value: bytes) -> bool:
 
 
 class _Watched(TubeMQFormat):
-    """The format, whose tasks are looked at whenever they hand over rows: the dead letters until there are stored.
+    """The format, with a check at each batch of a task that the dead letters before its last row are stored.
 
     Attributes:
-        attempts: how often each bad value was in the range of an attempt at a task.
+        attempts: the number of task attempts whose range had each bad value.
     """
 
     def __init__(self, cluster: Cluster, filters: Iterable[str], *, for_disk: bool) -> None:
@@ -486,7 +486,7 @@ class _Watched(TubeMQFormat):
         """Check that the bad values are in the dead letter topic, or were until a broker was killed.
 
         Raises:
-            ViolationError: they are not.
+            ViolationError: one is not.
         """
         letters = self.letters()
         lost = [value for value in values if not _is_good(value) and value not in letters]
@@ -494,7 +494,7 @@ class _Watched(TubeMQFormat):
             raise ViolationError(f"{where} is passed on without its dead letters: {lost[:8]}")
 
     def letters(self) -> Counter[bytes]:
-        """Return what brokers have acknowledged as dead letters, and how often each."""
+        """Return the dead letters that brokers have acknowledged, and how often each."""
         stores = self._cluster.all_stores(DEAD)
         kept = [message for store in stores for message in store.file]
         if not self._for_disk:
@@ -506,13 +506,13 @@ class DeadLetters(StreamRead):
     """A stream or a batch read of good and bad messages, whose dead letters go to another topic of the same brokers.
 
     A broker has acknowledged a dead letter before its batch is passed on, and so before it is committed; with
-    `waitForDisk` it is on the disk. It is there again only where a task, or the sending, was tried again. Good messages
-    are read each once.
+    `waitForDisk` it is on the disk. It has duplicates only if a task or a send was retried. Each good message is read
+    once.
     """
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
-        # Without any fault nothing but a task that was tried again makes a letter too many.
+        # Without any fault, only a retried task duplicates a letter.
         return [] if dice.random() < 0.2 else super().faults(dice, size)
 
     def run(self, world: World, plan: Plan) -> str:
@@ -594,7 +594,7 @@ class DeadLetters(StreamRead):
 
 
 class _BesideASlowSource(TubeMQFormat):
-    """The format in a query with another source, which takes its time between `latest` and `ranges` of this one."""
+    """The format in a query with another source, which delays the call of `ranges` after `latest` of this one."""
 
     def open_stream(self, options: TubeMQOptions) -> TubeMQStream:
         return _SlowlyPlanned(options)
@@ -608,7 +608,7 @@ class _SlowlyPlanned(TubeMQStream):
 
 
 class GroupRead:
-    """Two queries that share a group, whose partitions the master moves between them."""
+    """Two queries that share a group, between which the master moves partitions."""
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
@@ -629,12 +629,12 @@ class GroupRead:
         more = {"assignment": "server", "group": "g", "startingOffsets": "earliest"}
         starts: dict[TopicPartition, int] = {}
         if dice.random() < 0.4:
-            # The group starts at offsets of the queries' choice, though it may have been elsewhere.
+            # The queries choose the offsets at which the group starts, which may differ from the group's position.
             starts = {tp: 28 * dice.randrange(3 * plan.size) for tp in partitions(cluster)}
             starts = {tp: min(at, cluster.store(tp.topic, tp.broker_id, tp.partition).end) for tp, at in starts.items()}
             more["startingOffsets"] = json.dumps({str(tp): at for tp, at in starts.items()})
             more |= {"sessionKey": "s", "sessionMembers": dice.choice(("1", "2"))}
-            # A killed broker may lose the messages before these offsets, which are in its memory.
+            # A killed broker may lose messages before these offsets if they are still in its memory.
             more["failOnDataLoss"] = "false"
         options = FORMAT.parse_stream_options(reading_options(cluster, dice, **more))
         arrange(world, cluster, plan.faults)
@@ -657,7 +657,7 @@ class GroupRead:
                 raise ViolationError(f"not read within {PATIENCE_SECONDS} s: a group stands still")
             return bool(ended) or (world.now > over_at and _all_read(cluster, *queries) and not ended.append(True))
 
-        # One may end while the other goes on, and come back: partitions are handed over, and back.
+        # One query may end and return while the other continues, so partitions move in both directions.
         leaves_at = world.now + seconds * dice.choice((0.3, 0.6, 1e9))
         away_seconds = dice.choice((4.0, 15.0))
 
@@ -677,7 +677,7 @@ class GroupRead:
                 raise fiber.error
         for query in queries:
             check_replays(query.checkpoint)
-        # A start that is disturbed is done again, at the same offsets, by whoever gets the partition then.
+        # A start that a fault interrupts is repeated, at the same offsets, by the next member that gets the partition.
         repeats = _check_group(cluster, queries, options.filters, starts, starts_again=bool(starts and plan.faults))
         check_nothing_leaks(world, cluster)
         return "twice, as allowed" if repeats else "read"

@@ -1,4 +1,4 @@
-"""What a TubeMQ broker keeps: the index and the messages of a topic's store, in memory and on the disk."""
+"""A store of a topic on a TubeMQ broker: its index and messages, in memory and on the disk."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import Final
 
 ENTRY_BYTES: Final = 28
-"""A message's entry in the index, which all partitions of a store share."""
+"""The size of a message's entry in the index, which all partitions of a store share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as it is stored.
+    """A stored message.
 
     Attributes:
-        partition: whose it is.
+        partition: the id of its partition.
         message_id: not unique.
         payload: attributes and value.
-        flag: 1 where there are attributes.
+        flag: 1 if there are attributes.
         check_sum: of the payload.
-        type: what filters compare; None for none.
-        sent_by: the connection it came over; None for a foreign producer.
+        type: compared by filters; None for none.
+        sent_by: the connection that sent it; None for a foreign producer.
     """
 
     partition: int
@@ -35,15 +35,15 @@ class Message:
 class Store:
     """One store of a topic on one broker. A position is 28 times the number of a message.
 
-    Messages go from memory to the file, and the file is forced to the disk later. A kill loses what is in memory, and
-    its positions are given to other messages; what is in the file survives it, forced or not.
+    Messages go from memory to the file, and the file is forced to the disk later. A kill loses the messages in memory,
+    and other messages get their positions; messages in the file survive it, forced or not.
 
     Attributes:
         first: the position of the first message that is not removed.
         file: every message that was ever in the file.
-        memory: what is not in the file yet.
+        memory: messages that are not in the file yet.
         forced: the position up to which the file was forced.
-        lost: what kills have lost, in order.
+        lost: messages that kills have lost, in order.
     """
 
     def __init__(self) -> None:
@@ -60,16 +60,16 @@ class Store:
 
     @property
     def end(self) -> int:
-        """The position after the last message, those in memory included."""
+        """The position after the last message in file or memory."""
         return ENTRY_BYTES * (len(self.file) + len(self.memory))
 
     def append(self, message: Message) -> int:
-        """Keep a message in memory; its position."""
+        """Keep a message in memory; return its position."""
         self.memory.append(message)
         return self.end - ENTRY_BYTES
 
     def write(self) -> None:
-        """Return what is in memory goes to the file."""
+        """Move the messages in memory to the file."""
         self.file += self.memory
         self.memory = []
 
@@ -78,7 +78,7 @@ class Store:
         self.forced = self.file_end
 
     def lose_memory(self) -> None:
-        """Lose what is not in the file; at the next start, all of the file counts as forced."""
+        """Lose the messages in memory; at the next start, all of the file counts as forced."""
         self.lost += self.memory
         self.memory = []
         self.force()
@@ -88,7 +88,7 @@ class Store:
         self.first = max(self.first, min(before, self.forced))
 
     def scan(self, start: int, entries: int, *, from_file: bool) -> list[Message]:
-        """Return the messages of so many entries from a position on."""
+        """Return the messages of this number of entries from a position on."""
         number = start // ENTRY_BYTES
         messages = self.file if from_file else self.file + self.memory
         return messages[number : number + entries]

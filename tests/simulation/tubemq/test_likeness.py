@@ -1,4 +1,4 @@
-"""The model of TubeMQ and the real servers do the same: one script a fact, run on both, with equal observations."""
+"""Likeness of the model of TubeMQ to the real servers: one script per fact, run on both, with equal observations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def script(run: Script) -> Script:
 
 
 def wait_until(lab: Lab, condition: Callable[[], bool], seen: object = None) -> None:
-    """Wait for what no event tells; fail with what was seen meanwhile."""
+    """Poll until a condition holds; fail with `seen` on a timeout."""
     for _ in range(int(PATIENCE_S / 0.05)):
         if condition():
             return
@@ -52,7 +52,7 @@ def wait_until(lab: Lab, condition: Callable[[], bool], seen: object = None) -> 
 
 
 class Desk:
-    """Requests to one broker about one topic, and what is worth remembering of the answers."""
+    """Requests to one broker about one topic, which return the relevant parts of the answers."""
 
     def __init__(self, lab: Lab, topic: str, group: str, *, broker: int = 1) -> None:
         self.lab, self.topic, self.group = lab, topic, group
@@ -65,7 +65,7 @@ class Desk:
     def register(
         self, client: str, at: int | None = None, *, partition: int = 0, status: int = 0, prio: int = 303
     ) -> Any:
-        """Code, position and end."""
+        """Register; return the code, the position and the end."""
         answer = self.ask(
             c.RegisterPartition(31, client, self.group, self.topic, partition, status, (), at, qry_priority_id=prio)
         )
@@ -75,7 +75,7 @@ class Desk:
         return int(self.ask(c.RegisterPartition(32, client, self.group, self.topic, partition, status)).err_code)
 
     def get(self, client: str, *, partition: int = 0, last: bool = False) -> Any:
-        """Code, where it began, and the values."""
+        """Fetch; return the code, the start position, and the values."""
         answer = self.ask(c.GetMessage(client, partition, self.group, self.topic, last))
         values = [m.pay_load_data for m in tubemq_pb.TransferedMessages.FromString(bytes(answer.body)).messages]
         return answer.err_code, answer.curr_offset, values
@@ -85,13 +85,13 @@ class Desk:
         return answer.err_code, answer.curr_offset
 
     def beat(self, client: str, *, partition: int = 0, prio: int = 303) -> list[str]:
-        """Return the codes of what failed."""
+        """Send a heartbeat; return the codes of the failures."""
         place = str(BrokerPartition(self.where, self.topic, partition))
         answer = self.ask(c.BrokerHeartbeat(client, self.group, (place,), qry_priority_id=prio))
         return [text.partition(":")[0] for text in answer.failure_info]
 
     def send(self, *values: bytes, partition: int = 0) -> list[int]:
-        """Return the codes."""
+        """Send values; return the codes."""
         found = []
         for value in values:
             answer = self.ask(
@@ -101,7 +101,7 @@ class Desk:
         return found
 
     def until_flushed(self, entries: int) -> None:
-        """Wait until so many are on the disk."""
+        """Wait until this number of messages is on the disk."""
 
         def are_flushed() -> bool:
             _, _, end = self.register("flushed", 0, prio=FLUSHED_ONLY)
@@ -111,7 +111,7 @@ class Desk:
         wait_until(self.lab, are_flushed)
 
     def read(self, client: str, *, partition: int = 0) -> tuple[list[bytes], list[int]]:
-        """Return all values by pairs of fetch and commit, and where the last one ended."""
+        """Read by pairs of fetch and commit; return all values, the end, and the code and start of one more fetch."""
         values: list[bytes] = []
         end = self.register(client, 0, partition=partition)[2]
         at = 0
@@ -127,7 +127,7 @@ class Desk:
 
 
 @script
-def where_a_register_begins(lab: Lab) -> list[Any]:
+def start_positions_of_registrations(lab: Lab) -> list[Any]:
     desk = Desk(lab, lab.topic(), lab.group())
     desk.send(*[b"%d" % n for n in range(5)])
     desk.until_flushed(5)
@@ -136,7 +136,7 @@ def where_a_register_begins(lab: Lab) -> list[Any]:
 
 
 @script
-def where_a_new_group_begins(lab: Lab) -> list[Any]:
+def start_positions_of_new_groups(lab: Lab) -> list[Any]:
     topic = lab.topic()
     Desk(lab, topic, lab.group()).send(b"1", b"2")
     first, last = Desk(lab, topic, lab.group()), Desk(lab, topic, lab.group())
@@ -144,12 +144,12 @@ def where_a_new_group_begins(lab: Lab) -> list[Any]:
 
 
 @script
-def who_holds_a_partition(lab: Lab) -> list[Any]:
+def a_partition_has_one_holder(lab: Lab) -> list[Any]:
     desk = Desk(lab, lab.topic(), lab.group())
     desk.send(b"1", b"2")
     found: list[Any] = [desk.register("a", 0)[0], desk.register("b", 0)[:2]]
     found += [desk.get("b")[0], desk.commit("b")[0], desk.leave("b"), desk.beat("b"), desk.beat("a")]
-    # Anybody may leave it in the name of who holds it.
+    # Any client may unregister a partition in the holder's name.
     found += [desk.leave("a"), desk.get("a")[0], desk.commit("a")[0], desk.beat("a"), desk.leave("a")]
     found += [desk.register("b", 0)[0], desk.get("a")[0], desk.register("a", 0)[0], desk.get("b")[:2]]
     return found
@@ -164,7 +164,7 @@ def the_same_client_moves_its_own_cursor(lab: Lab) -> list[Any]:
 
 
 @script
-def what_is_committed(lab: Lab) -> list[Any]:
+def commits_follow_fetches(lab: Lab) -> list[Any]:
     desk = Desk(lab, lab.topic(), lab.group())
     desk.send(b"1")
     desk.until_flushed(1)
@@ -187,7 +187,7 @@ def partitions_of_a_store_share_its_index(lab: Lab) -> list[Any]:
 
 
 @script
-def what_is_not_there(lab: Lab) -> list[Any]:
+def unknown_topics_partitions_and_readers_are_refused(lab: Lab) -> list[Any]:
     topic = lab.topic()
     desk, elsewhere = Desk(lab, topic, lab.group()), Desk(lab, "no_such_topic", lab.group())
     return [
@@ -201,19 +201,19 @@ def what_is_not_there(lab: Lab) -> list[Any]:
 
 
 @script
-def memory_is_seen_by_who_asks_for_it(lab: Lab) -> list[Any]:
+def messages_in_memory_are_read_only_on_request(lab: Lab) -> list[Any]:
     desk = Desk(lab, lab.topic(broker=2), lab.group(), broker=2)
     sent = desk.send(b"1", b"2", b"3")
     found: list[Any] = [sent, desk.register("a", 0, prio=FLUSHED_ONLY), desk.get("a")[:2]]
     found += [desk.register("a", 0, prio=WITH_MEMORY), desk.get("a"), desk.commit("a")]
-    # A heartbeat sets the priority anew.
+    # A heartbeat sets the priority again.
     desk.register("a", 0, prio=WITH_MEMORY)
     found += [desk.beat("a", prio=FLUSHED_ONLY), desk.get("a")[:2]]
     return found
 
 
 @script
-def offsets_are_used_again_after_a_crash(lab: Lab) -> list[Any]:
+def offsets_are_reused_after_a_crash(lab: Lab) -> list[Any]:
     desk = Desk(lab, lab.topic(broker=2), lab.group(), broker=2)
     found: list[Any] = [desk.send(b"1", b"2", b"3"), desk.register("a", 0)]
     lab.crash(2)
@@ -256,7 +256,7 @@ def members_of_a_group_are_alike(lab: Lab) -> list[Any]:
 
 
 @script
-def what_a_producer_is_told(lab: Lab) -> list[Any]:
+def answers_to_a_producer(lab: Lab) -> list[Any]:
     topic = lab.topic(3, stores=2)
     registered = at_master(lab, c.RegisterProducer("p", (), "127.0.0.1", jdk_version=""))
     beat = at_master(lab, c.ProducerHeartbeat("p", (topic,), "127.0.0.1"))
@@ -267,7 +267,7 @@ def what_a_producer_is_told(lab: Lab) -> list[Any]:
 
 
 @script
-def how_a_group_is_shared_out(lab: Lab) -> list[Any]:
+def partitions_are_balanced_between_members(lab: Lab) -> list[Any]:
     topic, group = lab.topic(3), lab.group()
     log: list[Any] = []
 
@@ -293,7 +293,7 @@ def how_a_group_is_shared_out(lab: Lab) -> list[Any]:
 
 
 @script
-def what_a_member_gives_up_is_shared_out_again(lab: Lab) -> list[Any]:
+def a_partition_that_a_member_gives_up_is_assigned_again(lab: Lab) -> list[Any]:
     topic, group = lab.topic(2), lab.group()
     given: list[list[int]] = []
 
@@ -317,12 +317,12 @@ def what_a_member_gives_up_is_shared_out_again(lab: Lab) -> list[Any]:
 
 
 class SimulatedLab:
-    """The model. Broker 1 forces each message to its disk at once; broker 2 keeps it for a while."""
+    """The model. Broker 1 forces each message to its disk at once; broker 2 keeps messages in memory."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.cluster = Cluster(world, brokers=2, flush_seconds=1000.0, balance_seconds=1.0)
-        world.sleep(6.0)  # the master of the real lab has long known what its brokers have
+        world.sleep(6.0)  # the master of the real lab has known its brokers' topics for long
         self._options = TubeMQOptions.from_spark({"masters": self.cluster.addresses}, WRITE)
         self.client = TubeMQClient(self._options)
         self._keep_flushing()
@@ -370,14 +370,14 @@ class RealLab:
         return self.tubemq.group()
 
     def pause(self) -> None:
-        threading.Event().wait(0.05)  # servers offer no event for what is waited for
+        threading.Event().wait(0.05)  # servers have no event for this
 
     def crash(self, number: int) -> None:
         self.tubemq.cluster.restart_broker(number, crash=True)
 
 
 def on_the_model(name: str) -> list[Any]:
-    """Return what is observed on the model."""
+    """Return the observations on the model."""
     standins.install()
     try:
         standins.reset()
@@ -396,7 +396,7 @@ def on_the_model(name: str) -> list[Any]:
         standins.uninstall()
 
 
-OFFSETS_AGAIN = "offsets_are_used_again_after_a_crash"
+OFFSETS_AGAIN = "offsets_are_reused_after_a_crash"
 
 
 @contextmanager
