@@ -1,7 +1,7 @@
-"""A Pulsar cluster in the simulated world: brokers that listen, and connections that speak the protocol.
+"""A Pulsar cluster in the simulated world: brokers that listen, and connections that implement the protocol.
 
-Everything happens in callbacks: bytes arrive (`Connection.received`), a time is due (`World.after`). Bytes are read
-and written by the package's own codec. What a broker does with them is that of 4.0.8; `test_likeness` holds it to that.
+All code runs in callbacks of received bytes (`Connection.received`) and timers (`World.after`). Bytes are read and
+written by the package's own codec. The brokers behave as 4.0.8 does, which `test_likeness` checks.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ MAX_FRAME_BYTES = DEFAULT_MAX_MESSAGE_BYTES + (16 << 10)
 
 
 class Cluster:
-    """Brokers, what is on their disks, and which of them serves what.
+    """Brokers, the data on their disks, and the topics that each of them serves.
 
     Args:
-        world: in which it is.
-        brokers: how many.
+        world: the cluster's world.
+        brokers: the number of brokers.
         ledger_entries: entries of a ledger.
         deduplicates: whether deduplication is on.
-        coordinators: of transactions; 0 where they are off.
-        places_cursors: False for the cursors of 2.10.1, and its name; all else is as 4.0.8 has it.
-        max_message_bytes: how large an entry may be (`maxMessageSize`).
+        coordinators: the number of transaction coordinators; 0 without transactions.
+        places_cursors: False for the cursors and the version name of 2.10.1; the rest is as in 4.0.8.
+        max_message_bytes: the maximum size of an entry (`maxMessageSize`).
         batch_indexes: whether a part of a batch can be acknowledged (`acknowledgmentAtBatchIndexLevelEnabled`).
-        limits: how much may be unacknowledged.
+        limits: of unacknowledged messages.
 
     Attributes:
-        url: for `serviceUrl`.
-        partitions: how many a topic has, by full name; 0 for one that is not partitioned.
+        url: the value of `serviceUrl`.
+        partitions: the number of a topic's partitions, by full name; 0 for one that is not partitioned.
         storage: by topic-partition.
-        writes: what goes wrong with what is published.
-        ack_faults: what goes wrong with an ACK, by its number: `lost` or `unanswered` (the connection ends before or
-            after it is handled), or `refused`.
+        writes: the faults of SENDs and receipts.
+        ack_faults: the fault of an ACK, by its number: `lost` or `unanswered` (the connection ends before or after it
+            is handled), or `refused`.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class Cluster:
         self.coordinators = Coordinators(world, self._loaded_buffer, coordinators, self._stored_by)
         self.coordinators.on_ended.append(self._txn_ended)
         self.unmade: set[str] = set()
-        """Topic-partitions that are listed and not there yet, and partitioned topics that are not there yet."""
+        """Topic-partitions that are listed but do not exist yet, and partitioned topics that do not exist yet."""
         self.created: set[str] = set()
-        """Topics that a client has made."""
+        """Topics created by clients."""
         self._dice = world.dice("cluster")
         self._last_ledger = 10
         self.brokers = [Broker(self, n) for n in range(brokers)]
@@ -99,10 +99,10 @@ class Cluster:
             self.partitions[COORDINATORS] = coordinators
         self.url = "pulsar://" + ",".join(broker.address for broker in self.brokers)
 
-    # -- what is on disk
+    # -- data on disk
 
     def create(self, topic: str, partitions: int = 0) -> list[str]:
-        """Make a topic: its topic-partitions."""
+        """Create a topic; return its topic-partitions."""
         self.partitions[topic] = partitions
         names = self.names(topic)
         for name in names:
@@ -115,7 +115,7 @@ class Cluster:
         return [f"{topic}-partition-{n}" for n in range(count)] if count else [topic]
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """`update-partitioned-topic`: partitions are listed first, and made then (seen on broker 4.0.8)."""
+        """Run `update-partitioned-topic`: partitions are listed before they are created (seen on broker 4.0.8)."""
         self.partitions[topic] = max(partitions, self.partitions[topic])
         seconds = self.world.dice("partitions").choice((0.0, 0.0, 0.02, 1.0))
         for name in self.names(topic):
@@ -140,12 +140,12 @@ class Cluster:
         return self._last_ledger
 
     def delete(self, name: str) -> None:
-        """Delete the topic-partition, and send away everybody on it."""
+        """Delete the topic-partition and disconnect its clients."""
         self.unload(name)
         del self.storage[name], self.buffers[name]
 
     def rebuild(self, *, first_ledger: int = 0) -> None:
-        """All topics anew and empty, with low ledger ids: a cluster that was built again, or another one."""
+        """Empty all topics and restart ledger ids, as in a rebuilt or another cluster."""
         for name in list(self.topics):
             self.unload(name)
         self._last_ledger = first_ledger
@@ -153,10 +153,10 @@ class Cluster:
             self._make(name)
 
     def restore(self, entries: Callable[[int], int]) -> None:
-        """All topics, and the ids of ledgers, as they were before: from a copy of the disks.
+        """Restore all topics and the ids of ledgers from an older copy of the disks.
 
         Args:
-            entries: how many entries a topic-partition had then, of so many that it has.
+            entries: the number of entries in the copy of a topic-partition, of the number that it has now.
         """
         for name in list(self.topics):
             self.unload(name)
@@ -165,19 +165,19 @@ class Cluster:
             self.buffers[name].restore()
         self._last_ledger = max((p[0] for ledger in self.storage.values() for p in ledger.entries), default=0)
 
-    # -- what foreign clients do
+    # -- foreign clients
 
     def publish(self, name: str, values: Sequence[bytes], *, at_ms: int | None = None, **more: Any) -> Position:
-        """Return a foreign producer publishes an entry, and it is stored."""
+        """Publish an entry as a foreign producer; return its position."""
         when = int(self.world.wall * 1000) if at_ms is None else at_ms
         return self.store(name, make_entry(values, when, **more))
 
     def publish_chunks(self, name: str, value: bytes, parts: int, *, producer: str, sequence_id: int) -> list[Entry]:
-        """Return the entries of a message in chunks; the caller stores those that it wants, with `store`."""
+        """Return the entries of a chunked message; the caller chooses which to store with `store`."""
         return make_chunks(value, parts, int(self.world.wall * 1000), producer=producer, sequence_id=sequence_id)
 
     def store(self, name: str, entry: Entry) -> Position:
-        """Return an entry is stored, whoever sent it."""
+        """Store an entry of any producer; return its position."""
         topic = self.load(name)
         position = topic.ledger.append(entry)
         if entry.txn is not None:
@@ -186,17 +186,17 @@ class Cluster:
         return position
 
     def subscribe(self, name: str, subscription: str, *, earliest: bool = True) -> None:
-        """Make a foreign durable subscription."""
+        """Create a foreign durable subscription."""
         self.load(name).ledger.open_durable(subscription, earliest=earliest)
 
     def acknowledge(self, name: str, subscription: str, upto: Position) -> None:
-        """Acknowledge everything up to a position for it; remove ledgers that nobody needs."""
+        """Acknowledge everything up to a position for a subscription; remove ledgers that no cursor needs."""
         topic = self.load(name)
         topic.ledger.cursors[subscription].mark_delete(upto, now=self.world.now)
         self.trim(name)
 
     def kill_broker(self, number: int, seconds: float) -> None:
-        """Kill the broker of this number, modulo how many there are; it starts again after so many seconds."""
+        """Kill the broker of this number, modulo the number of brokers; restart it after this time."""
         broker = self.brokers[number % len(self.brokers)]
         broker.kill()
         self.world.after(seconds, broker.start)
@@ -213,21 +213,21 @@ class Cluster:
         for entry in entries:
             self.store(name, entry)
 
-    # -- what operators do
+    # -- operators
 
     def trim(self, name: str) -> None:
-        """`pulsar-admin topics trim`, or the broker's own."""
+        """Run `pulsar-admin topics trim`, or the broker's own trimming."""
         topic = self.load(name)
         if topic.ledger.trim(now=self.world.now):
             self.world.note(f"{name}: trimmed, the first ledger is {topic.ledger.first[0]}")
         topic.changed()
 
     def roll_over(self, name: str) -> None:
-        """Begin the next ledger."""
+        """Open the next ledger."""
         self.load(name).ledger.roll_over()
 
     def truncate(self, name: str) -> None:
-        """`pulsar-admin topics truncate`."""
+        """Run `pulsar-admin topics truncate`."""
         topic = self.load(name)
         topic.ledger.truncate(now=self.world.now)
         self.world.note(f"{name}: truncated")
@@ -241,22 +241,22 @@ class Cluster:
         topic.changed()
 
     def terminate(self, name: str) -> None:
-        """`pulsar-admin topics terminate`."""
+        """Run `pulsar-admin topics terminate`."""
         self.load(name).terminate()
         self.world.note(f"{name}: terminated")
 
     def unload(self, name: str) -> None:
-        """`pulsar-admin topics unload`: whoever looks it up next may find another broker."""
+        """Run `pulsar-admin topics unload`: the next lookup may return another broker."""
         topic = self.topics.pop(name, None)
         if topic is not None:
             owner = self.owners.pop(name, None)
             self.world.note(f"{name}: unloaded by {owner and owner.address}")
             topic.unload(lambda: None)
 
-    # -- who serves what
+    # -- owners of topics
 
     def owner(self, name: str) -> Broker | None:
-        """Return the broker that serves a topic-partition, chosen now if there is none; None where all are down."""
+        """Return the broker that serves a topic-partition, and choose it if there is none; None if all are down."""
         broker = self.owners.get(name)
         if broker is None or not broker.is_up:
             up = [broker for broker in self.brokers if broker.is_up]
@@ -266,7 +266,7 @@ class Cluster:
         return broker
 
     def load(self, name: str) -> Topic:
-        """Return the topic-partition, loaded; by a broker that is up, or as if."""
+        """Return the topic-partition; load it if necessary, even if no broker is up."""
         topic = self.topics.get(name)
         if topic is None:
             self.owner(name)
@@ -319,7 +319,7 @@ class Broker:
         return connection
 
     def kill(self) -> None:
-        """As by SIGKILL: its kernel ends the connections."""
+        """Kill it as by SIGKILL: its kernel ends the connections."""
         if not self.is_up:
             return
         cluster = self.cluster
@@ -356,7 +356,7 @@ class Connection:
     # -- bytes
 
     def received(self, data: bytes) -> None:
-        """Bytes have arrived."""
+        """See `network.Peer`."""
         if not self.is_open:
             return
         self._unread += data
@@ -373,7 +373,7 @@ class Connection:
         del self._unread[:at]
 
     def lost(self) -> None:
-        """Note that the stream has ended."""
+        """See `network.Peer`."""
         if not self.is_open:
             return
         self.is_open = False
@@ -387,7 +387,7 @@ class Connection:
         self.producers.clear()
 
     def die(self) -> None:
-        """Note that the broker's process has ended."""
+        """End the connection with the broker's process."""
         self.is_open = False
         self.consumers.clear()
         self.producers.clear()
@@ -432,7 +432,7 @@ class Connection:
         self._schedule_keep_alive()
 
     def check_liveness(self, done: Callable[[bool], None]) -> None:
-        """Return whether the client still answers, within 5 s (`checkConnectionLiveness`)."""
+        """Call `done` with whether the client still answers within 5 s (`checkConnectionLiveness`)."""
         over: list[bool] = []
 
         def end(alive: bool) -> None:
@@ -449,14 +449,14 @@ class Connection:
         self.reply(commands.Ping())
         self.world.after(LIVENESS_SECONDS, lambda: end(False))
 
-    # -- what a topic tells
+    # -- callbacks of topics
 
     def forget_consumer(self, consumer: Consumer) -> None:
-        """Note that the topic has closed it."""
+        """Remove a consumer that the topic has closed."""
         self.consumers.pop(consumer.consumer_id, None)
 
     def forget_producer(self, producer: Producer) -> None:
-        """Note that the topic has closed it, and ignore what still comes for it."""
+        """Remove a producer that the topic has closed, and ignore later commands for it."""
         if self.producers.pop(producer.producer_id, None) is not None:
             self._topics.pop(producer.producer_id)
             self.closed_producers.add(producer.producer_id)
@@ -570,7 +570,7 @@ class Connection:
         self.reply(response)
 
     def _served(self, name: str, request_id: int, *, create: bool) -> Topic | None:
-        """Return the topic-partition, if this broker serves it; otherwise the client has its error."""
+        """Return the topic-partition if this broker serves it; otherwise send an error and return None."""
         cluster = self.cluster
         if name not in cluster.storage or name in cluster.unmade:
             if not create:
@@ -631,7 +631,7 @@ class Connection:
         subscription.join(consumer, command.sub_type, meta)
 
     def _claim(self, holder: Connection, command: commands.Subscribe, code: int, text: str) -> None:
-        """Somebody wants what only one can have, and what this connection has if its client is alive."""
+        """Decide a request for an exclusive right that a consumer holds, by whether the holder's client is alive."""
 
         def decided(alive: bool) -> None:
             if alive:

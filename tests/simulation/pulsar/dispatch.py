@@ -1,4 +1,4 @@
-"""Who of a subscription's consumers gets which entries: the dispatchers of broker 4.0.8.
+"""Dispatchers of broker 4.0.8, which distribute a subscription's entries to its consumers.
 
 From `PersistentDispatcherSingleActiveConsumer`, `PersistentDispatcherMultipleConsumers`,
 `PersistentStickyKeyDispatcherMultipleConsumers`, `SharedConsumerAssignor`, `Consumer` and the selectors of 4.0.8.
@@ -29,29 +29,29 @@ MAX_ENTRIES_AT_ONCE = 100
 """`dispatcherMaxReadBatchSize`."""
 
 MAX_MESSAGES_IN_TURN = 20
-"""`dispatcherMaxRoundRobinBatchSize`: what one consumer of a Shared subscription gets before it is another's turn."""
+"""`dispatcherMaxRoundRobinBatchSize`: messages that a consumer of a Shared subscription gets in one turn."""
 
 FAILOVER_SECONDS = 1.0
 """`activeConsumerFailoverDelayTimeMillis`."""
 
 RING_POINTS = 100
-"""Of each consumer in a ring of hashes."""
+"""Points of each consumer in a ring of hashes."""
 
 NO_HASH = -1
-"""In place of the hash of a key: of an entry that was delayed."""
+"""Placeholder for the hash of a delayed entry's key."""
 
 BLOCKED_SECONDS = 0.05
-"""How soon a broker looks again whether a client takes more; the model's own."""
+"""Seconds after which a broker checks again whether a client has room for more; specific to the model."""
 
 
 @dataclass
 class Limits:
-    """What a broker is configured to.
+    """Configured limits of a broker.
 
     Attributes:
-        consumer: how many messages of a consumer may be unacknowledged; 0 for any number.
-        subscription: the same of all consumers of a subscription.
-        tick_seconds: by how much a delayed message may come too early (`delayedDeliveryTickTimeMillis`).
+        consumer: maximum number of unacknowledged messages of a consumer; 0 for no limit.
+        subscription: likewise, of all consumers of a subscription.
+        tick_seconds: how early a delayed message may be delivered (`delayedDeliveryTickTimeMillis`).
     """
 
     consumer: int = 50_000
@@ -61,7 +61,7 @@ class Limits:
 
 @dataclass
 class Pending:
-    """An entry that a consumer has and has not acknowledged."""
+    """An entry delivered to a consumer and not acknowledged."""
 
     messages: int
     key_hash: int
@@ -72,12 +72,12 @@ class Consumer:
     """One consumer of a subscription.
 
     Attributes:
-        permits: how many messages it takes still.
-        pending: what it has and has not acknowledged; of Shared and Key_Shared subscriptions only.
-        unacked: messages in there.
-        is_blocked: whether it has too many of them.
-        withheld: permits that came meanwhile.
-        left_others: whether it has left, and there were others.
+        permits: the number of messages that it may still be sent.
+        pending: entries delivered and not acknowledged; only with Shared and Key_Shared subscriptions.
+        unacked: the number of messages in `pending`.
+        is_blocked: whether `unacked` has reached the limit.
+        withheld: permits received while it is blocked.
+        left_others: whether it has left a subscription that has other consumers.
         was_closed: whether its client has closed it; otherwise its connection was lost.
     """
 
@@ -97,11 +97,11 @@ class Consumer:
 
     @property
     def takes_more(self) -> bool:
-        """True if it may be sent something."""
+        """Whether it may be sent entries."""
         return self.permits > 0 and not self.is_blocked
 
     def send(self, position: Position, entry: Entry, redeliveries: int, ack_set: tuple[int, ...], left: int) -> None:
-        """Give it an entry, of which so many messages are left."""
+        """Send it an entry with this number of unacknowledged messages."""
         self.permits -= left
         body = memoryview(self.subscription.topic.delivered(entry))
         self.connection.reply(commands.Message(self.consumer_id, *position, redeliveries, ack_set, body))
@@ -114,8 +114,8 @@ class Subscription:
     """A subscription of a loaded topic.
 
     Attributes:
-        cursor: where it is.
-        dispatcher: serves its consumers; made anew when the type changes.
+        cursor: its position.
+        dispatcher: serves its consumers; replaced when the type changes.
     """
 
     def __init__(self, topic: Topic, cursor: Cursor) -> None:
@@ -125,11 +125,11 @@ class Subscription:
 
     @property
     def consumers(self) -> Sequence[Consumer]:
-        """Who is connected."""
+        """The connected consumers."""
         return self.dispatcher.consumers if self.dispatcher is not None else ()
 
     def refusal(self, kind: SubType, meta: commands.KeySharedMeta | None) -> tuple[int, str] | None:
-        """Return why somebody cannot join who asks for this, whoever else is there."""
+        """Return the error for a consumer whose subscription type differs from that of the others; None if it suits."""
         dispatcher = self.dispatcher
         if dispatcher is None or not dispatcher.consumers:
             return None
@@ -138,7 +138,7 @@ class Subscription:
         return None
 
     def holder(self, kind: SubType, meta: commands.KeySharedMeta | None) -> tuple[Consumer, int, str] | None:
-        """Return who has what somebody asks for that only one can have, and with which error that is refused."""
+        """Return the consumer that has exclusively what a new one requests, and the error code and text; or None."""
         dispatcher = self.dispatcher
         if kind is SubType.Exclusive and self.consumers:
             return self.consumers[0], CONSUMER_BUSY, "Exclusive consumer is already connected"
@@ -153,23 +153,23 @@ class Subscription:
         self.dispatcher.add(consumer)
 
     def leave(self, consumer: Consumer) -> None:
-        """Note that it is gone."""
+        """Remove a consumer."""
         if self.dispatcher is not None and consumer in self.dispatcher.consumers:
             self.dispatcher.remove(consumer)
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Dispatch after a change."""
         if self.dispatcher is not None:
             self.dispatcher.wake()
 
     def tell_end(self) -> None:
-        """REACHED_END_OF_TOPIC, where the topic is terminated and nothing is left to acknowledge."""
+        """Send REACHED_END_OF_TOPIC if the topic is terminated and everything is acknowledged."""
         if self.topic.ledger.is_terminated and not self.cursor.backlog:
             for consumer in self.consumers:
                 consumer.connection.reply(commands.ReachedEndOfTopic(consumer.consumer_id))
 
     def acknowledge(self, consumer: Consumer, command: commands.Ack) -> None:
-        """ACK, of whatever type."""
+        """Handle an ACK of any type."""
         dispatcher, now = self.dispatcher, self.topic.world.now
         if dispatcher is None:
             return
@@ -190,7 +190,7 @@ class Subscription:
 
 
 class Dispatcher:
-    """Serves the consumers of one subscription.
+    """A dispatcher, which serves the consumers of one subscription.
 
     Attributes:
         consumers: in the order of their turns.
@@ -218,22 +218,22 @@ class Dispatcher:
         raise NotImplementedError
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """FLOW."""
+        """Handle FLOW."""
         consumer.permits += permits
         self.wake()
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position]) -> None:
-        """REDELIVER_UNACKNOWLEDGED_MESSAGES."""
+        """Handle REDELIVER_UNACKNOWLEDGED_MESSAGES."""
         raise NotImplementedError
 
     def acknowledging(self, consumer: Consumer, position: Position, ack_set: tuple[int, ...]) -> None:
-        """Note that this consumer is about to acknowledge an entry, or a part of it."""
+        """Prepare for the acknowledgement of an entry, or a part of it, by a consumer."""
 
     def acknowledged(self, positions: Iterable[Position]) -> None:
-        """Note that these have been acknowledged."""
+        """Update the state after entries were acknowledged."""
 
     def wake(self) -> None:
-        """Dispatches, a little later."""
+        """Dispatch a little later."""
         if not self._due and self.consumers:
             self._due = True
             self.world.after(self.world.dice("dispatch").random() * 0.002, self._woken)
@@ -244,7 +244,7 @@ class Dispatcher:
             self.dispatch()
 
     def dispatch(self) -> None:
-        """Send what can be sent."""
+        """Send the entries that can be sent."""
         raise NotImplementedError
 
     def _wake_later(self) -> None:
@@ -252,7 +252,7 @@ class Dispatcher:
         self.world.after(BLOCKED_SECONDS, self._woken)
 
     def _read(self) -> tuple[Position, Entry] | None:
-        """Return the next entry that is to be delivered, where the cursor reads."""
+        """Return the next entry to deliver from the cursor's read position."""
         topic, cursor = self.topic, self.cursor
         while True:
             found = topic.ledger.read_at(cursor.read)
@@ -267,14 +267,14 @@ class Dispatcher:
         if self.cursor.is_deleted(position):
             return True
         if self.topic.buffer.hides(entry):
-            # What is not delivered the broker acknowledges by itself.
+            # The broker acknowledges entries that it does not deliver.
             self.cursor.delete([(position, ())], now=self.world.now)
             return True
         return False
 
 
 class SingleActive(Dispatcher):
-    """Exclusive and Failover: one consumer gets everything, in order, from what is not acknowledged on."""
+    """Dispatcher of Exclusive and Failover: one consumer gets all unacknowledged entries in order."""
 
     def __init__(self, subscription: Subscription, kind: SubType) -> None:
         super().__init__(subscription, kind)
@@ -294,11 +294,11 @@ class SingleActive(Dispatcher):
             self._pick()
         else:
             self.active = None
-            # What was delivered and not acknowledged is delivered again.
+            # Entries that were delivered and not acknowledged are redelivered.
             self._rewind()
 
     def _pick(self) -> bool:
-        """Return who is active now; whether that is another one."""
+        """Choose the active consumer; return whether it has changed."""
         self.consumers.sort(key=lambda consumer: (consumer.priority, consumer.name))
         first = [one for one in self.consumers if one.priority == self.consumers[0].priority]
         partition = self.topic.name.rpartition("-partition-")[2]
@@ -311,7 +311,7 @@ class SingleActive(Dispatcher):
             return False
         self.active = chosen
         if self.kind is SubType.Failover:
-            # So long the one before has to acknowledge what it has.
+            # Until then the previous consumer can acknowledge its entries.
             self._reads_from = self.world.now + FAILOVER_SECONDS
             self.world.after(FAILOVER_SECONDS, lambda: self._begin(chosen))
         else:
@@ -333,7 +333,7 @@ class SingleActive(Dispatcher):
         self.cursor.rewind()
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position]) -> None:
-        """See `Dispatcher`; everything, whatever is named, and without a count."""
+        """See `Dispatcher`; redeliver everything, whichever positions are given, and count no redelivery."""
         if consumer is self.active and self.world.now >= self._reads_from:
             self._rewind()
             self.wake()
@@ -346,7 +346,7 @@ class SingleActive(Dispatcher):
         if not consumer.connection.stream.is_writable:
             self._wake_later()
             return
-        # The broker guesses how many messages an entry holds, and so how many entries to read.
+        # The broker estimates the messages per entry, and from them the number of entries to read.
         most = min(consumer.permits, MAX_ENTRIES_AT_ONCE)
         for _ in range(topic.world.dice("dispatch").randint(1, most)):
             if consumer.permits <= 0:
@@ -362,10 +362,10 @@ class SingleActive(Dispatcher):
 
 
 class Shared(Dispatcher):
-    """Shared: everybody gets something, in turn by priority; what comes back goes to whoever is next.
+    """Dispatcher of Shared: consumers get entries in turn, by priority; redeliveries go to the next in turn.
 
     Attributes:
-        looks_ahead: whether entries are read on while nobody takes those that are to be delivered again.
+        looks_ahead: whether new entries are read while no consumer has room for the redeliveries.
     """
 
     looks_ahead = False
@@ -373,12 +373,12 @@ class Shared(Dispatcher):
     def __init__(self, subscription: Subscription, kind: SubType) -> None:
         super().__init__(subscription, kind)
         self.replays: dict[Position, int] = {}
-        """What is to be delivered again, by position: the hash of its key."""
+        """Entries to redeliver: the hash of the key, by position."""
         self.redeliveries: dict[Position, int] = {}
         self.unacked = 0
         self.is_blocked = False
         self.delayed: dict[Position, int] = {}
-        """What is delivered later, and when."""
+        """Delayed entries: the time of delivery, by position."""
         self._turn = 0
         self._of_message: dict[str, Consumer] = {}
 
@@ -492,7 +492,7 @@ class Shared(Dispatcher):
             self.wake()
 
     def _replayed(self, most: int) -> list[tuple[Position, Entry]]:
-        """Return what is delivered again now, or was delayed until now; oldest first."""
+        """Return the entries to redeliver now, and the delayed ones that are due; oldest first."""
         for position in [position for position, deliver_at in self.delayed.items() if self._is_due(deliver_at)]:
             del self.delayed[position]
             self.replays[position] = NO_HASH
@@ -509,7 +509,7 @@ class Shared(Dispatcher):
         return True
 
     def _send(self, found: list[tuple[Position, Entry]], *, is_replay: bool) -> bool:
-        """Shares entries out; what nobody takes is kept for later. Whether anything was sent."""
+        """Distribute entries and keep the rest for later; return whether any was sent."""
         if any(entry.chunk is not None for _, entry in found):
             return self._send_chunks(found)
         average = max(sum(entry.messages for _, entry in found) // len(found), 1)
@@ -529,9 +529,9 @@ class Shared(Dispatcher):
         return at > 0
 
     def _send_chunks(self, found: list[tuple[Position, Entry]]) -> bool:
-        """Return the chunks of a message go to one consumer, who has got the first of them (`SharedConsumerAssignor`).
+        """Send all chunks of a message to the consumer that got the first one (`SharedConsumerAssignor`).
 
-        That one may be gone, and then it has them all the same, as long as it had permits when it left.
+        They are assigned to that consumer even after it left, as long as it had permits then.
         """
         shares: dict[Consumer, list[tuple[Position, Entry]]] = {}
         permits: dict[Consumer, int] = {}
@@ -545,7 +545,7 @@ class Shared(Dispatcher):
                 continue
             if entry.chunk is not None and entry.chunk[1] == entry.chunk[2] - 1:
                 self._of_message.pop(entry.chunk[0], None)
-            # So it is, whoever has it.
+            # The broker counts so, whichever consumer gets the entry.
             permits[consumer] = left - 1
             left -= 1
             shares.setdefault(consumer, []).append((position, entry))
@@ -558,7 +558,7 @@ class Shared(Dispatcher):
         return bool(shares)
 
     def _of_chunk(self, entry: Entry, current: Consumer) -> Consumer | None:
-        """Return who has the message of a chunk; whose turn it is, for the first one."""
+        """Return the consumer that has the message of a chunk: for a first chunk, the one in turn."""
         assert entry.chunk is not None
         uuid, number, _ = entry.chunk
         if uuid not in self._of_message and number == 0:
@@ -567,7 +567,7 @@ class Shared(Dispatcher):
 
     @property
     def stranded(self) -> Mapping[str, Consumer]:
-        """Messages whose chunks go to somebody who is gone, and took no more: nobody gets them."""
+        """Messages whose chunks are assigned to a consumer that left without permits, so no consumer gets them."""
         return {
             uuid: consumer
             for uuid, consumer in self._of_message.items()
@@ -575,14 +575,14 @@ class Shared(Dispatcher):
         }
 
     def deliver(self, consumer: Consumer, position: Position, entry: Entry) -> None:
-        """Give a consumer an entry, which it has until it is acknowledged; unless it is to be delivered later."""
+        """Deliver an entry to a consumer, or keep it if its delivery is delayed."""
         self.replays.pop(position, None)
         if entry.deliver_at is not None and not self._is_due(entry.deliver_at):
             self.delayed[position] = entry.deliver_at
             self._wake_at(entry.deliver_at)
             return
         if consumer not in self.consumers:
-            # The chunk of one that is gone: nobody has it until the subscription is read anew.
+            # A chunk of a consumer that left: no consumer gets it until the cursor is rewound.
             if not consumer.left_others:
                 consumer.send(position, entry, 0, (), entry.messages)
             return
@@ -595,11 +595,11 @@ class Shared(Dispatcher):
         consumer.send(position, entry, self.redeliveries.get(position, 0), ack_set, left)
 
     def _is_due(self, deliver_at: int) -> bool:
-        """Return whether an entry is due: it may come a tick too early (`isDelayedDeliveryDeliverAtTimeStrict`)."""
+        """Return whether an entry is due, which may be a tick too early (`isDelayedDeliveryDeliverAtTimeStrict`)."""
         return deliver_at <= (self.world.wall + self.topic.limits.tick_seconds) * 1000
 
     def _wake_at(self, deliver_at: int) -> None:
-        """Dispatches when an entry is due, also if the clock is moved back meanwhile."""
+        """Dispatch when an entry is due, even if the clock is moved back meanwhile."""
 
         def due() -> None:
             if self._is_due(deliver_at):
@@ -610,11 +610,11 @@ class Shared(Dispatcher):
         self.world.after(max(deliver_at / 1000 - self.world.wall, 0.001), due)
 
     def hash_of(self, entry: Entry) -> int:
-        """By which its consumers share entries out; nothing here."""
+        """Return the hash by which entries are distributed; always 0 here."""
         return 0
 
     def _next(self) -> Consumer | None:
-        """Whose turn it is: of the highest priority that takes more, one after the other."""
+        """Return the consumer in turn, among those of the highest priority that have room."""
         count = len(self.consumers)
         if self._turn >= count:
             self._turn = 0
@@ -629,7 +629,7 @@ class Shared(Dispatcher):
 
 
 class KeyShared(Shared):
-    """Key_Shared: the messages of a key go to one consumer, in order."""
+    """Dispatcher of Key_Shared: the messages of a key go to one consumer, in order."""
 
     looks_ahead = True
 
@@ -649,7 +649,7 @@ class KeyShared(Shared):
         return kind is self.kind and policy == (self.mode, self.in_any_order)
 
     def overlapping(self, meta: commands.KeySharedMeta) -> Consumer | None:
-        """Somebody who has a part of these ranges."""
+        """Return a consumer whose ranges overlap these, or None."""
         for one in self.consumers:
             for start, end in one.ranges:
                 if any(mine.start <= end and start <= mine.end for mine in meta.hash_ranges):
@@ -684,7 +684,7 @@ class KeyShared(Shared):
         return murmur3(entry.key) % 65536 or 1 if self.mode is KeySharedMode.STICKY else key_hash(entry.key)
 
     def chosen(self, of_key: int) -> Consumer | None:
-        """Whose this hash is."""
+        """Return the consumer to which a hash belongs."""
         if self.mode is KeySharedMode.STICKY:
             return next((c for c in self.consumers if any(start <= of_key <= end for start, end in c.ranges)), None)
         return _behind(self._ring, of_key)[0] if self._ring else None
@@ -738,13 +738,13 @@ class KeyShared(Shared):
 
 
 def active_name(topic: str, names: Sequence[str]) -> str:
-    """Return which of these is active in a Failover subscription of a topic without partitions."""
+    """Return the name of the active consumer in a Failover subscription of a topic without partitions."""
     ring = {murmur3(f"{name}{n}".encode()): name for name in sorted(names) for n in range(RING_POINTS)}
     return _behind(ring, murmur3(topic.encode()))
 
 
 def _behind(ring: dict[int, T], at: int) -> T:
-    """Return who is at a hash or behind it."""
+    """Return the value at a hash or at the next one on the ring."""
     points = sorted(ring)
     return ring[points[bisect.bisect_left(points, at) % len(points)]]
 

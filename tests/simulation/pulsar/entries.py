@@ -1,4 +1,4 @@
-"""Entries as a broker stores them: made by a foreign producer here, and looked into as far as a broker does."""
+"""Entries as a broker stores them: creation by a foreign producer, and the parts that a broker parses."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Entry:
     """One entry: a message, a batch of them, a chunk of one, or a marker.
 
     Attributes:
-        body: as it goes behind SEND and MESSAGE: checksum, metadata, payload.
-        producer: who wrote it.
-        sequence_id: of it, or of the first of its batch.
-        highest_sequence_id: of the last of its batch.
+        body: the bytes after SEND and MESSAGE: checksum, metadata, payload.
+        producer: the producer's name.
+        sequence_id: its own, or that of the first message of its batch.
+        highest_sequence_id: of the last message of its batch.
         is_batch: whether its messages have indexes.
-        messages: how many it holds, as FLOW permits count.
+        messages: the number of its messages, as counted by FLOW permits.
         publish_time: in ms, by the producer's clock.
-        marker: whether the broker wrote it for itself.
-        txn: the transaction that it belongs to, (most, least).
-        chunk: (uuid, number, how many) of a chunk.
-        key: by which Key_Shared consumers share entries out.
-        deliver_at: in ms since 1970, if it is to be delivered later.
+        marker: whether it is a marker, which the broker writes.
+        txn: its transaction, (most, least).
+        chunk: (uuid, number, count) of a chunk.
+        key: assigns it to one of the Key_Shared consumers.
+        deliver_at: in ms since 1970, if its delivery is delayed.
         values: of its messages; of a chunk the part.
     """
 
@@ -56,17 +56,17 @@ class Entry:
 
 @cache
 def key_hash(key: bytes) -> int:
-    """Of a key, 1 to 65535, where the broker splits the hashes (`ConsistentHashingStickyKeyConsumerSelector`)."""
+    """Return the hash of a key in the broker's range, 1 to 65535 (`ConsistentHashingStickyKeyConsumerSelector`)."""
     return murmur3(key) % 65535 + 1
 
 
 def murmur3(data: bytes) -> int:
-    """`Murmur3_32Hash`: the lower 31 bits."""
+    """Return the lower 31 bits of `Murmur3_32Hash`."""
     return _murmur3_32(data) & 0x7FFF_FFFF
 
 
 def read_entry(body: bytes) -> Entry:
-    """Return what a broker sees in what it was sent."""
+    """Return the entry with the fields that a broker parses."""
     at = 6 if body[:2] == CHECKSUM_MAGIC else 0
     size = int.from_bytes(body[at : at + 4], "big")
     metadata = pb.MessageMetadata.FromString(body[at + 4 : at + 4 + size])
@@ -102,7 +102,7 @@ def _key(metadata: Any) -> bytes:
 
 
 def has_good_checksum(body: bytes) -> bool:
-    """Return whether the checksum is that of what follows."""
+    """Return whether the checksum matches the bytes after it."""
     return body[:2] != CHECKSUM_MAGIC or int.from_bytes(body[2:6], "big") == crc32c(body[6:])
 
 
@@ -140,7 +140,7 @@ def make_entry(
     key: str | None = None,
     deliver_at: int | None = None,
 ) -> Entry:
-    """Return a message, or a batch of several, which have the same key then."""
+    """Return the entry of a message, or of a batch of several with the same key."""
     metadata = pb.MessageMetadata(
         producer_name=producer, sequence_id=sequence_id, publish_time=publish_time, deliver_at_time=deliver_at
     )
@@ -161,7 +161,7 @@ def make_entry(
 
 
 def make_chunks(value: bytes, parts: int, publish_time: int, *, producer: str, sequence_id: int) -> list[Entry]:
-    """Return the entries of a message in chunks; the uuid is that of the Java client: producer and sequence id."""
+    """Return the entries of a chunked message; its uuid is that of the Java client: producer and sequence id."""
     size = -(-len(value) // parts)
     found = []
     for number in range(parts):
@@ -179,7 +179,7 @@ def make_chunks(value: bytes, parts: int, publish_time: int, *, producer: str, s
 
 
 def make_marker(kind: int, txn: tuple[int, int], publish_time: int) -> Entry:
-    """Return what a broker writes behind a transaction that has ended."""
+    """Return the marker that a broker writes after an ended transaction."""
     metadata = pb.MessageMetadata(
         producer_name="pulsar.txn.marker",
         sequence_id=0,

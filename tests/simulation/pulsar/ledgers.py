@@ -1,8 +1,8 @@
-"""Managed ledgers: where a topic-partition's entries are, and the cursors in them, as broker 4.0.8 keeps both.
+"""Managed ledgers, which keep a topic-partition's entries, and their cursors, as in broker 4.0.8.
 
-From `ManagedLedgerImpl`, `ManagedCursorImpl` and `NonDurableCursorImpl` of 4.0.8, and from what was seen on it. A
-position is (ledger, entry). A ledger is closed when it has `ledger_entries` entries or the topic is loaded anew, and
-another one is begun at once, so the current one is often empty.
+From `ManagedLedgerImpl`, `ManagedCursorImpl` and `NonDurableCursorImpl` of 4.0.8, and from observations of it. A
+position is (ledger, entry). A ledger is closed when it has `ledger_entries` entries or the topic is loaded again, and
+the next one is opened at once, so the current ledger is often empty.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ Position: TypeAlias = tuple[int, int]
 EARLIEST: Position = (-1, -1)
 
 PERSIST_SECONDS = 10.0
-"""How often a cursor's acknowledgements are put on disk: `managedLedgerDefaultMarkDeleteRateLimit` of a standalone
-broker is 0.1 a second (1 a second in `broker.conf`)."""
+"""Seconds between writes of a cursor's acknowledgements to disk: `managedLedgerDefaultMarkDeleteRateLimit` of a
+standalone broker is 0.1 per second (1 per second in `broker.conf`)."""
 
 FLUSH_SECONDS = 60.0
-"""How often cursors are put on disk that were not for that reason: `managedLedgerCursorPositionFlushSeconds`."""
+"""Seconds between writes of cursors that this limit has delayed: `managedLedgerCursorPositionFlushSeconds`."""
 
 Snapshot: TypeAlias = tuple[Position, frozenset[Position], dict[Position, int]]
 
 
 class Cursor:
-    """Where one subscription is.
+    """The position of one subscription.
 
     Attributes:
         name: of the subscription.
         durable: whether it outlives its consumers, and keeps ledgers.
         mark: everything up to here is acknowledged (`markDeletePosition`).
-        read: what is read next (`readPosition`).
-        acked: entries behind `mark` that are acknowledged one by one.
-        partial: batches of which a part is acknowledged: bits of the messages that are left.
-        persisted: what a crash of the broker brings `mark`, `acked` and `partial` back to.
-        is_dirty: whether there is more than that.
-        is_known: whether its consumer has been told where it is.
-        miscounted: by how much the broker counts the backlog too low, until the topic is loaded anew.
+        read: the next position to read (`readPosition`).
+        acked: entries after `mark` that are individually acknowledged.
+        partial: partially acknowledged batches: bits of the unacknowledged messages.
+        persisted: `mark`, `acked` and `partial` after a crash of the broker.
+        is_dirty: whether the current values differ from `persisted`.
+        is_known: whether its position was reported to its consumer.
+        miscounted: by how much the broker's backlog is too low, until the topic is loaded again.
     """
 
     def __init__(self, ledger: ManagedLedger, name: str, *, durable: bool, mark: Position, read: Position) -> None:
@@ -61,7 +61,7 @@ class Cursor:
         self._persists_from = -1e9
 
     def mark_delete(self, position: Position, *, now: float) -> None:
-        """Acknowledge everything up to a position; past the end or backwards nothing happens (seen on 4.0.8)."""
+        """Acknowledge everything up to a position; ignore one past the end or before the mark (seen on 4.0.8)."""
         ledger = self.ledger
         if position <= self.mark:
             return
@@ -72,7 +72,7 @@ class Cursor:
         self._changed(now)
 
     def delete(self, positions: Iterable[tuple[Position, Sequence[int]]], *, now: float) -> None:
-        """Acknowledge entries, or the messages of them whose bits are 0; what is past the end ends it."""
+        """Acknowledge entries, or their messages whose bits are 0; stop at a position past the end."""
         for position, ack_set in positions:
             if position > self.ledger.last:
                 return
@@ -104,23 +104,23 @@ class Cursor:
         return position <= self.mark or position in self.acked
 
     def left(self, position: Position, entry: Entry) -> tuple[tuple[int, ...], int]:
-        """Return what of a batch is not acknowledged, as MESSAGE says it, and how many messages that are."""
+        """Return the unacknowledged messages of a batch in the form of MESSAGE, and their number."""
         left = self.partial.get(position)
         if left is None:
             return (), entry.messages
         return words_of(left), left.bit_count()
 
     def newly_acked(self, position: Position, ack_set: Sequence[int], messages: int) -> int:
-        """Return how many messages of a batch this acknowledges that were not before, of so many."""
+        """Return the number of messages of a batch of this size that this acknowledges for the first time."""
         if not self.ledger.batch_indexes:
             return 0
         left = self.partial.get(position, (1 << messages) - 1)
         return left.bit_count() - (left & bits_of(ack_set)).bit_count()
 
     def _reaches_first(self) -> bool:
-        """Move the mark to the first acknowledged entry, unless one that is counted or in its ledger is between them.
+        """Move the mark to the first acknowledged entry, unless a counted entry, or one of its ledger, is between them.
 
-        So a hole among uncounted entries holds the mark back, though nobody is sent what is in it after a rewind.
+        So a gap among uncounted entries holds the mark back, though its entries are not sent after a rewind.
         """
         first = min(self.acked, default=None)
         if first is not None and self.ledger.uncounted:
@@ -137,8 +137,7 @@ class Cursor:
             following = ledger.next_valid(self.mark)
             if following not in self.acked:
                 break
-            # What was acknowledged of the uncounted entries of a ledger stays in the broker's count, if one ACK goes on
-            # behind them.
+            # Acknowledged uncounted entries of a ledger stay in the broker's count if one ACK goes past them.
             passed = [p for p in ledger.uncounted if p[0] == self.mark[0] and (p <= self.mark or p in self.acked)]
             self.miscounted += len(passed)
             self.mark = following
@@ -148,11 +147,11 @@ class Cursor:
             self.rewind()
 
     def rewind(self) -> None:
-        """Read from what is not acknowledged on."""
+        """Move the read position to the first unacknowledged entry."""
         self.read = self.ledger.next_valid(self.mark)
 
     def recover(self) -> None:
-        """Load the cursor: what was acknowledged, and forgotten, may have been removed meanwhile."""
+        """Load the cursor: entries whose acknowledgements were lost may have been removed meanwhile."""
         if self.mark[0] not in self.ledger.ledgers:
             following = next((ledger for ledger in self.ledger.ledgers if ledger > self.mark[0]), None)
             if following is not None:
@@ -163,13 +162,13 @@ class Cursor:
         self.miscounted = 0
 
     def persist(self, now: float = -1e9) -> None:
-        """Put it on disk; where the time is given, that takes a moment."""
+        """Write it to disk; if a time is given, that takes a moment."""
         self._before, self._persisted_at = self.persisted, now
         self.persisted = self.mark, frozenset(self.acked), dict(self.partial)
         self.is_dirty = False
 
     def forget(self, written_until: float) -> None:
-        """Lose what was not on disk at a crash."""
+        """Lose the changes that were not on disk at a crash."""
         if self._persisted_at > written_until:
             self.persisted = self._before
         mark, acked, partial = self.persisted
@@ -178,7 +177,7 @@ class Cursor:
         self._persists_from = -1e9
 
     def reset(self, read: Position) -> None:
-        """SEEK: what is read next; on disk at once."""
+        """Handle SEEK: set the read position, on disk at once."""
         ledger = self.ledger
         if read == EARLIEST:
             read = ledger.next_valid(ledger.first)
@@ -192,27 +191,27 @@ class Cursor:
 
     @property
     def backlog(self) -> int:
-        """How many entries wait, whatever they are, by the broker's count: uncounted ones make it too low."""
+        """The broker's count of unacknowledged entries of any kind, which uncounted ones make too low."""
         waiting = self.ledger.count_after(self.mark) - sum(position in self.ledger.entries for position in self.acked)
         return waiting - self.miscounted if waiting >= self.miscounted else waiting
 
 
 class ManagedLedger:
-    """What one topic-partition has on disk, and its cursors.
+    """The entries of one topic-partition on disk, and its cursors.
 
     Attributes:
         ledgers: number of entries by id, oldest first; the last one is written to.
-        entries: by position; those of removed ledgers are gone.
-        history: every entry that was ever stored, and where: the truth.
+        entries: by position, without those of removed ledgers.
+        history: every entry that was ever stored, with its position, for oracles.
         uncounted: entries that are stored and not counted, see `close_unrecorded`.
-        removed: ledgers that are gone.
+        removed: removed ledgers.
         unseen_moves: how often TTL or truncation has moved a cursor that its reader had not requested yet.
         last: the last entry (`lastConfirmedEntry`), or before the first one of the current ledger.
         cursors: by subscription.
-        places_cursors: whether a cursor of a non-durable subscription is moved to an entry that is there.
+        places_cursors: whether a cursor of a non-durable subscription is moved to an existing entry.
         batch_indexes: whether a part of a batch can be acknowledged (`acknowledgmentAtBatchIndexLevelEnabled`).
-        is_terminated: whether it takes no more.
-        on_removed: called with each ledger that is removed.
+        is_terminated: whether it accepts no more entries.
+        on_removed: called with each removed ledger.
     """
 
     def __init__(
@@ -239,12 +238,12 @@ class ManagedLedger:
         self.is_terminated = False
         self.on_removed: Callable[[int], None] = lambda _: None
         self.taken = EARLIEST
-        """The last entry that TTL or truncation has taken from the cursors there were; it may be stored still."""
+        """The last entry that TTL or truncation has skipped for the existing cursors; it may still be stored."""
 
     # -- life
 
     def open(self) -> None:
-        """Load the topic: drop empty ledgers and begin a new one (`initializeBookKeeper`)."""
+        """Load the topic: drop empty ledgers and open a new one (`initializeBookKeeper`)."""
         for ledger in [ledger for ledger, entries in self.ledgers.items() if not entries]:
             del self.ledgers[ledger]
         if not self.is_terminated:
@@ -255,7 +254,7 @@ class ManagedLedger:
         self.opened = True
 
     def close(self, *, written_until: float | None = None) -> None:
-        """Unload the topic, or let its broker die, after what had to be written by then was."""
+        """Unload the topic, or with `written_until` let its broker crash after the writes up to that time."""
         self.opened = False
         for name in [name for name, cursor in self.cursors.items() if not cursor.durable]:
             del self.cursors[name]
@@ -266,7 +265,7 @@ class ManagedLedger:
                 cursor.forget(written_until)
 
     def restore(self, entries: int) -> None:
-        """Restore the disks to this many entries, of those that are kept; while the topic is closed."""
+        """Restore the disks to the first of the stored entries, in this number, while the topic is closed."""
         kept = list(self.entries)[:entries]
         for position in list(self.entries)[entries:]:
             del self.entries[position], self.history[position]
@@ -284,7 +283,7 @@ class ManagedLedger:
 
     @property
     def current(self) -> int:
-        """The ledger that is written to."""
+        """The ledger for new entries."""
         return next(reversed(self.ledgers))
 
     def append(self, entry: Entry) -> Position:
@@ -299,15 +298,15 @@ class ManagedLedger:
         return position
 
     def roll_over(self) -> None:
-        """Close the current ledger, if it has anything, and begin another one."""
+        """Close the current ledger, if it has entries, and open the next one."""
         if self.ledgers[self.current] and not self.is_terminated:
             self._begin_ledger()
 
     def close_unrecorded(self, entries: Sequence[Entry]) -> None:
-        """Store entries that the ledger does not count, and begin the next one, where the caller stores them again.
+        """Store entries that the ledger does not count, and open the next one, to which the caller writes them again.
 
-        ZooKeeper fails while a broker replaces a bookie: the ledger stays open there, and whoever opens it later finds
-        the entries that the broker has not acknowledged (seen on 4.0.8). An empty ledger is deleted instead.
+        ZooKeeper fails while a broker replaces a bookie: the ledger stays open there, and later readers find the
+        entries that the broker has not acknowledged (seen on 4.0.8). An empty ledger is deleted instead.
         """
         ledger, count = self.current, self.ledgers[self.current]
         if not count:
@@ -318,7 +317,7 @@ class ManagedLedger:
         self._begin_ledger()
 
     def terminate(self) -> None:
-        """Take no more. A broker that forgets the last message behind an empty closed ledger is not modelled."""
+        """Accept no more entries. Not modelled: a broker loses the last message id before an empty closed ledger."""
         self.is_terminated = True
         if not self.ledgers[self.current] and len(self.ledgers) > 1:
             del self.ledgers[self.current]
@@ -327,12 +326,12 @@ class ManagedLedger:
 
     @property
     def first(self) -> Position:
-        """Before the first entry (`getFirstPosition`)."""
+        """The position before the first entry (`getFirstPosition`)."""
         ledger = next(iter(self.ledgers))
         return (min(ledger, self.last[0]) if self.last[0] >= 0 else ledger), -1
 
     def is_valid(self, position: Position) -> bool:
-        """`isValidPosition`: an entry, or where the next one will be."""
+        """Return whether this is an entry's position, or that of the next one (`isValidPosition`)."""
         ledger, entry = position
         if entry < 0 or ledger > self.last[0]:
             return False
@@ -341,7 +340,7 @@ class ManagedLedger:
         return entry < self.ledgers.get(ledger, 0)
 
     def next_valid(self, position: Position) -> Position:
-        """`getNextValidPosition`."""
+        """Return the next position (`getNextValidPosition`)."""
         following = position[0], position[1] + 1
         while not self.is_valid(following):
             ledger = next((ledger for ledger in self.ledgers if ledger > following[0]), None)
@@ -351,7 +350,7 @@ class ManagedLedger:
         return following
 
     def previous(self, position: Position) -> Position:
-        """`getPreviousPosition`."""
+        """Return the previous position (`getPreviousPosition`)."""
         ledger, entry = position
         if entry > 0:
             return ledger, entry - 1
@@ -364,7 +363,7 @@ class ManagedLedger:
         return None
 
     def read_at(self, position: Position) -> tuple[Position, Entry] | None:
-        """Return the first entry at or after a position; ledgers that are gone are passed over without a word."""
+        """Return the first entry at or after a position; skip removed ledgers silently."""
         ordered = list(self.ledgers)
         for ledger in ordered[bisect.bisect_left(ordered, position[0]) :]:
             at = ledger, max(position[1], 0) if ledger == position[0] else 0
@@ -373,7 +372,7 @@ class ManagedLedger:
         return None
 
     def walk(self, position: Position = EARLIEST) -> Iterator[tuple[Position, Entry]]:
-        """Yield the entries at or after a position that are kept and counted."""
+        """Yield the stored and counted entries at or after a position."""
         found = self.read_at(position)
         while found is not None:
             if found[0] not in self.uncounted:
@@ -381,7 +380,7 @@ class ManagedLedger:
             found = self.read_at((found[0][0], found[0][1] + 1))
 
     def count_after(self, position: Position) -> int:
-        """Return how many entries come after a position; those that are not counted before it are subtracted."""
+        """Return the number of entries after a position, minus the uncounted ones before it."""
         count = sum(entries for ledger, entries in self.ledgers.items() if ledger >= position[0])
         if position[0] in self.ledgers:
             stored = self.ledgers[position[0]] + sum(p[0] == position[0] for p in self.uncounted)
@@ -391,7 +390,7 @@ class ManagedLedger:
     # -- cursors
 
     def open_non_durable(self, name: str, start: Position, *, earliest: bool) -> Cursor:
-        """`NonDurableCursorImpl`: `start` is included, as PersistentTopic steps back by one entry."""
+        """Return a `NonDurableCursorImpl`: `start` is included, as PersistentTopic steps back by one entry."""
         if start[0] >= 0 and start[1] >= 0:
             start = start[0], start[1] - 1
         if start > self.last and start[0] >= 0:
@@ -405,13 +404,13 @@ class ManagedLedger:
             if start[0] < 0:
                 start = self.first
             read = self.next_valid(start)
-            # 2.10.1 leaves it where it was asked for: past the end of a closed ledger, or in one that is gone.
+            # 2.10.1 leaves it at the requested position: past the end of a closed ledger, or in a removed one.
             mark = self.previous(read) if self.places_cursors else start
         cursor = self.cursors[name] = Cursor(self, name, durable=False, mark=mark, read=read)
         return cursor
 
     def open_durable(self, name: str, *, earliest: bool) -> Cursor:
-        """Return the cursor of a durable subscription, made where there is none."""
+        """Return the cursor of a durable subscription; create it if there is none."""
         cursor = self.cursors.get(name)
         if cursor is None:
             mark = self.previous(self.next_valid(self.first)) if earliest else self.last
@@ -419,12 +418,12 @@ class ManagedLedger:
             cursor.persist()
         return cursor
 
-    # -- what removes
+    # -- removal
 
     def trim(self, *, now: float, truncate: bool = False) -> bool:
-        """Remove what no durable cursor needs (`internalTrimLedgers`, retention 0); whether there was anything."""
+        """Remove the ledgers that no durable cursor needs (`internalTrimLedgers`, retention 0); return whether any."""
         for cursor in self.cursors.values():
-            # maybeUpdateCursorBeforeTrimmingConsumedLedger: who is at the end of a ledger goes on to the next one.
+            # maybeUpdateCursorBeforeTrimmingConsumedLedger: a cursor at the end of a ledger moves to the next one.
             if not cursor.durable:
                 continue
             ledger, entry = cursor.mark
@@ -440,7 +439,7 @@ class ManagedLedger:
             return False
         highest = gone[-1], self.ledgers[gone[-1]] - 1
         if not self.places_cursors:
-            # 2.10.1 moves them to the first ledger that is kept.
+            # 2.10.1 moves them to the first remaining ledger.
             highest = next(ledger for ledger in self.ledgers if ledger > gone[-1]), -1
         for cursor in self.cursors.values():
             # advanceCursorsIfNecessary
@@ -457,12 +456,12 @@ class ManagedLedger:
         return True
 
     def truncate(self, *, now: float) -> None:
-        """`asyncTruncate`: all cursors to the end, and all ledgers but the current one are removed."""
+        """Move all cursors to the end and remove all ledgers but the current one (`asyncTruncate`)."""
         self._pass_all(self.last, now=now)
         self.trim(now=now, truncate=True)
 
     def expire(self, before_ms: int, *, now: float) -> None:
-        """TTL: every cursor goes past what is older, if a durable one has a backlog (seen on 4.0.8)."""
+        """Expire by TTL: move every cursor past older entries, if a durable one has a backlog (seen on 4.0.8)."""
         if not any(cursor.durable and cursor.backlog for cursor in self.cursors.values()):
             return
         oldest = min(cursor.mark for cursor in self.cursors.values() if cursor.durable)
@@ -475,7 +474,7 @@ class ManagedLedger:
             self._pass_all(expired, now=now)
 
     def _pass_all(self, position: Position, *, now: float) -> None:
-        """Move every cursor that is before a position."""
+        """Move every cursor that is before a position to it."""
         self.taken = max(self.taken, position)
         self.unseen_moves += any(
             not (cursor.durable or cursor.is_known) and cursor.mark < position for cursor in self.cursors.values()

@@ -1,4 +1,4 @@
-"""What is true of a cluster: which rows a range has, what was lost, and what is left open."""
+"""Oracles of a cluster: the rows of a range, lost rows, and open connections."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SCHEMA = pa.schema(
         ),
     ]
 )
-"""What all reads have."""
+"""The columns of all reads."""
 
 Row: TypeAlias = tuple[int, int, int, bytes]
-"""Ledger, entry, index in the batch (-1 for a message that is in none), value."""
+"""Ledger, entry, index in the batch (-1 without a batch), value."""
 
 
 def rows_of(cluster: Cluster, name: str) -> list[Row]:
-    """Return every row that was ever visible in a topic-partition, in order; of removed ledgers too."""
+    """Return every row that was ever visible in a topic-partition, in order, including removed ledgers."""
     ledger, buffer = cluster.storage[name], cluster.buffers[name]
     rows: list[Row] = []
     chunks: dict[str, list[bytes]] = {}
@@ -56,13 +56,13 @@ def rows_of(cluster: Cluster, name: str) -> list[Row]:
 
 
 def deliverable_rows(cluster: Cluster, name: str) -> list[Row]:
-    """Return those before the first open transaction."""
+    """Return the rows before the first open transaction."""
     last = cluster.buffers[name].max_read
     return [row for row in rows_of(cluster, name) if row[:2] <= last]
 
 
 def row_position(row: Row) -> OurPosition:
-    """Return where a row is, as this package orders positions."""
+    """Return the position of a row, in the order of this package."""
     return OurPosition(row[0], row[1], row[2])
 
 
@@ -94,16 +94,16 @@ def check_range(
     may_lose: bool,
     is_wanted: Callable[[Row], bool] = lambda _: True,
 ) -> None:
-    """Check that the rows of a range are the true ones, in order.
+    """Check that the rows read from a range are the expected ones, in order.
 
     Args:
-        cluster: where they were.
+        cluster: the cluster that was read.
         at: the topic-partition.
-        start: before the range.
-        end: the last position of it.
-        found: what was read.
-        may_lose: whether rows that were removed, or taken from a reader, may be missing (`failOnDataLoss=false`).
-        is_wanted: which of the rows are asked for.
+        start: the position before the range.
+        end: the last position of the range.
+        found: the rows that were read.
+        may_lose: whether rows that were removed, or skipped for a reader, may be missing (`failOnDataLoss=false`).
+        is_wanted: whether a row is requested.
 
     Raises:
         ViolationError: they are not.
@@ -111,15 +111,15 @@ def check_range(
     name = str(at)
     ledger = cluster.storage[name]
     expected = [row for row in within(rows_of(cluster, name), start, end) if is_wanted(row)]
-    # Entries that are not counted are stored again: readers get them, but cannot begin among them; a store has none.
+    # Uncounted entries are stored twice: readers get them, but cannot begin among them; an object store has none.
     left_out = ledger.uncounted - {row[:2] for row in found}
     expected = [row for row in expected if row[:2] not in left_out]
     if list(found) == expected:
         return
     removed = ledger.removed
     if start == EARLIEST:
-        # "Earliest" is whatever is first when it is read: what was removed before that, or taken from the consumer that
-        # looked for it, is not asked for.
+        # "Earliest" is the first entry at the time of the read: entries that were removed before, or skipped for the
+        # consumer that determined it, are not requested.
         missing = expected[: len(expected) - len(found)]
         if list(found) == expected[len(missing) :] and all(
             row[0] in removed or row[:2] <= ledger.taken for row in missing
@@ -139,7 +139,7 @@ def _is_part(found: Sequence[Row], expected: Sequence[Row]) -> bool:
 
 
 def difference(found: Sequence[Any], expected: Sequence[Any]) -> str:
-    """Return what is missing, what is too much, and whether the order is wrong: for a message."""
+    """Return the missing rows, the excess rows, and whether the order is wrong, for a message."""
     missing = [row for row in expected if row not in found]
     extra = [row for row in found if row not in expected]
     twice = sorted({row for row in found if list(found).count(row) > list(expected).count(row) > 0})
@@ -153,13 +153,13 @@ def difference(found: Sequence[Any], expected: Sequence[Any]) -> str:
 
 
 def check_nothing_leaks(cluster: Cluster) -> None:
-    """Check that some seconds after a run its processes hold nothing open.
+    """Check that some seconds after a run its processes have no open connection.
 
     Raises:
-        ViolationError: they do.
+        ViolationError: they have.
     """
     world = cluster.world
-    world.rest(80.0)  # a half-open connection takes a minute to be found out by its broker
+    world.rest(80.0)  # a broker takes a minute to detect a half-open connection
     for broker in cluster.brokers:
         for connection in broker.connections:
             if connection.stream.process.alive and not connection.stream.muted:

@@ -101,19 +101,19 @@ class _CheckedInflow(queue_reader._Inflow):
     """The inflow of a task. After `settle` the broker has all its acknowledgements, but for those returned.
 
     Attributes:
-        market: of the current world.
+        queue: of the current world.
     """
 
-    market: ClassVar[Market]
+    queue: ClassVar[SharedQueue]
 
     def settle(self) -> list[Position]:
         """See `_Inflow`."""
         refused = super().settle()
-        self.market.check_settled(str(self._task.topic_partition), EntryRanges([self.acknowledged]), refused)
+        self.queue.check_settled(str(self._task.topic_partition), EntryRanges([self.acknowledged]), refused)
         return refused
 
 
-class Market:
+class SharedQueue:
     """A topic with its subscription, and who has handled what.
 
     Args:
@@ -123,7 +123,7 @@ class Market:
     """
 
     def __init__(self, world: World, plan: Plan, kinds: Sequence[str] = TYPES) -> None:
-        _CheckedInflow.market = self
+        _CheckedInflow.queue = self
         queue_reader._Inflow = _CheckedInflow  # type: ignore[misc]
         dice = world.dice("scenario")
         self.world = world
@@ -351,7 +351,7 @@ class Market:
     @staticmethod
     def found(rows: Sequence[Mapping[str, Any]]) -> Counter[Message]:
         """Return what was read, and how often each."""
-        return Counter(zip(Market._names(rows), oracle.found_rows(rows), strict=True))
+        return Counter(zip(SharedQueue._names(rows), oracle.found_rows(rows), strict=True))
 
     @staticmethod
     def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -448,15 +448,15 @@ class Stranded(Patience):
     """Ends a run that stands still, after chunks that hold everything back were freed.
 
     Args:
-        market: whose clock counts.
+        queue: whose clock counts.
         loses_connections: whether any may be, and with it the consumer that has the first chunks of a message.
     """
 
-    def __init__(self, market: Market, *, loses_connections: bool) -> None:
-        super().__init__(market.world)
+    def __init__(self, queue: SharedQueue, *, loses_connections: bool) -> None:
+        super().__init__(queue.world)
         self._loses_connections = loses_connections
-        self._market = market
-        self._reloaded = market.world.now
+        self._queue = queue
+        self._reloaded = queue.world.now
 
     def rest(self) -> None:
         """See `Patience`."""
@@ -464,19 +464,19 @@ class Stranded(Patience):
         self._reloaded = self._since
 
     def _wait(self, left: Sequence[Message]) -> None:
-        market, now = self._market, self._world.now
-        if market.has_chunks and now > self._reloaded + STRANDED_SECONDS:
+        queue, now = self._queue, self._world.now
+        if queue.has_chunks and now > self._reloaded + STRANDED_SECONDS:
             self._reloaded = now
-            market.free_stranded(loses_connections=self._loses_connections)
+            queue.free_stranded(loses_connections=self._loses_connections)
         elif now > self._since + PATIENCE_SECONDS:
             gone = [
                 (name, row)
                 for name, row in left
-                if market.cluster.storage[name].cursors[SUBSCRIPTION].is_deleted(row[:2])
+                if queue.cluster.storage[name].cursors[SUBSCRIPTION].is_deleted(row[:2])
             ]
             if gone:
                 raise ViolationError(f"{len(gone)} messages are acknowledged and lost: {gone[:8]}")
-            raise ViolationError(f"{len(left)} not read after {PATIENCE_SECONDS:.0f} s: {left[:8]}; {market.state}")
+            raise ViolationError(f"{len(left)} not read after {PATIENCE_SECONDS:.0f} s: {left[:8]}; {queue.state}")
 
 
 def allowed_outcome(plan: Plan, error: BaseException) -> str:
@@ -522,8 +522,8 @@ class QueueStream:
         """See `Scenario`."""
         install()
         dice = world.dice("scenario")
-        market = Market(world, plan)
-        given = market.options
+        queue = SharedQueue(world, plan)
+        given = queue.options
         if dice.random() < 0.5:
             given["maxRowsPerTrigger"] = dice.choice(("2", "7", "50"))
         else:
@@ -533,30 +533,30 @@ class QueueStream:
         checkpoint = Checkpoint()
         query = Query(FORMAT, FORMAT.parse_stream_options(given), SCHEMA, executors_of(world), checkpoint)
         query.interval = dice.choice((0.1, 1.0))
-        market.arrange()
-        market.publish(6 * plan.size, 2.0 * plan.size)
-        outcome = self._read(market, query)
-        market.check_each_once(checkpoint.rows())
+        queue.arrange()
+        queue.publish(6 * plan.size, 2.0 * plan.size)
+        outcome = self._read(queue, query)
+        queue.check_each_once(checkpoint.rows())
         check_replays(checkpoint)
         if (
-            market.kind == "key_shared"
+            queue.kind == "key_shared"
             and not plan.faults
             and not query.executors.speculation
             and given.get("consumersPerPartition", "1") == "1"
         ):
-            market.check_keys(checkpoint.rows())
-        market.check_nothing_leaks()
+            queue.check_keys(checkpoint.rows())
+        queue.check_nothing_leaks()
         return outcome
 
-    def _read(self, market: Market, query: Query) -> str:
-        patience = Stranded(market, loses_connections=loses_connections(market.plan, query.executors))
+    def _read(self, queue: SharedQueue, query: Query) -> str:
+        patience = Stranded(queue, loses_connections=loses_connections(queue.plan, query.executors))
 
         def is_done() -> bool:
-            left = market.missing(query.checkpoint.rows())
+            left = queue.missing(query.checkpoint.rows())
             patience.check(left)
-            return not left and market.world.now > market.publishes_until
+            return not left and queue.world.now > queue.publishes_until
 
-        return read_until(market.plan, query, is_done, allowed_outcome, available_now=self._available_now)
+        return read_until(queue.plan, query, is_done, allowed_outcome, available_now=self._available_now)
 
 
 class QueueDrain:
@@ -570,17 +570,17 @@ class QueueDrain:
         """See `Scenario`."""
         install()
         dice = world.dice("scenario")
-        market = Market(world, plan)
-        given = market.options | {"idleTimeout": dice.choice(("50ms", "2s", "5s")), "runId": "run"}
+        queue = SharedQueue(world, plan)
+        given = queue.options | {"idleTimeout": dice.choice(("50ms", "2s", "5s")), "runId": "run"}
         if dice.random() < 0.5:
             given["maxRows"] = dice.choice(("2", "7", "50"))
         parsed = FORMAT.parse_options(given)
         executors = executors_of(world)
-        market.arrange()
-        market.publish(6 * plan.size, 2.0 * plan.size)
+        queue.arrange()
+        queue.publish(6 * plan.size, 2.0 * plan.size)
         rows: list[dict[str, Any]] = []
-        patience, number = Stranded(market, loses_connections=loses_connections(plan, executors)), 0
-        while (left := market.missing(rows)) or world.now <= market.publishes_until:
+        patience, number = Stranded(queue, loses_connections=loses_connections(plan, executors)), 0
+        while (left := queue.missing(rows)) or world.now <= queue.publishes_until:
             patience.check(left)
             number += 1
             options = replace(parsed, run_id=f"run-{number}")
@@ -590,14 +590,14 @@ class QueueDrain:
             if found != again:
                 raise ViolationError(f"run {number} was {found} and then {again}")
             run = [row for task in found for row in task]
-            market.check_each_once(run)
+            queue.check_each_once(run)
             rows += run
             if not run:
                 world.sleep(1.0)
-        if market.is_calm:
+        if queue.is_calm:
             # A run knows nothing of what another one could not finish in peace.
-            market.check_each_once(rows)
-        market.check_nothing_leaks()
+            queue.check_each_once(rows)
+        queue.check_nothing_leaks()
         return "read"
 
 
@@ -618,34 +618,34 @@ class QueuePeek:
         """See `Scenario`."""
         install()
         dice = world.dice("scenario")
-        market = Market(world, plan)
+        queue = SharedQueue(world, plan)
         most = dice.choice((4, 8, 30))
-        given = {name: text for name, text in market.options.items() if name not in {"walDir", "consumersPerPartition"}}
+        given = {name: text for name, text in queue.options.items() if name not in {"walDir", "consumersPerPartition"}}
         given |= {"ackMode": "nack", "maxInFlight": str(most), "idleTimeout": dice.choice(("300ms", "2s"))}
         if dice.random() < 0.3:
             given["maxRows"] = dice.choice(("2", "7", "50"))
         options, executors = FORMAT.parse_options(given), executors_of(world)
-        market.arrange()
-        market.publish(6 * plan.size, 2.0 * plan.size)
+        queue.arrange()
+        queue.publish(6 * plan.size, 2.0 * plan.size)
         is_over = False
         while not is_over:
-            is_over = world.now > market.publishes_until
+            is_over = world.now > queue.publishes_until
             found = drained(plan, options, executors)
             assert found is not None
             rows = [row for task in found for row in task]
-            market.check_not_twice(rows)
-            market.check_published(rows)
-            market.check_left(rows)
+            queue.check_not_twice(rows)
+            queue.check_published(rows)
+            queue.check_left(rows)
             world.sleep(dice.choice((0.1, 1.0)))
         if not plan.faults and not executors.speculation:
-            self._check_complete(market, rows, min(most, options.max_rows or most))
-        market.check_nothing_leaks()
+            self._check_complete(queue, rows, min(most, options.max_rows or most))
+        queue.check_nothing_leaks()
         return "read"
 
     @staticmethod
-    def _check_complete(market: Market, rows: Sequence[Mapping[str, Any]], most: int) -> None:
-        found = Counter(name for name, _ in market.found(rows))
-        for name, published in Counter(name for name, _ in market.published()).items():
+    def _check_complete(queue: SharedQueue, rows: Sequence[Mapping[str, Any]], most: int) -> None:
+        found = Counter(name for name, _ in queue.found(rows))
+        for name, published in Counter(name for name, _ in queue.published()).items():
             # A broker stops at its limit of unacknowledged messages; a message in chunks counts as several there.
-            if found[name] < min(published, 1 if market.has_chunks else market.most_unacknowledged, most):
+            if found[name] < min(published, 1 if queue.has_chunks else queue.most_unacknowledged, most):
                 raise ViolationError(f"{found[name]} messages of {name} were read; there are {published}")

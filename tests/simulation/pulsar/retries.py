@@ -23,7 +23,7 @@ from tests.simulation.pulsar.queues import (
     SCHEMA,
     SUBSCRIPTION,
     TOPIC,
-    Market,
+    SharedQueue,
     Message,
     Stranded,
     allowed_outcome,
@@ -59,14 +59,14 @@ class Letters:
     """A queue whose messages are put off, and what is true of them.
 
     Args:
-        market: the queue.
+        queue: the queue.
         most_times: how often a message may be put off, after which it is a dead letter; 0 for any number.
         first_seconds: how long it waits the first time.
         most_seconds: how long it waits at most.
     """
 
-    def __init__(self, market: Market, most_times: int, first_seconds: int, most_seconds: int) -> None:
-        self._market = market
+    def __init__(self, queue: SharedQueue, most_times: int, first_seconds: int, most_seconds: int) -> None:
+        self._queue = queue
         self.most_times = most_times
         self.first_seconds = first_seconds
         self.most_seconds = most_seconds
@@ -77,7 +77,7 @@ class Letters:
 
     def of(self, topic: str) -> list[Letter]:
         """Return those of a topic."""
-        cluster = self._market.cluster
+        cluster = self._queue.cluster
         found = []
         for name in cluster.names(topic) if topic in cluster.partitions else ():
             history = cluster.storage[name].history
@@ -89,17 +89,17 @@ class Letters:
     def left(self) -> list[oracle.Row]:
         """Return the published messages that are neither handled nor dead letters."""
         done = self.taken.keys() | {one.row[3] for one in self.of(DEAD)} | self._handled()
-        return [message for message in self._market.published() if message[1][3] not in done]
+        return [message for message in self._queue.published() if message[1][3] not in done]
 
     def _handled(self) -> set[bytes]:
         """Return what foreign consumers have handled, wherever they got it."""
-        market = self._market
-        letters = {one.row[3] for one in self.of(RETRY) if market.is_handled((one.name, one.row))}
-        return letters | {row[3] for name, row in market.published() if market.is_handled((name, row))}
+        queue = self._queue
+        letters = {one.row[3] for one in self.of(RETRY) if queue.is_handled((one.name, one.row))}
+        return letters | {row[3] for name, row in queue.published() if queue.is_handled((name, row))}
 
     def due_seconds(self) -> float:
         """Return how long it takes until a letter is due that nobody has acknowledged; 0 where one is."""
-        cluster = self._market.cluster
+        cluster = self._queue.cluster
         waiting = [
             one.entry.deliver_at
             for one in self.of(RETRY)
@@ -108,7 +108,7 @@ class Letters:
         return max(0.0, min(waiting, default=0) / 1000 - cluster.world.wall)
 
     def _is_acknowledged(self, name: str, position: Position) -> bool:
-        cursor = self._market.cluster.storage[name].cursors.get(SUBSCRIPTION)
+        cursor = self._queue.cluster.storage[name].cursors.get(SUBSCRIPTION)
         return cursor is not None and cursor.is_deleted(position)
 
     def check(self, *, is_calm: bool) -> None:
@@ -121,7 +121,7 @@ class Letters:
             ViolationError: it is not so.
         """
         published: dict[bytes, list[Message]] = {}  # of an entry that is stored twice there are two
-        for message in self._market.published():
+        for message in self._queue.published():
             published.setdefault(message[1][3], []).append(message)
         retried, dead = self._by_value(RETRY), self._by_value(DEAD)
         invented = sorted((self.taken.keys() | retried.keys() | dead.keys()) - published.keys())
@@ -169,7 +169,7 @@ class Letters:
         deliver_at = one.entry.deliver_at
         if one.properties["DELAY_TIME"] != str(delay_ms) or deliver_at is None:
             raise ViolationError(f"{one.row} was put off by {one.properties} until {deliver_at}, not by {delay_ms} ms")
-        if self._market.keeps_time and not self._market.began_ms <= deliver_at - delay_ms <= one.entry.publish_time:
+        if self._queue.keeps_time and not self._queue.began_ms <= deliver_at - delay_ms <= one.entry.publish_time:
             raise ViolationError(f"{one.row}, published at {one.entry.publish_time}, comes again at {deliver_at}")
 
     def _check_reason(self, one: Letter) -> None:
@@ -178,7 +178,7 @@ class Letters:
             return
         # Foreign consumers have it delivered again, too, and the broker counts that.
         times = reason.removeprefix("redelivered ").removesuffix(" times")
-        if not (self._market.has_foreign and times.isdecimal() and int(times) > self.most_times > 0):
+        if not (self._queue.has_foreign and times.isdecimal() and int(times) > self.most_times > 0):
             raise ViolationError(f"a dead letter for a wrong reason: {one}")
 
 
@@ -199,37 +199,37 @@ class QueueRetry:
         """See `Scenario`."""
         install()
         dice = world.dice("scenario")
-        market = Market(world, plan, ("shared", "shared", "key_shared"))
+        queue = SharedQueue(world, plan, ("shared", "shared", "key_shared"))
         first_seconds = dice.choice((1, 3, 20))
-        letters = Letters(market, dice.choice((0, 1, 1, 2)), first_seconds, first_seconds * dice.choice((1, 3, 100)))
+        letters = Letters(queue, dice.choice((0, 1, 1, 2)), first_seconds, first_seconds * dice.choice((1, 3, 100)))
         executors = executors_of(world)
         # What another attempt has looked at and put off nobody gets.
-        is_calm = market.is_calm and not executors.speculation
-        given = market.options | {"retryTopic": "true", "createTopic": "true"}
+        is_calm = queue.is_calm and not executors.speculation
+        given = queue.options | {"retryTopic": "true", "createTopic": "true"}
         if dice.random() < 0.5:
-            market.cluster.create(RETRY, dice.choice((0, 0, 2)))
-            market.cluster.create(DEAD, dice.choice((0, 0, 2)))
-        market.arrange()
-        arrange_writes(market.cluster.writes, plan.faults)
-        self._arrange(market)
-        market.publish(3 * plan.size, 1.0 * plan.size)
+            queue.cluster.create(RETRY, dice.choice((0, 0, 2)))
+            queue.cluster.create(DEAD, dice.choice((0, 0, 2)))
+        queue.arrange()
+        arrange_writes(queue.cluster.writes, plan.faults)
+        self._arrange(queue)
+        queue.publish(3 * plan.size, 1.0 * plan.size)
         for _ in range(dice.choice((1, 2, 2, 3))):
-            self._put_off(market, letters, given, executors)
+            self._put_off(queue, letters, given, executors)
             world.sleep(dice.choice((0.1, 2.0, 1.5 * first_seconds)))
-        outcome = self._take(market, letters, given, executors)
+        outcome = self._take(queue, letters, given, executors)
         if outcome == "read":
             letters.check(is_calm=is_calm)
-        market.check_nothing_leaks()
+        queue.check_nothing_leaks()
         return outcome
 
     @staticmethod
-    def _arrange(market: Market) -> None:
+    def _arrange(queue: SharedQueue) -> None:
         """Have these faults happen.
 
         - `stored`: the number of a letter, what happens when it is stored, seconds after that: the consumers lose their
             connections (`cut`), or the process that has sent it is killed, or the broker that has stored it.
         """
-        world, cluster = market.world, market.cluster
+        world, cluster = queue.world, queue.cluster
 
         def happen(kind: str, producer: Producer) -> None:
             if kind == "kill":
@@ -239,20 +239,20 @@ class QueueRetry:
                 broker.kill()
                 world.after(0.5, broker.start)
             else:
-                market.drop_consumers()
+                queue.drop_consumers()
 
         def call(kind: str, seconds: float) -> Callable[[Producer], None]:
             return lambda producer: world.after(seconds, lambda: happen(kind, producer))
 
-        for fault in market.plan.faults:
+        for fault in queue.plan.faults:
             if fault.kind == "stored":
                 number, kind, seconds = fault.args
                 cluster.writes.calls[number] = call(kind, seconds)
 
     @staticmethod
-    def _put_off(market: Market, letters: Letters, given: Mapping[str, str], executors: Executors) -> None:
+    def _put_off(queue: SharedQueue, letters: Letters, given: Mapping[str, str], executors: Executors) -> None:
         """One batch read that puts off what it reads; it may fail, and be repeated by Spark."""
-        dice = market.world.dice("rounds")
+        dice = queue.world.dice("rounds")
         options = {name: text for name, text in given.items() if name != "walDir"} | {
             "ackMode": "nack",
             "nackDelay": f"{letters.first_seconds}s",
@@ -270,25 +270,25 @@ class QueueRetry:
             found = spark.in_driver(lambda: spark.read_batch(FORMAT, parsed, SCHEMA, executors))
             letters.seen.update(row["value"] for task in found for row in task)
 
-        life(market.plan, read, _outcome_of)
+        life(queue.plan, read, _outcome_of)
 
     @staticmethod
-    def _take(market: Market, letters: Letters, given: Mapping[str, str], executors: Executors) -> str:
+    def _take(queue: SharedQueue, letters: Letters, given: Mapping[str, str], executors: Executors) -> str:
         """Batch reads that take what is left, until nothing is; each waits for what was put off."""
-        world, number = market.world, 0
-        patience = Stranded(market, loses_connections=loses_connections(market.plan, executors))
+        world, number = queue.world, 0
+        patience = Stranded(queue, loses_connections=loses_connections(queue.plan, executors))
         parsed = FORMAT.parse_options({**given, "idleTimeout": "2s", "runId": "run"})
-        while (left := letters.left()) or world.now <= market.publishes_until:
+        while (left := letters.left()) or world.now <= queue.publishes_until:
             if seconds := letters.due_seconds():
                 world.sleep(seconds)
                 patience.rest()
             patience.check(left)
             number += 1
-            found = drained(market.plan, replace(parsed, run_id=f"run-{number}"), executors)
+            found = drained(queue.plan, replace(parsed, run_id=f"run-{number}"), executors)
             if found is None:
                 return "torn"
             rows = [row for task in found for row in task]
-            market.check_not_twice(rows)
+            queue.check_not_twice(rows)
             letters.taken.update(row["value"] for row in rows)
             if not rows:
                 world.sleep(1.0)

@@ -1,4 +1,4 @@
-"""A topic-partition while a broker serves it: its producers, its subscriptions, and what is dispatched to whom."""
+"""A topic-partition loaded by a broker: its producers, its subscriptions and the delivery of entries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PERSISTENCE_ERROR, CHECKSUM_ERROR = 2, 9
 
 
 class Producer:
-    """A producer that is open."""
+    """An open producer."""
 
     def __init__(self, connection: Connection, command: commands.Producer, name: str) -> None:
         self.connection = connection
@@ -46,12 +46,12 @@ class _Write:
 
 
 class Topic:
-    """One topic-partition, loaded.
+    """One loaded topic-partition.
 
     Attributes:
         name: full.
-        ledger: what it has on disk.
-        is_open: False once it is unloaded or its broker died.
+        ledger: its data on disk.
+        is_open: False once it is unloaded or its broker was killed.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class Topic:
         self._flushes = False
 
     def delivered(self, entry: Entry) -> bytes:
-        """Return what a consumer gets of an entry."""
+        """Return the bytes of an entry that a consumer receives."""
         return entry.body
 
     # -- publishing
 
     def publish(self, producer: Producer, send: commands.Send) -> None:
-        """SEND, on an open producer."""
+        """Handle a SEND on an open producer."""
         body = bytes(send.body)
         highest = send.sequence_id if send.highest_sequence_id is None else send.highest_sequence_id
         fault = self._faults.take()
@@ -126,11 +126,11 @@ class Topic:
 
     @property
     def stored_by(self) -> float:
-        """When all that has been sent until now is stored: entries and markers are stored in order."""
+        """The time at which all entries sent so far are stored: entries and markers are stored in order."""
         return max(self._write_at, self.world.now) if self._writing else self.world.now
 
     def close_when_stored(self, producer: Producer, done: Callable[[], None]) -> None:
-        """CLOSE_PRODUCER by the client: what is being stored has its receipt before the answer."""
+        """Handle CLOSE_PRODUCER: the answer follows the receipts of entries that are being stored."""
         self._closing.append((producer, done))
         self._close_finished()
 
@@ -152,7 +152,7 @@ class Topic:
         return position
 
     def _fail_writes(self, *, keep_first: bool) -> None:
-        """Storage fails (`PersistentTopic.addFailed`): producers are closed first, then each entry is refused."""
+        """Close the producers, then refuse each entry, as on a failure of storage (`PersistentTopic.addFailed`)."""
         if not self._writing or not self.is_open:
             return
         failed, self._writing = list(self._writing), deque()
@@ -169,7 +169,7 @@ class Topic:
             self.deduplication.failed()
 
     def crash(self) -> None:
-        """Let the broker die: a part of what was being stored is stored."""
+        """Handle a kill of the broker: a part of the entries being stored is stored."""
         for _ in range(self.world.dice("storage").randint(0, len(self._writing))):
             self._store(self._writing.popleft())
         self._writing.clear()
@@ -177,7 +177,7 @@ class Topic:
         self.ledger.close(written_until=self.world.now - self.world.dice("cursor").choice((0.0, 0.005, 0.1)))
 
     def unload(self, done: Callable[[], None]) -> None:
-        """CLOSE_PRODUCER and CLOSE_CONSUMER at once; what was being stored is, and its receipts come late."""
+        """Close producers and consumers at once; entries being stored are stored, and their receipts are late."""
         for producer in list(self.producers.values()):
             self._close_producer(producer)
         for subscription in list(self.subscriptions.values()):
@@ -189,7 +189,7 @@ class Topic:
         done()
 
     def disconnect(self, subscription: Subscription) -> None:
-        """CLOSE_CONSUMER to whoever has a subscription."""
+        """Send CLOSE_CONSUMER to the consumers of a subscription."""
         for consumer in list(subscription.consumers):
             subscription.leave(consumer)
             consumer.connection.forget_consumer(consumer)
@@ -205,7 +205,7 @@ class Topic:
         receipt = commands.SendReceipt(
             producer.producer_id, send.sequence_id, commands.MessageId(*position), highest % (1 << 64)
         )
-        # Receipts are in the order of what is stored: one that is late, or never comes, holds the next ones back.
+        # Receipts are in the order of storage: a late or lost one delays the next ones.
         producer.receipts_from = max(producer.receipts_from, self.world.now + self._faults.receipt_delay(producer))
         if producer.receipts_from < inf:
             producer.connection.reply_after(producer.receipts_from - self.world.now, receipt)
@@ -215,7 +215,7 @@ class Topic:
         producer.connection.reply(commands.SendError(producer.producer_id, sequence_id, code, text))
 
     def terminate(self) -> None:
-        """Take no more, and tell every consumer that has acknowledged all (`topicTerminated`)."""
+        """Accept no more entries, and notify every consumer that has acknowledged all (`topicTerminated`)."""
         self.ledger.terminate()
         for producer in list(self.producers.values()):
             self._close_producer(producer)
@@ -223,19 +223,19 @@ class Topic:
             subscription.tell_end()
 
     def changed(self) -> None:
-        """There may be more to dispatch."""
+        """Dispatch after new entries."""
         for subscription in self.subscriptions.values():
             subscription.wake()
 
-    # -- who is connected
+    # -- producers and consumers
 
     def remove_producer(self, producer: Producer) -> None:
-        """Its client has closed it, or its connection has ended."""
+        """Remove a producer that its client has closed or whose connection has ended."""
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Its client has closed it, or its connection has ended."""
+        """Remove a consumer that its client has closed or whose connection has ended."""
         subscription = consumer.subscription
         subscription.leave(consumer)
         if not subscription.cursor.durable and not subscription.consumers:
@@ -243,7 +243,7 @@ class Topic:
             self.ledger.cursors.pop(subscription.cursor.name, None)
 
     def acknowledged(self, before: Position, cursor: Cursor) -> None:
-        """Remove ledgers that nobody needs after a cursor has moved, and write it to disk some time."""
+        """Remove ledgers that no cursor needs after a cursor has moved, and write the cursor to disk later."""
         if cursor.durable and before[0] != cursor.mark[0]:
             self.ledger.trim(now=self.world.now)
         if cursor.is_dirty and not self._flushes:
@@ -258,7 +258,7 @@ class Topic:
                     cursor.persist(self.world.now)
 
     def last_message_id(self) -> commands.MessageId:
-        """GET_LAST_MESSAGE_ID."""
+        """Return the answer to GET_LAST_MESSAGE_ID."""
         position = self.buffer.last_dispatchable()
         if position[1] < 0 or position[0] not in self.ledger.ledgers:
             return commands.MessageId(-1, -1)

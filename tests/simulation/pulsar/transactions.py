@@ -1,9 +1,9 @@
-"""Transactions: what a topic hides, and who ends them (`TopicTransactionBuffer`, `MLTransactionMetadataStore` 4.0.8).
+"""Transactions: the buffers of topics and the coordinators (`TopicTransactionBuffer`, `MLTransactionMetadataStore`).
 
-There is no fencing: a SEND with the id of a transaction that has ended, or never was, opens it on its topic once more,
-and hides what comes behind it (seen on 4.0.8).
+There is no fencing in 4.0.8: a SEND with the id of a transaction that has ended, or never existed, opens it on its
+topic again, and hides the entries after it.
 
-Not modelled, since no client can tell: a commit while a bundle is being unloaded is reported and lost (`chaos/pulsar`).
+Not modelled, since no client detects it: a commit during the unload of a bundle is reported and lost (`chaos/pulsar`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TRANSACTION_NOT_FOUND, INVALID_TXN_STATUS = 24, 21
 
 
 class TransactionBuffer:
-    """What one topic-partition knows of transactions; on disk, so it outlives its broker.
+    """The transactions of one topic-partition, on disk.
 
     Attributes:
-        ongoing: where the first entry is of each transaction that is open here.
-        aborted: those whose entries are never delivered.
+        ongoing: the position of the first entry of each transaction that is open here.
+        aborted: transactions whose entries are never delivered.
     """
 
     def __init__(self, ledger: ManagedLedger) -> None:
@@ -35,7 +35,7 @@ class TransactionBuffer:
         self.aborted: set[TxnId] = set()
 
     def restore(self) -> None:
-        """Restore the state from the disks as they were before."""
+        """Restore the state from the restored disks."""
         self.ongoing.clear()
         self.aborted.clear()
         for position, entry in self._ledger.entries.items():
@@ -50,13 +50,13 @@ class TransactionBuffer:
 
     @property
     def max_read(self) -> Position:
-        """The last position that is delivered: all of it, or before the first open transaction."""
+        """The last position to deliver: the end, or the one before the first open transaction."""
         if not self.ongoing:
             return self._ledger.last
         return self._ledger.previous(next(iter(self.ongoing.values())))
 
     def stored(self, txn: TxnId, position: Position) -> None:
-        """Note that an entry of a transaction is on disk."""
+        """Record a stored entry of a transaction."""
         self.ongoing.setdefault(txn, position)
 
     def end(self, txn: TxnId, *, commit: bool, low_water_mark: int, now_ms: int) -> None:
@@ -66,17 +66,17 @@ class TransactionBuffer:
             self.aborted.add(txn)
         self._ledger.append(marker)
         self.ongoing.pop(txn, None)
-        # handleLowWaterMark: what should have ended long ago is aborted, and with it what it had committed.
+        # handleLowWaterMark: an old transaction that is still open is aborted, with the entries that it had committed.
         first = next(iter(self.ongoing), None)
         if first is not None and first[0] == txn[0] and first[1] <= low_water_mark:
             self.end(first, commit=False, low_water_mark=-1, now_ms=now_ms)
 
     def hides(self, entry: Entry) -> bool:
-        """Return whether an entry before `max_read` is not delivered all the same."""
+        """Return whether an entry before `max_read` is not delivered."""
         return entry.marker is not None or (entry.txn is not None and entry.txn in self.aborted)
 
     def last_dispatchable(self) -> Position:
-        """`getLastDispatchablePosition`."""
+        """Return the `getLastDispatchablePosition`."""
         ledger, position = self._ledger, self.max_read
         if position != ledger.last:
             return position
@@ -87,7 +87,7 @@ class TransactionBuffer:
 
 @dataclass
 class Transaction:
-    """One that is open, or about to end.
+    """A transaction that is open or about to end.
 
     Attributes:
         partitions: topic-partitions that were added to it.
@@ -99,12 +99,12 @@ class Transaction:
 
 
 class Coordinators:
-    """The transaction coordinators of a cluster; what they know is on disk.
+    """The transaction coordinators of a cluster, with their data on disk.
 
     Attributes:
         open: transactions that have not ended on all their partitions.
-        committed: those whose commit was decided; the truth.
-        ended: all that were decided, by how.
+        committed: transactions whose commit was decided, for oracles.
+        ended: all decided transactions, with the decision.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Coordinators:
         self._dice = world.dice("coordinators")
 
     def begin(self, coordinator: int, ttl_ms: int) -> TxnId:
-        """NEW_TXN; one without a time to live expires at once (seen on 4.0.8)."""
+        """Handle NEW_TXN; a transaction without a time to live expires at once (seen on 4.0.8)."""
         txn = coordinator, self._next[coordinator]
         self._next[coordinator] += 1
         self.open[txn] = Transaction()
@@ -133,7 +133,7 @@ class Coordinators:
         return txn
 
     def add(self, txn: TxnId, partitions: tuple[str, ...]) -> int | None:
-        """ADD_PARTITION_TO_TXN: an error code, or None."""
+        """Handle ADD_PARTITION_TO_TXN; return an error code, or None."""
         found = self.open.get(txn)
         if found is None:
             return TRANSACTION_NOT_FOUND
@@ -143,7 +143,7 @@ class Coordinators:
         return None
 
     def end(self, txn: TxnId, commit: bool, done: Callable[[int | None], None]) -> None:
-        """END_TXN; `done` with an error code, or None when it has ended on all partitions."""
+        """Handle END_TXN; call `done` with an error code, or with None when it has ended on all partitions."""
         found = self.open.get(txn)
         if found is None:
             done(TRANSACTION_NOT_FOUND)
@@ -156,7 +156,7 @@ class Coordinators:
         self._world.after(self._dice.random() * 0.01, lambda: self._finish(txn, found, done))
 
     def _finish(self, txn: TxnId, transaction: Transaction, done: Callable[[int | None], None]) -> None:
-        # A marker is appended as entries are: behind those that are being stored.
+        # A marker is appended as entries are: after those that are being stored.
         stored_by = max(map(self._stored_by, sorted(transaction.partitions)), default=self._world.now)
         if stored_by > self._world.now:
             self._world.at(stored_by, lambda: self._finish(txn, transaction, done))

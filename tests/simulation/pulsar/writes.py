@@ -1,4 +1,4 @@
-"""What goes wrong with what the program under test publishes."""
+"""Faults of entries that the program under test publishes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class WriteFaults:
-    """What goes wrong with what is published, by the how-many-th SEND or receipt of the cluster.
+    """Faults of SENDs and receipts, by their number in the cluster.
 
     Attributes:
-        sends: kind by number: `checksum`, `fail`, `fail_stored` (stored all the same) or `slow`.
-        receipts: seconds by number; None for one that is never sent.
-        calls: by number of a receipt: what happens when an entry is stored, before its receipt is sent.
+        sends: kind by number: `checksum`, `fail`, `fail_stored` (refused, but stored) or `slow`.
+        receipts: seconds by number; None for a receipt that is never sent.
+        calls: functions by number of a receipt, called when the entry is stored, before its receipt is sent.
     """
 
     def __init__(self) -> None:
@@ -30,12 +30,12 @@ class WriteFaults:
         self._received = 0
 
     def take(self) -> str | None:
-        """Return what happens to the next SEND."""
+        """Return the fault of the next SEND, or None."""
         self._sent += 1
         return self.sends.get(self._sent - 1)
 
     def receipt_delay(self, producer: Producer) -> float:
-        """Return how late the next receipt is; infinite for never."""
+        """Return the delay of the next receipt; infinite for never."""
         if (call := self.calls.get(self._received)) is not None:
             call(producer)
         self._received += 1
@@ -44,7 +44,7 @@ class WriteFaults:
 
 
 def write_faults(dice: Random, most: int) -> Iterator[Fault]:
-    """Return what goes wrong with the first so many messages that are sent, or nothing."""
+    """Yield faults of the first SENDs, up to this number, or none."""
     for _ in range(dice.choice((0, 0, 1, 2))):
         kind = dice.choice(("send_checksum", "send_fail", "send_fail_stored", "send_slow"))
         yield Fault(kind, args=(dice.randrange(most),))
@@ -54,10 +54,10 @@ def write_faults(dice: Random, most: int) -> Iterator[Fault]:
 
 
 def arrange_writes(writes: WriteFaults, faults: Sequence[Fault]) -> None:
-    """Have these faults happen.
+    """Schedule these faults.
 
     - `send_checksum`, `send_fail`, ...: the number of a SEND; see `WriteFaults`.
-    - `receipt`: the number of a receipt, seconds by which it is late; None for never.
+    - `receipt`: the number of a receipt, seconds of its delay; None for never.
     """
     for fault in faults:
         if fault.kind.startswith("send_"):
