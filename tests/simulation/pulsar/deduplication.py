@@ -1,4 +1,4 @@
-"""What a broker knows of the sequence ids that it has stored (`MessageDeduplication` of 4.0.8)."""
+"""Deduplication of a broker by stored sequence ids (`MessageDeduplication` of 4.0.8)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulation.pulsar.entries import Entry
 
 
 class Status(Enum):
-    """What an entry is to deduplication."""
+    """The result of the check of an entry."""
 
     NEW = 1
     DUPLICATE = 2
@@ -17,22 +17,22 @@ class Status(Enum):
 
 
 class Deduplication:
-    """Of one loaded topic.
+    """The deduplication state of one loaded topic.
 
-    The highest id of each producer that was pushed to storage, and of what storage has confirmed. After a crash both
-    come from the snapshot and from what is stored behind it, which is as if from all that is stored.
+    It has the highest id of each producer that was pushed to storage, and the highest id that storage has confirmed.
+    After a crash both come from the snapshot and the entries after it, which equals a scan of all stored entries.
     """
 
     def __init__(self, stored: Iterable[Entry]) -> None:
         self.persisted: dict[str, int] = {}
         for entry in stored:
-            # Here a chunk counts, whichever it is, and a lower id replaces a higher one (`replayCursor`).
+            # Here every chunk counts, and a lower id replaces a higher one (`replayCursor`).
             if entry.marker is None:
                 self.persisted[entry.producer] = entry.highest_sequence_id
         self.pushed = dict(self.persisted)
 
     def check(self, producer: str, sequence_id: int, highest: int, chunk: tuple[str, int, int] | None) -> Status:
-        """Return what an entry is that arrives now; one that is new counts as pushed."""
+        """Check an arriving entry; a new one counts as pushed."""
         if chunk is not None and chunk[1] != chunk[2] - 1:
             return Status.NEW
         pushed = self.pushed.get(producer)
@@ -43,14 +43,14 @@ class Deduplication:
         return Status.NEW
 
     def stored(self, producer: str, highest: int, chunk: tuple[str, int, int] | None) -> None:
-        """Note that an entry is on disk."""
+        """Record an entry as stored."""
         if chunk is None or chunk[1] == chunk[2] - 1:
             self.persisted[producer] = max(highest, self.persisted.get(producer, -1))
 
     def failed(self) -> None:
-        """Return what was pushed and not stored is forgotten (`resetHighestSequenceIdPushed`)."""
+        """Forget the ids that were pushed and not stored (`resetHighestSequenceIdPushed`)."""
         self.pushed = dict(self.persisted)
 
     def last_sequence_id(self, producer: str) -> int:
-        """Return what PRODUCER_SUCCESS says; -1 for none."""
+        """Return the last sequence id for PRODUCER_SUCCESS; -1 for none."""
         return self.pushed.get(producer, -1)

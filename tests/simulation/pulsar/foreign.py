@@ -1,4 +1,4 @@
-"""A consumer of somebody else's, beside those of the program under test; it does without a connection."""
+"""A foreign consumer beside those of the program under test, without a network connection."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class ForeignConsumer:
-    """Joins a subscription, handles some of what it gets, and leaves.
+    """A consumer that joins a subscription, handles some messages, and leaves.
 
-    It acknowledges most messages, one by one, some batches in part where the broker can, has some delivered again, and
-    leaves with the rest of them. Most such clients put chunks together, and handle a message when its last one has
-    come; some do not know of chunks, and handle each as a message.
+    It acknowledges most messages individually, some batches in part if the broker supports it, requests the redelivery
+    of some, and leaves with the rest unacknowledged. Most such clients assemble chunks, and handle a message when its
+    last chunk has arrived; some do not support chunks, and handle each as a message.
 
     Args:
-        cluster: where.
+        cluster: has the topic.
         name: the topic-partition.
-        subscription: which.
+        subscription: the name of the subscription.
         kind: its type.
-        seconds: how long it stays.
+        seconds: the time until it leaves.
         meta: of Key_Shared.
-        handled: is given which messages of an entry it has acknowledged, as soon as the broker knows.
+        handled: called with the messages of an entry that it has acknowledged, as soon as the broker has processed it.
     """
 
     stream: Any
@@ -64,7 +64,7 @@ class ForeignConsumer:
         if found.refusal(kind, meta) is not None or found.holder(kind, meta) is not None:
             return
         ranges = [(one.start, one.end) for one in meta.hash_ranges] if meta is not None else []
-        self._consumer = Consumer(self, 1, found, f"foreign-{cluster.world.count('foreign')}", ranges=ranges)  # type: ignore[arg-type] - as much of a connection as it needs
+        self._consumer = Consumer(self, 1, found, f"foreign-{cluster.world.count('foreign')}", ranges=ranges)  # type: ignore[arg-type] - has the methods that it needs
         found.join(self._consumer, kind, meta)
         cluster.world.note(f"{self._consumer.name} joins {name}")
         self._flow(self._dice.choice((1, 3, 100)))
@@ -89,7 +89,7 @@ class ForeignConsumer:
     # -- as a connection
 
     def reply(self, command: commands.Command) -> None:
-        """Return what the broker sends."""
+        """Handle a command of the broker."""
         if isinstance(command, commands.Message):
             draw = self._dice.random()
             positions = self._whole((command.ledger_id, command.entry_id))
@@ -97,7 +97,7 @@ class ForeignConsumer:
             self._cluster.world.after(self._dice.choice((0.0, 0.01, 0.3)), call)
 
     def _whole(self, position: Position) -> Sequence[Position]:
-        """Return the entries of a message that this one completes; none where more of its chunks are to come."""
+        """Return the entries of the message that this one completes; empty if chunks of it are missing."""
         entry = self._cluster.storage[self._name].history[position]
         if entry.chunk is None or not self._knows_chunks:
             return [position]
@@ -111,7 +111,7 @@ class ForeignConsumer:
         return self._chunks.pop(uuid) if number == count - 1 else []
 
     def forget_consumer(self, consumer: Consumer) -> None:
-        """Note that the topic has closed it."""
+        """Handle that the topic has closed it."""
         self._consumer = None
 
     def _handle(self, positions: Sequence[Position], draw: float) -> None:

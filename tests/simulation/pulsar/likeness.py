@@ -1,6 +1,6 @@
-"""The model of a broker and a real one, side by side: what the traces of `test_likeness*` are run with.
+"""The model of a broker and a real one, with a common interface for the traces of `test_likeness`.
 
-Ledger ids differ from broker to broker, so they are counted in the order in which a trace meets them: the first is 0.
+Ledger ids differ from broker to broker, so they are numbered in the order in which a trace receives them, from 0 on.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 QUIET_SECONDS = 1.0
-"""How long nothing has to come before nothing is taken to come."""
+"""Seconds of silence after which a trace assumes that nothing more arrives."""
 
 PATIENCE = 5.0
-"""How many times as long, where a real broker did not do what was expected: it may have been busy, and not silent."""
+"""Factor of the waiting times in the second try after a difference: the real broker may only have been busy."""
 
 
 class Model:
@@ -135,7 +135,7 @@ class Real:
         try:
             self._admin.create_topic(self.topic, 0 if partition is None else 4)
         except AdminError as error:
-            # The namespace is new, so the topic is of this call: a request that was not answered is sent again.
+            # The namespace is new, so this call created the topic: a request without an answer is sent again.
             if error.status != CONFLICT:
                 raise
         if partition is not None:
@@ -200,10 +200,10 @@ class Trace:
     """A fact about a broker.
 
     Attributes:
-        run: performs the steps; returns what was observed.
-        expected: what must be observed.
-        broker: the real one that it needs: `any`, `featured` or `private`.
-        is_slow: whether it waits for seconds for what the real broker does by the clock.
+        run: performs the steps; returns the observations.
+        expected: the expected observations.
+        broker: the real broker that it needs: `any`, `featured` or `private`.
+        is_slow: whether it waits seconds for timers of the real broker.
         options: of `Model` and `Real`.
     """
 
@@ -229,9 +229,9 @@ def trace(
 
 
 def done_by(broker: Any, trace: Trace) -> object:
-    """Return what a real broker does; run again with more patience if that is not what was expected.
+    """Run a trace on a real broker and return its observations; on a difference, repeat it with longer waiting times.
 
-    It may also have refused something: one that was just started gives a topic away and loads it again.
+    The broker may also have refused a request: a broker that was just started unloads a topic and loads it again.
     """
     with contextlib.suppress(AssertionError, AttributeError, OSError):
         found = trace.run(Client(Real(broker, **trace.options)))
@@ -241,7 +241,7 @@ def done_by(broker: Any, trace: Trace) -> object:
 
 
 class Client:
-    """Speaks with one side, command by command."""
+    """A client that sends single commands to one side."""
 
     def __init__(self, side: Model | Real) -> None:
         self.side = side
@@ -255,14 +255,14 @@ class Client:
         self._connect()
 
     def another(self) -> Client:
-        """On another connection; it counts ledgers as this one does."""
+        """Return a client on another connection, with the same numbers of ledgers."""
         other = Client(self.side.another())
         other._ledgers = self._ledgers
         other._consumer_id = 100
         return other
 
     def reconnect(self) -> None:
-        """On a new connection, after the old one has ended."""
+        """Open a new connection after the old one has ended."""
         self._unread, self._came = b"", []
         self._connect()
 
@@ -298,14 +298,14 @@ class Client:
                     self._came.append(command)
 
     def ask(self, command: Callable[[int], commands.Command]) -> Any:
-        """Return a request's answer."""
+        """Send a request; return its answer."""
         self._request_id += 1
         mine = self._request_id
         self._tell(command(mine))
         return self._next(lambda came: getattr(came, "request_id", None) == mine)
 
     def lookup(self) -> None:
-        """Have the topic served."""
+        """Look up the topic until a broker serves it."""
         while True:
             found = self.ask(lambda n: commands.Lookup(self.side.topic, n))
             if found.response is not commands.LookupType.Failed:
@@ -318,7 +318,7 @@ class Client:
         name: str = "",
         initial: InitialPosition = InitialPosition.Latest,
     ) -> int:
-        """Return a consumer; durable where it has a name."""
+        """Open a consumer, durable if it has a name; return its id."""
         self.lookup()
         self._consumer_id += 1
         mine = self._consumer_id
@@ -348,7 +348,7 @@ class Client:
         )
 
     def send(self, first: int, count: int, producer_id: int = 1) -> tuple[int, int]:
-        """SEND of a batch (or of one message), and where its receipt says that it is."""
+        """Send a batch, or one message; return the position in its receipt."""
         entry = make_entry([f"m{first + i}".encode() for i in range(count)], 1_000, producer="p", sequence_id=first)
         highest = first + count - 1 if count > 1 else None
         self._tell(commands.Send(producer_id, first, entry.body, count, highest))
@@ -357,7 +357,7 @@ class Client:
         return self._placed(receipt)
 
     def publish(self, *counts: int) -> list[tuple[int, int]]:
-        """Return entries of so many messages each."""
+        """Publish entries with these numbers of messages; return their positions."""
         if not self._producer_open:
             self.open_producer()
             self._producer_open = True
@@ -375,7 +375,7 @@ class Client:
         self._producer_open = False
 
     def bounds(self, consumer: int) -> tuple[Any, Any, int]:
-        """Return where the cursor is, what the last message is, and the index in its batch."""
+        """Return the position of the cursor, that of the last message, and its index in the batch."""
         answer = self.ask(lambda n: commands.GetLastMessageId(consumer, n))
         assert isinstance(answer, commands.GetLastMessageIdResponse), answer
         mark, last = answer.consumer_mark_delete_position, answer.last_message_id
@@ -386,18 +386,18 @@ class Client:
         )
 
     def backlog(self, consumer: int) -> int:
-        """CONSUMER_STATS."""
+        """Return the backlog from CONSUMER_STATS."""
         answer = self.ask(lambda n: commands.ConsumerStats(n, consumer))
         assert isinstance(answer, commands.ConsumerStatsResponse), answer
         return answer.msg_backlog
 
     def acknowledge(self, consumer: int, upto: tuple[int, int]) -> None:
-        """Cumulative, answered."""
+        """Acknowledge cumulatively, and wait for the answer."""
         ids = (MessageId(*upto),)
         self.ask(lambda n: commands.Ack(consumer, commands.AckType.Cumulative, ids, n))
 
     def read(self, consumer: int, permits: int, most: int = 100) -> list[Any]:
-        """Return the positions of what comes."""
+        """Send permits; return the positions of the entries that arrive."""
         self._tell(commands.Flow(consumer, permits))
         found = []
         while len(found) < most:
@@ -415,10 +415,10 @@ class Client:
         return position
 
     def at(self, ledger: int, entry: int) -> tuple[int, int]:
-        """Return a position with its ledger counted from 0."""
+        """Return a position with the number of its ledger."""
         return self._ledgers.setdefault(ledger, len(self._ledgers) - 1), entry
 
-    # -- of subscriptions that consumers share
+    # -- shared subscriptions
 
     def join(
         self,
@@ -429,7 +429,7 @@ class Client:
         meta: commands.KeySharedMeta | None = None,
         durable: bool = True,
     ) -> int:
-        """Return a consumer of the subscription `s`; 0 minus the code where the broker refuses it."""
+        """Open a consumer of the subscription `s`; return its id, or the negative error code of a refusal."""
         self.lookup()
         self._consumer_id += 1
         mine = self._consumer_id
@@ -451,17 +451,17 @@ class Client:
         return -answer.error if isinstance(answer, commands.Error) else mine
 
     def consume(self, kind: SubType, name: str = "", *, permits: int = 100, **options: Any) -> int:
-        """Return a consumer as by `join`, with permits."""
+        """Open a consumer as `join` does, and send permits."""
         mine = self.join(kind, name, **options)
         self.flow(mine, permits)
         return mine
 
     def flow(self, consumer: int, permits: int = 100) -> None:
-        """Permits for a consumer; what comes of it is for `deliveries`."""
+        """Send permits for a consumer; `deliveries` returns the entries that arrive."""
         self._tell(commands.Flow(consumer, permits))
 
     def deliveries(self, seconds: float = QUIET_SECONDS, most: float = inf) -> list[tuple[int, tuple[int, int], int]]:
-        """Return which entries come to whom and how often redelivered, until nothing comes any more."""
+        """Return the consumer, entry and redelivery count of each delivery, until no more arrive."""
         found: list[tuple[int, tuple[int, int], int]] = []
         while (
             len(found) < most
@@ -472,32 +472,32 @@ class Client:
         return found
 
     def of(self, consumer: int) -> list[int]:
-        """Return the entries that come to a consumer; those of others are forgotten."""
+        """Return the entries that arrive at a consumer; drop those of others."""
         return [position[1] for to, position, _ in self.deliveries() if to == consumer]
 
     def ack(self, consumer: int, *ids: tuple[int, int], ack_set: Sequence[int] = (), cumulative: bool = False) -> Any:
-        """ACK of these: the code of the answer's error, None for none."""
+        """Acknowledge these ids; return the error code of the answer, or None."""
         kind = AckType.Cumulative if cumulative else AckType.Individual
         sent = tuple(MessageId(*one, ack_set=tuple(ack_set)) for one in ids)
         return self.ask(lambda n: commands.Ack(consumer, kind, sent, n)).error
 
     def redeliver(self, consumer: int, *ids: tuple[int, int]) -> None:
-        """Have them delivered again; all where none are named."""
+        """Request the redelivery of these ids, or of all."""
         self._tell(commands.RedeliverUnacknowledgedMessages(consumer, tuple(MessageId(*one) for one in ids)))
 
     def ended(self, seconds: float = QUIET_SECONDS) -> list[int]:
-        """Return the consumers that are told that the topic has ended, once or more often."""
+        """Return the consumers that receive REACHED_END_OF_TOPIC, once or more often."""
         found = set()
         while (came := self._next(lambda came: isinstance(came, commands.ReachedEndOfTopic), seconds)) is not None:
             found.add(came.consumer_id)
         return sorted(found)
 
     def close_consumer(self, consumer: int) -> None:
-        """CLOSE_CONSUMER."""
+        """Close a consumer."""
         self.ask(lambda n: commands.CloseConsumer(consumer, n))
 
     def store(self, entry: Entry) -> tuple[int, int]:
-        """Return an entry as it is; where it is then."""
+        """Publish an entry unchanged; return its position."""
         if not self._producer_open:
             self.open_producer()
             self._producer_open = True
@@ -508,17 +508,17 @@ class Client:
         return self._placed(receipt)
 
     def delayed(self, seconds: float, key: str | None = None) -> tuple[tuple[int, int], float]:
-        """Publish a message that is to be delivered in so many seconds: where it is, and when that is."""
+        """Publish a message with a delivery delay in seconds; return its position and the time of its delivery."""
         deliver_at = int((self.side.wall() + seconds) * 1000)
         entry = make_entry([b"late"], 1_000, producer="p", sequence_id=500, key=key, deliver_at=deliver_at)
         return self.store(entry), deliver_at / 1000
 
     def stats(self, consumer: int) -> Any:
-        """CONSUMER_STATS."""
+        """Return the answer to CONSUMER_STATS."""
         return self.ask(lambda n: commands.ConsumerStats(n, consumer))
 
     def changes(self, seconds: float = QUIET_SECONDS) -> list[tuple[int, bool]]:
-        """Return who is told whether it is active, in order, until nothing comes any more."""
+        """Return the consumers notified of being active or not, in order, until no more notifications arrive."""
         found = []
         while (came := self._next(lambda came: isinstance(came, commands.ActiveConsumerChange), seconds)) is not None:
             found.append((came.consumer_id, came.is_active))

@@ -1,4 +1,4 @@
-"""Traces of subscriptions that consumers share, for `test_likeness`.
+"""Traces of shared subscriptions, for `test_likeness`.
 
 Consumers are numbered as a trace opens them; `deliveries` are (consumer, (ledger, entry), redelivery_count).
 """
@@ -19,12 +19,12 @@ CHUNKS = make_chunks(b"x" * 9, 3, 1_000, producer="p", sequence_id=50)
 
 
 def sticky(*ranges: tuple[int, int]) -> KeySharedMeta:
-    """For a consumer of these hashes."""
+    """Return the metadata of a sticky consumer of these hash ranges."""
     return KeySharedMeta(KeySharedMode.STICKY, tuple(IntRange(*one) for one in ranges))
 
 
 def keyed(c: Client, *keys: str) -> list[tuple[int, int]]:
-    """Publish a message of each key."""
+    """Publish a message with each key; return the positions."""
     return [
         c.store(make_entry([b"m"], 1_000, producer="p", sequence_id=100 + n, key=key)) for n, key in enumerate(keys)
     ]
@@ -87,7 +87,7 @@ def redelivery_is_counted(c: Client) -> Any:
 
 
 @trace(([(1, (0, 0), 0), (1, (0, 1), 0)], [(2, (0, 0), 0), (2, (0, 1), 0)]))
-def what_a_closed_consumer_had_goes_to_others_uncounted(c: Client) -> Any:
+def entries_of_a_closed_consumer_go_to_others_without_a_count(c: Client) -> Any:
     a = c.join(SHARED)
     c.publish(1, 1)
     c.flow(a)
@@ -98,7 +98,7 @@ def what_a_closed_consumer_had_goes_to_others_uncounted(c: Client) -> Any:
 
 
 @trace(([(101, (0, 0), 0), (101, (0, 1), 0)], [(1, (0, 0), 0), (1, (0, 1), 0)]))
-def what_a_lost_connection_had_goes_to_others_uncounted(c: Client) -> Any:
+def entries_of_a_lost_connection_go_to_others_without_a_count(c: Client) -> Any:
     other = c.another()
     a = other.join(SHARED)
     c.publish(1, 1)
@@ -110,7 +110,7 @@ def what_a_lost_connection_had_goes_to_others_uncounted(c: Client) -> Any:
 
 
 @trace([[(1, (0, 0), 0)], [(1, (0, 0), 1)], [(2, (0, 0), 1)], [(3, (0, 0), 0)]])
-def counts_stay_with_others_only(c: Client) -> Any:
+def redelivery_counts_last_while_there_are_consumers(c: Client) -> Any:
     ids = c.publish(1)
     a, b = c.join(SHARED), c.join(SHARED)
     c.flow(a)
@@ -138,7 +138,7 @@ def counts_stay_with_others_only(c: Client) -> Any:
         [(2, (0, 3), 0)],
     )
 )
-def acknowledged_one_by_one(c: Client) -> Any:
+def entries_are_acknowledged_one_by_one(c: Client) -> Any:
     ids = c.publish(1, 1, 1, 1)
     a = c.consume(SHARED)
     c.deliveries()
@@ -150,7 +150,7 @@ def acknowledged_one_by_one(c: Client) -> Any:
 
 
 @trace((None, ((0, -1), 2), [(2, (0, 1), 0), (2, (0, 2), 0)]))
-def one_past_the_end_takes_the_command_with_it(c: Client) -> Any:
+def an_ack_stops_at_an_entry_past_the_end(c: Client) -> Any:
     ids = c.publish(1, 1, 1)
     a = c.consume(SHARED)
     c.deliveries()
@@ -162,7 +162,7 @@ def one_past_the_end_takes_the_command_with_it(c: Client) -> Any:
 
 
 @trace((None, (0, -1), 2))
-def cumulative_is_ignored_and_answered(c: Client) -> Any:
+def a_cumulative_ack_is_ignored_and_answered(c: Client) -> Any:
     ids = c.publish(1, 1)
     a = c.consume(SHARED)
     c.deliveries()
@@ -170,7 +170,7 @@ def cumulative_is_ignored_and_answered(c: Client) -> Any:
 
 
 @trace((None, [(1, (0, 0), 0), (1, (0, 2), 0)]))
-def what_was_never_delivered_can_be_acknowledged(c: Client) -> Any:
+def entries_can_be_acknowledged_before_their_delivery(c: Client) -> Any:
     ids = c.publish(1, 1, 1)
     a = c.join(SHARED)
     code = c.ack(a, ids[1])
@@ -179,7 +179,7 @@ def what_was_never_delivered_can_be_acknowledged(c: Client) -> Any:
 
 
 @trace(([(1, (0, 0), 0), (1, (0, 1), 0)], None, 1, [(2, (0, 1), 0)]))
-def what_another_has_can_be_acknowledged(c: Client) -> Any:
+def entries_of_another_consumer_can_be_acknowledged(c: Client) -> Any:
     ids = c.publish(1, 1)
     a, b = c.join(SHARED), c.join(SHARED)
     c.flow(a)
@@ -192,7 +192,7 @@ def what_another_has_can_be_acknowledged(c: Client) -> Any:
 
 
 @trace(([(1, (0, 0), 0), (1, (0, 1), 0)], None, [(2, (0, 1), 0)]))
-def what_comes_back_can_be_acknowledged_before_it_comes(c: Client) -> Any:
+def entries_can_be_acknowledged_before_their_redelivery(c: Client) -> Any:
     ids = c.publish(1, 1)
     a, b = c.join(SHARED), c.join(SHARED)
     c.flow(a)
@@ -204,7 +204,7 @@ def what_comes_back_can_be_acknowledged_before_it_comes(c: Client) -> Any:
 
 
 @trace([4, True, 0, 2, 4, 1], limits=Limits(4, 0))
-def a_consumer_with_too_much_unacknowledged_waits(c: Client) -> Any:
+def a_consumer_with_too_many_unacknowledged_messages_waits(c: Client) -> Any:
     ids = c.publish(*[1] * 12)
     a = c.consume(SHARED)
     seen: list[Any] = [len(c.deliveries()), c.stats(a).blocked_consumer_on_unacked_msgs]
@@ -219,7 +219,7 @@ def a_consumer_with_too_much_unacknowledged_waits(c: Client) -> Any:
 
 
 @trace([4, 0, 1, 0], limits=Limits(0, 4))
-def a_subscription_with_too_much_unacknowledged_waits(c: Client) -> Any:
+def a_subscription_with_too_many_unacknowledged_messages_waits(c: Client) -> Any:
     ids = c.publish(*[1] * 12)
     a, b = c.join(SHARED), c.join(SHARED)
     c.flow(a, 4)
@@ -280,7 +280,7 @@ def chunks_of_a_consumer_that_is_gone(c: Client) -> Any:
     return first, again, rest, c.deliveries()
 
 
-# It stays so until the topic is loaded anew.
+# This lasts until the topic is loaded again.
 @trace([[(1, (0, 0), 0), (1, (0, 1), 0)], [], [], [], []])
 def chunks_of_the_only_consumer_that_is_gone(c: Client) -> Any:
     a = c.consume(SHARED, "a", permits=2)
@@ -299,7 +299,7 @@ def chunks_of_the_only_consumer_that_is_gone(c: Client) -> Any:
     return seen
 
 
-# They are sent to it, though it is gone, for each of its permits; the message's last one ends that.
+# They are sent to the consumer that left, for each of its permits, until the message's last chunk.
 @trace(
     [
         *([(False, 0)], *[[(True, n) for n in range(4)]] * 3),
@@ -345,9 +345,9 @@ def a_chunk_without_the_first(c: Client) -> Any:
     return first, alone, c.deliveries()
 
 
-# What is behind them does not come to those who are there, either.
+# Entries after them are not delivered to the connected consumers, either.
 @trace([[(1, (0, 0), 0)], [], [], [(3, (0, n), 0) for n in range(4)]])
-def stranded_chunks_come_when_the_topic_is_loaded_anew(c: Client) -> Any:
+def stranded_chunks_are_delivered_after_the_topic_is_loaded_again(c: Client) -> Any:
     a = c.consume(SHARED, "a", permits=1)
     for one in CHUNKS:
         c.store(one)
@@ -374,9 +374,9 @@ def one_chunk_can_be_acknowledged_by_itself(c: Client) -> Any:
     return seen
 
 
-# What is read at once with them comes, and what is behind that does not.
+# Entries that are read together with them are delivered, and later ones are not.
 @trace([[(1, (0, 0), 0)], None, [(2, (0, 3), 0)], [], []])
-def chunks_without_the_first_hold_others_back(c: Client) -> Any:
+def chunks_without_the_first_block_other_entries(c: Client) -> Any:
     ids = [c.store(one) for one in CHUNKS]
     c.publish(1)
     a = c.consume(SHARED, "a", permits=1)
@@ -414,7 +414,7 @@ def a_delayed_message_waits(c: Client) -> Any:
 
 
 @trace([(1, (0, 1), 0)], limits=Limits(tick_seconds=60.0))
-def a_delay_within_a_tick_is_none(c: Client) -> Any:
+def a_delay_within_a_tick_is_ignored(c: Client) -> Any:
     c.delayed(600)
     c.delayed(30)
     c.consume(SHARED)
@@ -422,7 +422,7 @@ def a_delay_within_a_tick_is_none(c: Client) -> Any:
 
 
 @trace(([(1, (0, 1), 0)], [(1, (0, 0), 0)], False), is_slow=True)
-def a_delayed_message_comes_when_it_is_due(c: Client) -> Any:
+def a_delayed_message_is_delivered_when_it_is_due(c: Client) -> Any:
     c.consume(SHARED)
     _late, at = c.delayed(6)
     c.publish(1)
@@ -463,7 +463,7 @@ def a_delay_outlives_a_kill(c: Client) -> Any:
 
 
 @trace([(1, (0, 0), 0), (1, (0, 1), 0)])
-def a_delay_is_nothing_to_exclusive(c: Client) -> Any:
+def exclusive_ignores_delays(c: Client) -> Any:
     c.delayed(600)
     c.publish(1)
     c.consume(EXCLUSIVE)
@@ -471,7 +471,7 @@ def a_delay_is_nothing_to_exclusive(c: Client) -> Any:
 
 
 @trace(([(1, ACTIVE)], [(1, (0, 0), 0), (1, (0, 1), 0)]), is_slow=True)
-def a_delay_is_nothing_to_failover(c: Client) -> Any:
+def failover_ignores_delays(c: Client) -> Any:
     c.delayed(600)
     c.publish(1)
     c.consume(FAILOVER)
@@ -479,14 +479,14 @@ def a_delay_is_nothing_to_failover(c: Client) -> Any:
 
 
 @trace([(1, (0, 1), 0), (1, (0, 2), 0)])
-def a_delayed_message_does_not_hold_its_key_back(c: Client) -> Any:
+def a_delayed_message_does_not_block_its_key(c: Client) -> Any:
     c.delayed(600, key="k1")
     keyed(c, "k1", "k2")
     c.consume(KEY_SHARED, "alpha", meta=AUTO)
     return c.deliveries()
 
 
-# -- who may join
+# -- types of subscriptions and restarts
 
 
 @trace([-5, -5, -5, -5, -5, 0, -5, -5, -5, -5, 0, -5, -5, -5, -5, 0])
@@ -504,7 +504,7 @@ def types_do_not_mix(c: Client) -> Any:
 
 
 @trace([(2, (0, 0), 0), (2, (0, 2), 0)])
-def unloading_puts_everything_back_uncounted(c: Client) -> Any:
+def an_unload_resets_redelivery_counts(c: Client) -> Any:
     ids = c.publish(1, 1, 1)
     a = c.consume(SHARED)
     c.deliveries()
@@ -516,7 +516,7 @@ def unloading_puts_everything_back_uncounted(c: Client) -> Any:
     return c.deliveries()
 
 
-# What is acknowledged first in ten seconds is on disk, behind a gap too; the rest is not.
+# The first acknowledgements in ten seconds are on disk, after a gap too; the rest is not.
 @trace(([None, None, None], [(2, (0, n), 0) for n in (0, 2, 4, 5, 6, 7)], (0, -1)), broker="private")
 def a_killed_broker_forgets_acknowledgements(c: Client) -> Any:
     ids = c.publish(*[1] * 8)
@@ -545,7 +545,7 @@ def a_killed_broker_forgets_acknowledgements(c: Client) -> Any:
     ],
     is_slow=True,
 )
-def one_of_failover_is_active(c: Client) -> Any:
+def one_failover_consumer_is_active(c: Client) -> Any:
     first, second = names_in_order(c)
     ids = c.publish(1, 1)
     a = c.consume(FAILOVER, first)
@@ -569,14 +569,14 @@ def one_of_failover_is_active(c: Client) -> Any:
     ],
     is_slow=True,
 )
-def who_comes_before_takes_over(c: Client) -> Any:
+def a_consumer_before_the_active_one_takes_over(c: Client) -> Any:
     first, second = names_in_order(c)
     ids = c.publish(1, 1)
     a = c.consume(FAILOVER, second)
     seen: list[Any] = [c.changes(2.0), c.deliveries()]
     b = c.consume(FAILOVER, first)
     c.publish(1)
-    # It has a second to acknowledge what it has, however patient one is.
+    # It has a second to acknowledge its entries, regardless of `PATIENCE`.
     c.ack(a, ids[0])
     seen += [c.deliveries(0.5 / c.side.patience), sorted(c.changes(2.0)), c.deliveries()]
     c.ack(a, ids[1])
@@ -585,13 +585,13 @@ def who_comes_before_takes_over(c: Client) -> Any:
 
 
 def names_in_order(c: Client) -> tuple[str, str]:
-    """Return two names, the first of which is active if both are there: the topic's ring of hashes decides."""
+    """Return two names, of which the first is active if both are connected: the topic's ring of hashes decides."""
     first = active_name(c.side.topic, ["a", "b"])
     return first, "b" if first == "a" else "a"
 
 
 @trace(([(2, PASSIVE), (3, PASSIVE), (1, ACTIVE)], [(1, (0, 0), 0)]), partition=2)
-def partitions_are_shared_out_by_name(c: Client) -> Any:
+def partitions_are_distributed_by_name(c: Client) -> Any:
     z, a, b = c.join(FAILOVER, "z"), c.join(FAILOVER, "a"), c.join(FAILOVER, "b")
     changes = c.changes(2.5)
     for one in (z, a, b):
@@ -609,7 +609,7 @@ def priority_decides_who_is_active(c: Client) -> Any:
 
 
 @trace([(1, (0, 0), 0), (1, (0, 2), 0)], is_slow=True)
-def redelivery_of_failover_is_everything_again(c: Client) -> Any:
+def failover_redelivers_all_unacknowledged_entries(c: Client) -> Any:
     ids = c.publish(1, 1, 1)
     a = c.consume(FAILOVER, "a")
     c.changes(2.0)
@@ -630,7 +630,7 @@ def exclusive_acknowledges_one_by_one_too(c: Client) -> Any:
 
 
 @trace(([(None, (0, -1), 4), (None, (0, 3), 1), (None, (0, 3), 1)], [(2, (0, 4), 0)]))
-def cumulative_is_of_everything_before(c: Client) -> Any:
+def a_cumulative_ack_covers_all_entries_before(c: Client) -> Any:
     ids = c.publish(1, 1, 1, 1, 1)
     a = c.consume(EXCLUSIVE, permits=4)
     c.deliveries()
@@ -651,12 +651,12 @@ def cumulative_is_of_everything_before(c: Client) -> Any:
         1,
     ]
 )
-def cumulative_of_who_is_not_active_any_more(c: Client) -> Any:
+def a_cumulative_ack_of_a_consumer_that_is_no_longer_active(c: Client) -> Any:
     ids = c.publish(1, 1, 1)
     a = c.consume(FAILOVER, "a", priority=1)
     seen: list[Any] = [c.changes(2.0), c.deliveries()]
     b = c.consume(FAILOVER, "b", priority=0)
-    # What nobody has acknowledged comes to the one that is active now, all of it.
+    # All unacknowledged entries are delivered to the consumer that is active now.
     seen += [sorted(c.changes(2.5)), c.deliveries()]
     c.ack(a, ids[1], cumulative=True)
     return [*seen, c.bounds(b)[0], c.backlog(b)]
@@ -678,7 +678,7 @@ def keys_are_split_by_a_ring_of_names(c: Client) -> Any:
 
 
 @trace([2, 2, 1, 1, 2, 2, 1, 1, 2])
-def a_message_without_a_key_has_its_producer_and_number(c: Client) -> Any:
+def a_message_without_a_key_is_hashed_by_producer_and_sequence_id(c: Client) -> Any:
     c.consume(KEY_SHARED, "alpha", meta=AUTO), c.consume(KEY_SHARED, "beta", meta=AUTO)
     c.publish(*[1] * 8, 3)
     to = {position[1]: consumer for consumer, position, _ in c.deliveries()}
@@ -692,7 +692,7 @@ def a_message_without_a_key_has_its_producer_and_number(c: Client) -> Any:
         [(2, 12), (2, 13), (2, 17), (2, 18), (2, 20), (2, 21), (2, 22), (2, 23)],
     )
 )
-def a_key_stays_until_it_is_acknowledged(c: Client) -> Any:
+def a_key_stays_with_its_consumer_until_it_is_acknowledged(c: Client) -> Any:
     a = c.consume(KEY_SHARED, "alpha", meta=AUTO)
     ids = keyed(c, *KEYS)
     first = c.of(a)
@@ -710,7 +710,7 @@ def a_key_stays_until_it_is_acknowledged(c: Client) -> Any:
         [(1, (0, 4), 0), (1, (0, 5), 0)],
     )
 )
-def a_key_comes_again_in_order(c: Client) -> Any:
+def a_key_is_redelivered_in_order(c: Client) -> Any:
     a = c.consume(KEY_SHARED, "alpha", meta=AUTO, permits=4)
     ids = keyed(c, "k1", "k1", "k2", "k1", "k1", "k2")
     first = c.deliveries()
@@ -728,7 +728,7 @@ def a_key_comes_again_in_order(c: Client) -> Any:
         [(2, (0, 0), 0), (2, (0, 1), 0), (2, (0, 2), 0), (2, (0, 3), 0), (2, (0, 4), 0)],
     )
 )
-def a_closed_consumers_keys_come_in_order(c: Client) -> Any:
+def keys_of_a_closed_consumer_are_redelivered_in_order(c: Client) -> Any:
     a = c.consume(KEY_SHARED, "alpha", meta=AUTO, permits=3)
     keyed(c, "k1", "k2", "k1", "k1", "k2")
     first = c.deliveries()
@@ -739,7 +739,7 @@ def a_closed_consumers_keys_come_in_order(c: Client) -> Any:
 
 
 @trace(([-19, -19, -5, -19], [0, 1, 4, 6, 8, 10, 11], [2, 3, 5, 7, 9], []))
-def sticky_consumers_say_their_ranges(c: Client) -> Any:
+def sticky_consumers_declare_their_ranges(c: Client) -> Any:
     low = c.consume(KEY_SHARED, meta=sticky((0, 30000)))
     refused = [
         c.join(KEY_SHARED, meta=meta) for meta in (sticky((20000, 40000)), sticky(), AUTO, sticky((40000, 30001)))

@@ -1,8 +1,8 @@
-"""Tiered storage in the simulated world: what brokers offload, what the admin API says of it, and what goes wrong.
+"""Tiered storage in the simulated world: offloaded ledgers, the admin API's description of them, and faults.
 
-From `ManagedLedgerImpl` and `BlobStoreManagedLedgerOffloader` of 4.0.8, and from what was seen on it: `internal-info`
-names the objects of a ledger before they are written, the statistics say when they are complete, and a broker removes
-them with the ledger. Brokers keep their own copy on bookies, so what happens to an object does not concern them.
+From `ManagedLedgerImpl` and `BlobStoreManagedLedgerOffloader` of 4.0.8, and from observations of it: `internal-info`
+names the objects of a ledger before they are written, the statistics report when they are complete, and a broker
+removes them with the ledger. Brokers keep their own copy on bookies, so faults of an object do not affect them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ PART_BYTES = 300
 """The size of a request in the simulated world, so that entries cross parts as they do in large ledgers."""
 
 ADMIN = "broker-0:8080"
-"""Of a host in `serviceUrl`, which may see our token."""
+"""The admin address on a host of `serviceUrl`, to which the token may be sent."""
 
 
 def store_faults(dice: Random, seconds: float) -> Iterator[Fault]:
-    """Yield offloads, and what happens to the store, a few or none.
+    """Yield a few offloads and faults of the store, or none.
 
-    - `offload`: number of a topic-partition, seconds until the objects are whole.
-    - `object`: which of the objects, what happens to it, where in it.
-    - `busy`: for how many seconds the store refuses requests.
+    - `offload`: number of a topic-partition, seconds until the objects are complete.
+    - `object`: the object, its fault, the place of the fault.
+    - `busy`: seconds for which the store refuses requests.
     """
     for _ in range(dice.choice((0, 1, 2, 4))):
         yield Fault("offload", at=round(dice.random() * seconds, 3), args=(dice.randrange(3), dice.choice((0.0, 0.5))))
@@ -44,10 +44,10 @@ def store_faults(dice: Random, seconds: float) -> Iterator[Fault]:
 
 
 class Offloader:
-    """What the brokers of a cluster have offloaded.
+    """The offloaded ledgers of a cluster.
 
     Args:
-        cluster: whose topics.
+        cluster: has the topics.
         blocks: the number of entries of a block.
     """
 
@@ -66,7 +66,7 @@ class Offloader:
         return {"readOffloaded": how, "offloadStorage": files.SCHEME, "adminUrl": f"http://{ADMIN}"}
 
     def offload(self, name: str, seconds: float = 0.0) -> None:
-        """`pulsar-admin topics offload`: every closed ledger, whose objects are whole after that time."""
+        """Run `pulsar-admin topics offload` for every closed ledger; its objects are complete after this time."""
         ledger = self._cluster.load(name).ledger
         ledger.on_removed = self._remove
         for number, count in ledger.ledgers.items():
@@ -74,7 +74,7 @@ class Offloader:
                 continue
             path = f"{uuid.UUID(int=number, version=4)}-ledger-{number}"
             self._named[number] = path
-            # Also those that are not counted (seen on 4.0.8).
+            # Includes uncounted entries (seen on 4.0.8).
             bodies = [entry.body for position, entry in ledger.entries.items() if position[0] == number]
             blocks = [bodies[at : at + self._blocks] for at in range(0, len(bodies), self._blocks)]
 
@@ -95,7 +95,7 @@ class Offloader:
             self._store.files.pop(f"{path}{end}", None)
 
     def fail(self, fault: Fault) -> None:
-        """Let a fault of `store_faults` happen."""
+        """Apply a fault of `store_faults`."""
         if fault.kind == "offload":
             names = [name for name in self._cluster.storage if "/system/" not in name]
             self.offload(names[fault.args[0] % len(names)], fault.args[1])
@@ -142,7 +142,7 @@ class Offloader:
 
 
 def names_the_ledger(error: MQSourceError, how: str) -> bool:
-    """Return whether an error of `readOffloaded=always` says what is not in the store, or not whole."""
+    """Return whether an error of `readOffloaded=always` names the ledger that is missing or incomplete in the store."""
     text = str(error)
     if how != "always" or not isinstance(error, StorageError | UnsupportedFeatureError):
         return False

@@ -1,7 +1,7 @@
-"""Subscriptions as queues in the simulated world: what goes wrong meanwhile, and what must come of it.
+"""Scenarios of subscriptions as queues in the simulated world: faults and oracles.
 
-Every published message is in a batch that Spark has committed, or was acknowledged by a foreign consumer. Spark has
-none twice; Spark and a foreign consumer have one twice only where something went wrong between the log and the
+Every published message is in a batch that Spark has committed, or was acknowledged by a foreign consumer. Spark has no
+message twice; Spark and a foreign consumer both have a message only after a fault between the log and the
 acknowledgement.
 """
 
@@ -47,7 +47,7 @@ SCHEMA = oracle.SCHEMA
 TOPIC, SUBSCRIPTION = "persistent://public/default/q", "s"
 
 STRANDED_SECONDS = 120.0
-"""How long nothing is read before an operator looks for chunks that hold everything back."""
+"""Seconds without progress after which an operator looks for chunks that block a subscription."""
 
 KINDS = {
     "exclusive": SubType.Exclusive,
@@ -62,11 +62,11 @@ Message = tuple[str, oracle.Row]
 """The topic-partition, and the row."""
 
 
-# -- what goes wrong
+# -- faults
 
 
 def queue_faults(dice: Random, size: int) -> Sequence[Fault]:
-    """Return what goes wrong while this much work is read."""
+    """Return the faults of a read of work of this size."""
     seconds = 2.0 * size
     return [
         *common_faults(dice, streams=12, processes=PROCESSES, seconds=seconds),
@@ -94,11 +94,11 @@ def _own_faults(dice: Random, seconds: float) -> Iterator[Fault]:
 
 
 HARMLESS = frozenset({"foreign", "roll_over", "replace_bookie", "wall_clock"})
-"""Faults after which nothing comes again that was acknowledged."""
+"""Faults after which no acknowledged message is redelivered."""
 
 
 class _CheckedInflow(queue_reader._Inflow):
-    """The inflow of a task. After `settle` the broker has all its acknowledgements, but for those returned.
+    """The inflow of a task, with a check that after `settle` the broker has all acknowledgements but those returned.
 
     Attributes:
         queue: of the current world.
@@ -114,12 +114,12 @@ class _CheckedInflow(queue_reader._Inflow):
 
 
 class SharedQueue:
-    """A topic with its subscription, and who has handled what.
+    """A topic with its subscription, and the messages that foreign consumers have handled.
 
     Args:
-        world: in which it is.
-        plan: says what goes wrong.
-        kinds: the types of which its subscription has one.
+        world: the queue's world.
+        plan: has the faults.
+        kinds: the types from which that of its subscription is drawn.
     """
 
     def __init__(self, world: World, plan: Plan, kinds: Sequence[str] = TYPES) -> None:
@@ -129,7 +129,7 @@ class SharedQueue:
         self.world = world
         self.plan = plan
         self.has_chunks = dice.random() < 0.3
-        # FLOW of one with too much unacknowledged does not count, and chunks are, until their message is complete.
+        # FLOW of a blocked consumer is ignored, and chunks stay unacknowledged until their message is complete.
         limits = Limits() if self.has_chunks else Limits(dice.choice((4, 50_000)), dice.choice((8, 200_000)))
         self.most_unacknowledged = min(limits.consumer, limits.subscription)
         self.cluster = Cluster(
@@ -144,7 +144,7 @@ class SharedQueue:
         self.is_sticky = self.kind == "key_shared" and dice.random() < 0.3
         self.handled: set[tuple[str, Position, int]] = set()
         self._parts: dict[tuple[str, Position], Sequence[Position]] = {}
-        """Of a message in chunks, by its topic-partition and last chunk: all of them."""
+        """All chunks of a message, by its topic-partition and last chunk."""
         self.began_ms = int(world.wall * 1000)
         self.publishes_until = world.now
         self._unsettled: list[str] = []
@@ -152,7 +152,7 @@ class SharedQueue:
 
     @property
     def options(self) -> dict[str, str]:
-        """Those that all reads of it have."""
+        """Return the options of all its reads."""
         dice = self.world.dice("scenario")
         given = {
             "serviceUrl": self.cluster.url,
@@ -167,15 +167,15 @@ class SharedQueue:
         if self.is_sticky:
             given |= {"keySharedMode": "sticky", "keyRanges": "0-30000,30001-65535"}
         elif self.kind in {"exclusive", "failover"} and self.world.dice("compacted").random() < 0.5:
-            # Nothing is compacted here, but the acknowledgements are cumulative then.
+            # Nothing is compacted here, but this option makes acknowledgements cumulative.
             given["readCompacted"] = "true"
         elif self.kind in {"shared", "key_shared"} and not self.plan.faults:
-            # Above 1 a message that comes again may be in two tasks of a batch.
+            # Above 1 a redelivered message may be in two tasks of a batch.
             given["consumersPerPartition"] = dice.choice(("1", "2", "3"))
         return given
 
     def publish(self, entries: int, seconds: float) -> None:
-        """Foreign producers publish so many entries in this time: messages and batches, with few keys."""
+        """Publish entries as foreign producers do, over this time: messages and batches with few keys."""
         dice = self.world.dice("producers")
         for name in self.names:
             if dice.random() < 0.5:
@@ -198,7 +198,7 @@ class SharedQueue:
         self.cluster.publish(name, [f"{n:04d}.{key}.{i}".encode() for i in range(count)], sequence_id=n, key=key)
 
     def _store_chunks(self, name: str, chunks: Sequence[Entry], stored: list[Position], seconds: float) -> None:
-        """Store the first chunk, and the others one after the other, each within so many seconds of the last."""
+        """Store the first chunk, and each other one within this time of the one before."""
         stored.append(self.cluster.store(name, chunks[0]))
         if len(chunks) == 1:
             self._parts[name, stored[-1]] = stored
@@ -210,14 +210,14 @@ class SharedQueue:
             self._store_chunks(name, chunks[1:], stored, seconds)
 
     def arrange(self) -> None:
-        """Have the faults happen at their times from now on.
+        """Schedule the faults, at times from now on.
 
-        - `unload`, `roll_over`: number of a topic-partition; of letters, too, when there are some.
+        - `unload`, `roll_over`: number of a topic-partition, including those of letters.
         - `kill_broker`: number of the broker, seconds until it runs again.
-        - `replace_bookie`: number of a topic-partition, how many entries are stored twice (`close_unrecorded`).
-        - `foreign`: number of a topic-partition which a foreign consumer joins, for how many seconds.
-        - `ack`: the number of an ACK, and what goes wrong with it; see `Cluster`.
-        - `drop`: nothing more; all consumers lose their connections.
+        - `replace_bookie`: number of a topic-partition, number of entries stored twice (`close_unrecorded`).
+        - `foreign`: number of a topic-partition, seconds for which a foreign consumer joins it.
+        - `ack`: number of an ACK, its fault; see `Cluster`.
+        - `drop`: no parameters; all consumers lose their connections.
         - those of the folder, see `arrange_folder`.
         """
         world, cluster = self.world, self.cluster
@@ -241,7 +241,7 @@ class SharedQueue:
                 world.after(fault.at, lambda call=call, args=fault.args: call(*args))
 
     def drop_consumers(self) -> None:
-        """All consumers lose their connections."""
+        """Close the connections of all consumers."""
         for connection in [one for broker in self.cluster.brokers for one in broker.connections if one.consumers]:
             connection.close()
 
@@ -262,26 +262,26 @@ class SharedQueue:
 
     @property
     def has_foreign(self) -> bool:
-        """True if foreign consumers join."""
+        """Whether foreign consumers join."""
         return any(fault.kind == "foreign" for fault in self.plan.faults)
 
     @property
     def keeps_time(self) -> bool:
-        """True if the wall clock is right."""
+        """Whether the wall clock is never moved."""
         return all(fault.kind != "wall_clock" for fault in self.plan.faults)
 
     @property
     def is_calm(self) -> bool:
-        """True if nothing goes wrong after which somebody else may get what Spark has.
+        """Whether no fault may redeliver Spark's messages to a foreign consumer.
 
-        A consumer of a Failover subscription has a second for what it has when another one is chosen.
+        A consumer of a Failover subscription has a second to acknowledge its messages when another one is chosen.
         """
         is_harmless = all(fault.kind in HARMLESS for fault in self.plan.faults)
         return is_harmless and not (self.kind == "failover" and self.has_foreign)
 
     @property
     def state(self) -> str:
-        """Where the subscriptions are, for a message."""
+        """The positions and consumers of the subscriptions, for a message."""
         found = [self.kind]
         for name, topic in self.cluster.topics.items():
             for subscription in topic.subscriptions.values():
@@ -290,19 +290,19 @@ class SharedQueue:
         return "; ".join(found)
 
     def free_stranded(self, *, loses_connections: bool) -> None:
-        """Return what an operator does where chunks hold everything back, for ever: the broker's fault (seen on 4.0.8).
+        """Free a subscription as an operator does that chunks block permanently, a fault of brokers (seen on 4.0.8).
 
-        They go to a consumer that is gone, behind a foreign one that leaves without permits and behind a lost
-        connection: the topic is loaded anew. A consumer of ours that is closed has permits left, and then the broker
-        gets rid of them. Or the first one is gone, and the others are skipped: a foreign client that does not know of
-        chunks has acknowledged it, or a broker removed its ledger, and was killed and forgot of the others that they
-        were acknowledged, too.
+        Chunks are assigned to a consumer that left, if it was a foreign one without permits or lost its connection:
+        the topic is unloaded. (A consumer of this package is closed with permits left, so the broker can send it the
+        chunks.) Or the first chunk is gone, and the others are skipped: a foreign client without support for chunks
+        has acknowledged it, or the broker removed its ledger and a kill made the broker forget that the others were
+        acknowledged, too.
 
         Args:
-            loses_connections: whether any may be.
+            loses_connections: whether connections may be lost.
 
         Raises:
-            ViolationError: a consumer of ours has left in a way that does this, and need not have.
+            ViolationError: a consumer of this package has left chunks behind without a lost connection.
         """
         for (name, _), parts in self._parts.items():
             ledger = self.cluster.load(name).ledger
@@ -322,13 +322,13 @@ class SharedQueue:
     # -- the oracle
 
     def published(self) -> list[Message]:
-        """Return every message that can be read."""
+        """Return every readable message."""
         return [(name, row) for name in self.names for row in oracle.rows_of(self.cluster, name)]
 
     def missing(self, rows: Sequence[Mapping[str, Any]]) -> list[Message]:
-        """Return what Spark has not and no foreign consumer has acknowledged.
+        """Return the messages that Spark does not have and no foreign consumer has acknowledged.
 
-        Nobody is sure to get an entry that is not counted, nor its copy if that one is acknowledged.
+        Delivery is not guaranteed for an uncounted entry, nor for its copy once the entry is acknowledged.
         """
         found, published = self.found(rows), self.published()
         left = [message for message in published if message not in found and not self.is_handled(message)]
@@ -344,13 +344,13 @@ class SharedQueue:
     def is_handled(self, message: Message) -> bool:
         """Return whether a foreign consumer has acknowledged it."""
         name, row = message
-        # Who acknowledges one chunk of a message has taken it from everybody.
+        # A consumer that acknowledges one chunk of a message takes it from all others.
         parts = self._parts.get((name, row[:2]), (row[:2],))
         return any((name, position, max(row[2], 0)) in self.handled for position in parts)
 
     @staticmethod
     def found(rows: Sequence[Mapping[str, Any]]) -> Counter[Message]:
-        """Return what was read, and how often each."""
+        """Return the messages that were read, and how often each."""
         return Counter(zip(SharedQueue._names(rows), oracle.found_rows(rows), strict=True))
 
     @staticmethod
@@ -360,10 +360,10 @@ class SharedQueue:
         ]
 
     def check_each_once(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Spark has nothing twice, nothing that was never published, and without a reason nothing that others have.
+        """Check that Spark has no message twice, none that was never published, and, if calm, none of other consumers.
 
         Raises:
-            ViolationError: it has.
+            ViolationError: it has one.
         """
         self.check_not_twice(rows)
         self.check_published(rows)
@@ -373,20 +373,20 @@ class SharedQueue:
                 raise ViolationError(f"here, and handled by others: {others[:8]}")
 
     def check_not_twice(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Nothing is there twice.
+        """Check that no message was read twice.
 
         Raises:
-            ViolationError: it is.
+            ViolationError: one was.
         """
         twice = sorted(message for message, n in self.found(rows).items() if n > 1)
         if twice:
             raise ViolationError(f"{len(twice)} messages twice: {twice[:8]}")
 
     def check_published(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Nothing is there that was never published.
+        """Check that only published messages were read.
 
         Raises:
-            ViolationError: it is.
+            ViolationError: another one was.
         """
         invented = sorted(self.found(rows).keys() - set(self.published()))
         if invented:
@@ -402,14 +402,14 @@ class SharedQueue:
         ledger = self.cluster.storage[name]
         left = [at for at in ledger.entries if at in acknowledged and not ledger.cursors[SUBSCRIPTION].is_deleted(at)]
         if not set(left) <= set(refused):
-            # Raised here it would be an attempt that fails, and Spark makes another one.
+            # An error raised here would only fail the attempt, which Spark retries.
             self._unsettled.append(f"{name}: {left} are not acknowledged, and only {refused} are said not to be")
 
     def check_left(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Return what was read is still in the subscription, unless a foreign consumer has handled it.
+        """Check that read messages are still in the subscription, unless a foreign consumer has handled them.
 
         Raises:
-            ViolationError: it is not.
+            ViolationError: one is not.
         """
         gone = [
             message
@@ -421,7 +421,7 @@ class SharedQueue:
             raise ViolationError(f"acknowledged by a read that leaves messages there: {gone[:8]}")
 
     def check_keys(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Messages of a key are in order, in and across batches, where nothing goes wrong and each key has one task.
+        """Check that the messages of each key are in order, for runs without faults in which each key has one task.
 
         Raises:
             ViolationError: they are not.
@@ -434,10 +434,10 @@ class SharedQueue:
             last[name, key] = row
 
     def check_nothing_leaks(self) -> None:
-        """Check that some time after a run its processes hold nothing open and its tasks have settled all.
+        """Check that some time after a run its processes have no open connection and its tasks have settled all.
 
         Raises:
-            ViolationError: they do, or have not.
+            ViolationError: a connection is open, or a task has not settled.
         """
         if self._unsettled:
             raise ViolationError("; ".join(self._unsettled[:3]))
@@ -445,11 +445,11 @@ class SharedQueue:
 
 
 class Stranded(Patience):
-    """Ends a run that stands still, after chunks that hold everything back were freed.
+    """A check that ends a run without progress, after it has freed chunks that block the subscription.
 
     Args:
-        queue: whose clock counts.
-        loses_connections: whether any may be, and with it the consumer that has the first chunks of a message.
+        queue: the queue, whose world has the clock.
+        loses_connections: whether connections may be lost, with consumers that have the first chunks of a message.
     """
 
     def __init__(self, queue: SharedQueue, *, loses_connections: bool) -> None:
@@ -480,22 +480,22 @@ class Stranded(Patience):
 
 
 def allowed_outcome(plan: Plan, error: BaseException) -> str:
-    """Return an error of the network, a broker or a disk may end a run in which that went wrong; in a word which.
+    """Check that an error may end a run: one of the network, a broker or a disk that has a fault; return the outcome.
 
     Raises:
-        ViolationError: it did not, or it is another error.
+        ViolationError: there was no such fault, or it is another error.
     """
     if outcome := folder_outcome(plan, error):
         return outcome
     if isinstance(error, ResourceBusyError) and plan.faults:
-        # Whoever stands still holds what is Exclusive, until the broker looks after them.
+        # A stopped consumer holds an Exclusive subscription until the broker checks its connection.
         return "busy"
     check_allowed(plan, error)
     return "allowed error"
 
 
 def loses_connections(plan: Plan, executors: Executors) -> bool:
-    """Return whether any is lost: by a fault, or by an attempt that is killed because it is not wanted any more."""
+    """Return whether connections may be lost: by a fault, or with an attempt that is killed as no longer needed."""
     return bool(plan.faults) or (executors.speculation > 0 and executors.zombies < 1)
 
 
@@ -505,10 +505,10 @@ def drained(plan: Plan, options: Any, executors: Executors) -> list[list[dict[st
 
 
 class QueueStream:
-    """A streaming query of a queue until it has read everything, over as many lives of its driver as that takes.
+    """A streaming query of a queue that reads everything, in as many lives of its driver as needed.
 
     Args:
-        available_now: whether each life ends with what waited when it began.
+        available_now: whether each life ends after the messages that were present at its start.
     """
 
     def __init__(self, *, available_now: bool = False) -> None:
@@ -560,7 +560,7 @@ class QueueStream:
 
 
 class QueueDrain:
-    """Batch reads with `runId`, each repeated until it succeeds and once more, until everything is read."""
+    """Batch reads with `runId` until everything is read; each is repeated until it succeeds, and once more."""
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
@@ -595,7 +595,7 @@ class QueueDrain:
             if not run:
                 world.sleep(1.0)
         if queue.is_calm:
-            # A run knows nothing of what another one could not finish in peace.
+            # After faults a run may read again the messages that another run could not finish.
             queue.check_each_once(rows)
         queue.check_nothing_leaks()
         return "read"
@@ -604,8 +604,8 @@ class QueueDrain:
 class QueuePeek:
     """Batch reads that leave the messages in their subscription (`ackMode=nack`).
 
-    A read has no message twice, whatever is lost meanwhile, and acknowledges nothing. If nothing goes wrong the last
-    one has as many messages of each topic-partition as its limits allow.
+    A read has no message twice, even after lost connections, and acknowledges nothing. Without faults the last one has
+    as many messages of each topic-partition as its limits allow.
     """
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:

@@ -1,8 +1,8 @@
-"""Batch reads that put messages off, in the simulated world: by way of the retry topic, until they are dead letters.
+"""Batch reads in the simulated world that retry messages later, through the retry topic, until they are dead letters.
 
-Every published message is handled at last, waits in the retry topic for its time, or is a dead letter: a letter is
-stored before the message that it is made of is acknowledged. How often it was put off is as it says itself. Twice it is
-only where something went wrong between the letter and the acknowledgement.
+Every published message is handled, waits in the retry topic, or is a dead letter: a letter is stored before its
+message is acknowledged. The letter's properties have the correct number of retries. A message has two letters only
+after a fault between the letter and the acknowledgement.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.simulation.pulsar.queues import (
     SCHEMA,
     SUBSCRIPTION,
     TOPIC,
-    SharedQueue,
     Message,
+    SharedQueue,
     Stranded,
     allowed_outcome,
     drained,
@@ -51,18 +51,18 @@ class Letter:
 
     @property
     def times(self) -> int:
-        """How often it says that it was put off."""
+        """The number of retries in its properties."""
         return int(self.properties.get("RECONSUMETIMES", "0"))
 
 
 class Letters:
-    """A queue whose messages are put off, and what is true of them.
+    """A queue whose messages are retried later, and oracles of it.
 
     Args:
         queue: the queue.
-        most_times: how often a message may be put off, after which it is a dead letter; 0 for any number.
-        first_seconds: how long it waits the first time.
-        most_seconds: how long it waits at most.
+        most_times: the maximum number of retries, after which a message is a dead letter; 0 for no limit.
+        first_seconds: the first delay.
+        most_seconds: the maximum delay.
     """
 
     def __init__(self, queue: SharedQueue, most_times: int, first_seconds: int, most_seconds: int) -> None:
@@ -71,12 +71,12 @@ class Letters:
         self.first_seconds = first_seconds
         self.most_seconds = most_seconds
         self.taken: Counter[bytes] = Counter()
-        """What was handled at last, by value, and how often."""
+        """The number of times that each value was handled."""
         self.seen: Counter[bytes] = Counter()
-        """What was looked at and put off, by value, and how often."""
+        """The number of times that each value was read and put off."""
 
     def of(self, topic: str) -> list[Letter]:
-        """Return those of a topic."""
+        """Return the letters of a topic."""
         cluster = self._queue.cluster
         found = []
         for name in cluster.names(topic) if topic in cluster.partitions else ():
@@ -92,13 +92,13 @@ class Letters:
         return [message for message in self._queue.published() if message[1][3] not in done]
 
     def _handled(self) -> set[bytes]:
-        """Return what foreign consumers have handled, wherever they got it."""
+        """Return the values that foreign consumers have handled, from the topic or from the retry topic."""
         queue = self._queue
         letters = {one.row[3] for one in self.of(RETRY) if queue.is_handled((one.name, one.row))}
         return letters | {row[3] for name, row in queue.published() if queue.is_handled((name, row))}
 
     def due_seconds(self) -> float:
-        """Return how long it takes until a letter is due that nobody has acknowledged; 0 where one is."""
+        """Return the seconds until the first unacknowledged letter is due; 0 if one is due."""
         cluster = self._queue.cluster
         waiting = [
             one.entry.deliver_at
@@ -112,15 +112,15 @@ class Letters:
         return cursor is not None and cursor.is_deleted(position)
 
     def check(self, *, is_calm: bool) -> None:
-        """Nothing is twice without a reason, and each letter is the next one of its message.
+        """Check that the letters of each message count up from 1, without duplicates in a calm run.
 
         Args:
-            is_calm: whether nothing goes wrong after which something may be twice.
+            is_calm: whether no fault may cause duplicates.
 
         Raises:
-            ViolationError: it is not so.
+            ViolationError: they do not.
         """
-        published: dict[bytes, list[Message]] = {}  # of an entry that is stored twice there are two
+        published: dict[bytes, list[Message]] = {}  # an entry that is stored twice has two messages
         for message in self._queue.published():
             published.setdefault(message[1][3], []).append(message)
         retried, dead = self._by_value(RETRY), self._by_value(DEAD)
@@ -176,19 +176,19 @@ class Letters:
         reason = one.properties["REASON"]
         if reason == f"put off {self.most_times} times" and one.times == self.most_times > 0:
             return
-        # Foreign consumers have it delivered again, too, and the broker counts that.
+        # Foreign consumers request redeliveries, too, and the broker counts them.
         times = reason.removeprefix("redelivered ").removesuffix(" times")
         if not (self._queue.has_foreign and times.isdecimal() and int(times) > self.most_times > 0):
             raise ViolationError(f"a dead letter for a wrong reason: {one}")
 
 
 class QueueRetry:
-    """Some batch reads that put off what they read, as often as it may be, and then others that take what is left."""
+    """Some batch reads that put off the messages they read, and then others that handle the remaining messages."""
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
         if dice.random() < 0.15:
-            return []  # only then is everything each once
+            return []  # only then is each message handled exactly once
         found = [*queue_faults(dice, size), *write_faults(dice, 4 * size)]
         for _ in range(dice.choice((0, 1, 1, 2))):
             kind = dice.choice(("cut", "cut", "kill", "kill_broker"))
@@ -203,7 +203,7 @@ class QueueRetry:
         first_seconds = dice.choice((1, 3, 20))
         letters = Letters(queue, dice.choice((0, 1, 1, 2)), first_seconds, first_seconds * dice.choice((1, 3, 100)))
         executors = executors_of(world)
-        # What another attempt has looked at and put off nobody gets.
+        # No read gets the messages that another attempt has put off.
         is_calm = queue.is_calm and not executors.speculation
         given = queue.options | {"retryTopic": "true", "createTopic": "true"}
         if dice.random() < 0.5:
@@ -224,10 +224,10 @@ class QueueRetry:
 
     @staticmethod
     def _arrange(queue: SharedQueue) -> None:
-        """Have these faults happen.
+        """Schedule these faults.
 
-        - `stored`: the number of a letter, what happens when it is stored, seconds after that: the consumers lose their
-            connections (`cut`), or the process that has sent it is killed, or the broker that has stored it.
+        - `stored`: number of a letter, event, seconds after its storage: all consumers lose their connections (`cut`),
+            or the process that has sent the letter is killed, or the broker that has stored it.
         """
         world, cluster = queue.world, queue.cluster
 
@@ -251,7 +251,7 @@ class QueueRetry:
 
     @staticmethod
     def _put_off(queue: SharedQueue, letters: Letters, given: Mapping[str, str], executors: Executors) -> None:
-        """One batch read that puts off what it reads; it may fail, and be repeated by Spark."""
+        """Run one batch read that puts off the messages it reads; it may fail, and be repeated by Spark."""
         dice = queue.world.dice("rounds")
         options = {name: text for name, text in given.items() if name != "walDir"} | {
             "ackMode": "nack",
@@ -274,7 +274,7 @@ class QueueRetry:
 
     @staticmethod
     def _take(queue: SharedQueue, letters: Letters, given: Mapping[str, str], executors: Executors) -> str:
-        """Batch reads that take what is left, until nothing is; each waits for what was put off."""
+        """Run batch reads that handle the remaining messages until none is left; each waits for retried ones."""
         world, number = queue.world, 0
         patience = Stranded(queue, loses_connections=loses_connections(queue.plan, executors))
         parsed = FORMAT.parse_options({**given, "idleTimeout": "2s", "runId": "run"})
@@ -296,7 +296,7 @@ class QueueRetry:
 
 
 def _outcome_of(plan: Plan, error: BaseException) -> str:
-    """As `allowed_outcome`; letters may be refused, too."""
+    """Check an error as `allowed_outcome` does; letters may be refused, too."""
     if isinstance(error, RequestTimeoutError | BrokerError) and plan.faults:
         return "refused"
     return allowed_outcome(plan, error)

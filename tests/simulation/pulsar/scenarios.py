@@ -1,4 +1,4 @@
-"""How the package is used with Pulsar in the simulated world, what goes wrong meanwhile, and what must come of it."""
+"""Scenarios of Pulsar in the simulated world: ways to use the package, faults, and oracles."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ SCHEMA = oracle.SCHEMA
 TOPIC = "persistent://public/default/t"
 
 PENDING_MESSAGE_BYTES = 600
-"""More than what a message under assembly takes besides its own bytes."""
+"""An upper bound of the overhead of a message under assembly, besides its own bytes."""
 
 MAX_LIVES = 21
-"""Lives of a query's driver: each fault ends a few at most."""
+"""Maximum number of lives of a query's driver: each fault ends a few at most."""
 
 MAX_EMPTY_BATCHES = 100
-"""More batches in a row without a row than there can be: a topic has fewer entries."""
+"""An upper bound of consecutive batches without rows: a topic has fewer entries."""
 
-# -- what goes wrong
+# -- faults
 
 
 def cluster_faults(dice: Random, *, kinds: Sequence[str], partitions: int, seconds: float) -> Iterator[Fault]:
-    """Yield faults of the cluster, a few or none."""
+    """Yield a few faults of the cluster, or none."""
     for _ in range(dice.choice((0, 1, 1, 2, 3))):
         kind = dice.choice(kinds)
         at = round(dice.random() * seconds, 3)
@@ -79,7 +79,7 @@ def cluster_faults(dice: Random, *, kinds: Sequence[str], partitions: int, secon
 
 
 def removals(dice: Random, seconds: float) -> Iterator[Fault]:
-    """Yield faults that remove messages, or take them from the consumers there are; one at least."""
+    """Yield one or more faults that remove messages, or move cursors past them."""
     for _ in range(dice.choice((1, 1, 2))):
         kind = dice.choice(("acknowledge", "acknowledge", "expire", "truncate", "sweep"))
         at, partition = round(dice.random() * seconds, 3), dice.randrange(3)
@@ -96,13 +96,13 @@ def arrange(
     faults: Sequence[Fault],
     offloader: Offloader | None = None,
 ) -> None:
-    """Have the faults of the cluster happen at their times from now on, and those of `store_faults`.
+    """Schedule the faults of the cluster and of `store_faults`, at times from now on.
 
     - `unload`, `trim`, `expire`, `truncate`, `roll_over`: number of a topic-partition.
     - `kill_broker`: number of the broker, seconds until it runs again.
-    - `replace_bookie`: number of a topic-partition, how many entries are stored twice (`close_unrecorded`).
-    - `acknowledge`: number of a topic-partition; the foreign subscription acknowledges this part of its entries.
-    - `sweep`: number of a topic-partition, how often and every how many seconds something new comes and TTL takes it.
+    - `replace_bookie`: number of a topic-partition, number of entries stored twice (`close_unrecorded`).
+    - `acknowledge`: number of a topic-partition, fraction of its entries that the foreign subscription acknowledges.
+    - `sweep`: number of a topic-partition, repetitions, seconds between them: an entry is published and expires by TTL.
     """
 
     def named(number: int) -> str:
@@ -153,15 +153,15 @@ def _sweep(cluster: Cluster, name: str, *, left: int, seconds: float) -> None:
 
 
 def may_look_removed(cluster: Cluster) -> bool:
-    """Return whether a loss may be told: something was removed, or two cursors were moved before they were asked for.
+    """Return whether a reported loss is allowed: a ledger was removed, or two cursors moved before they were requested.
 
     A reader that finds its new cursor moved opens another one. TTL and truncation move cursors every few minutes at
-    most: to tell a loss in vain when both were moved is rare, and safe.
+    most: a false report because both were moved is rare, and safe.
     """
     return any(ledger.removed or ledger.unseen_moves > 1 for ledger in cluster.storage.values())
 
 
-# -- what is there
+# -- topics and their messages
 
 
 def fill(
@@ -173,7 +173,7 @@ def fill(
     chunks: bool = False,
     value_of: Callable[[str], bytes] = str.encode,
 ) -> None:
-    """Foreign producers publish single messages and batches, some in transactions, and with `chunks` larger ones."""
+    """Publish messages and batches as foreign producers do, some in transactions, and with `chunks` larger messages."""
     with_transactions = cluster.coordinators.count > 0 and dice.random() < 0.5
     for name in names:
         n = 0
@@ -201,7 +201,7 @@ def _ender(cluster: Cluster, txn: tuple[int, int], *, commits: bool) -> Callable
 
 
 def _fill_chunks(cluster: Cluster, name: str, dice: Random, prefix: str, n: int) -> int:
-    """Return a message in chunks; some begin anew in their middle, under the same name and number; how many entries."""
+    """Store a chunked message, some with a restart in the middle under the same name and number; return its entries."""
     parts = dice.randint(2, 4)
     stored = 0
     producer = dice.choice(("p", "q"))
@@ -221,7 +221,7 @@ def _fill_chunks(cluster: Cluster, name: str, dice: Random, prefix: str, n: int)
 
     kind = dice.choice(("whole", "whole", "anew", "again", "abandoned"))
     if kind in {"anew", "abandoned"}:
-        # The producer was started again in the midst of the message, and counts from where it was.
+        # The producer was restarted in the middle of the message, and continues to count from there.
         store("a", 0, dice.randint(1, parts - 1))
     if kind == "again":
         # A receipt was lost: a part of the message is sent again.
@@ -234,7 +234,7 @@ def _fill_chunks(cluster: Cluster, name: str, dice: Random, prefix: str, n: int)
 
 
 def options_of(cluster: Cluster, **more: str) -> dict[str, str]:
-    """Return the options that every scenario has."""
+    """Return the options of every scenario."""
     return {"serviceUrl": cluster.url, "topic": TOPIC, **more}
 
 
@@ -249,7 +249,7 @@ def _readable_cluster(world: World, dice: Random, *, places_cursors: bool = True
 
 
 def _wanted_positions(world: World, cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str, Position]]:
-    """Return values of `startingOffsets` and `endingOffsets`, of one of them or none: at rows, also within batches."""
+    """Return values of `startingOffsets` and `endingOffsets`, at rows and within batches; each may be absent."""
     dice = world.dice("positions")
     rows = {name: oracle.deliverable_rows(cluster, name) for name in names}
     if dice.random() < 0.6 or not all(rows.values()):
@@ -265,7 +265,7 @@ def _wanted_positions(world: World, cluster: Cluster, names: Sequence[str]) -> d
 
 
 def _offloader(world: World, cluster: Cluster, names: Sequence[str]) -> Offloader:
-    """Return the offloader of a cluster, which has offloaded some topic-partitions."""
+    """Return the offloader of a cluster, after it has offloaded some topic-partitions."""
     dice = world.dice("store")
     offloader = Offloader(cluster, dice.choice((1, 2, 4, 100)))
     for name in names:
@@ -275,7 +275,7 @@ def _offloader(world: World, cluster: Cluster, names: Sequence[str]) -> Offloade
 
 
 class BatchRead:
-    """A batch read while topics move, brokers die and ledgers are removed.
+    """A batch read while topics are unloaded, brokers are killed and ledgers are removed.
 
     Args:
         removal: whether messages that are not read yet may be removed.
@@ -322,7 +322,7 @@ class BatchRead:
         wanted = {} if self._chunks else _wanted_positions(world, cluster, names)
         options |= {option: json.dumps({n: asdict(at) for n, at in of.items()}) for option, of in wanted.items()}
         if self._chunks and dice.random() < 0.5:
-            # Enough for two messages: more than that is under way only where some were abandoned.
+            # Enough for two messages: more are under assembly only if some were abandoned.
             options["maxPendingChunkBytes"] = str(2 * (40 + PENDING_MESSAGE_BYTES))
         parsed = FORMAT.parse_options(options_of(cluster, **options))
         executors = Executors(
@@ -371,7 +371,7 @@ class BatchRead:
             if beyond:
                 raise ViolationError(f"{name}: {[str(r) for r in beyond]} is not within {wanted}")
             for row in before[name]:
-                # From "earliest" on, what TTL or truncation has taken while the read was planned may count as gone.
+                # From "earliest" on, entries skipped by TTL or truncation during planning may count as gone.
                 taken = row[:2] <= cluster.storage[name].taken
                 if (
                     row[0] in kept[name]
@@ -400,10 +400,10 @@ class BatchRead:
 
 
 class StreamRead:
-    """A streaming query whose driver and tasks die, and whose topic moves, grows and is trimmed meanwhile.
+    """A streaming query whose driver and tasks are killed, and whose topic is unloaded, grows and is trimmed.
 
     Args:
-        subscription: whether it has one of its own, which keeps what is not read; then nothing can be lost.
+        subscription: whether it has a durable subscription, which keeps unread messages; then none can be lost.
         removal: whether messages that are not read yet may be removed.
         places_cursors: False on a cluster with the cursors of 2.10.1; then every trigger has a limit.
         stored: whether ledgers are offloaded, and read from the object store.
@@ -416,7 +416,7 @@ class StreamRead:
         self._places_cursors = places_cursors
 
     _value_of: Callable[[str], bytes] = staticmethod(str.encode)
-    """A message's value, from what makes it unique."""
+    """The value of a message, from a unique text."""
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
@@ -431,7 +431,7 @@ class StreamRead:
         if self._stored:
             found += store_faults(dice, seconds)
         if dice.random() < 0.2:
-            # The driver is killed so long after the first batch was logged.
+            # The driver is killed this time after the first batch was logged.
             found.append(Fault("interrupt", args=(round(dice.choice((0.0, 0.01, 0.1)) * dice.random(), 4),)))
         return found
 
@@ -483,7 +483,7 @@ class StreamRead:
         return outcome
 
     def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
-        """More options of the query: in some runs it waits for its topic, which is not there yet."""
+        """Return further options of the query: in some runs it waits for its topic, which does not exist yet."""
         dice = cluster.world.dice("waiting")
         if dice.random() < 0.8:
             return {}
@@ -493,7 +493,7 @@ class StreamRead:
 
     @staticmethod
     def _subscribe_before(world: World, cluster: Cluster, names: Sequence[str]) -> None:
-        """Make the subscription before the query, anywhere, or not."""
+        """Create the subscription before the query in some runs, at a drawn position."""
         dice = world.dice("subscription")
         if dice.random() < 0.3:
             for name in names:
@@ -503,7 +503,7 @@ class StreamRead:
                     cluster.acknowledge(name, "query", dice.choice(entries))
 
     def _planned(self, cluster: Cluster, plan: Plan, number: int) -> None:
-        """Note that a batch is logged: from the first one on, only the query's subscription keeps what it needs."""
+        """Handle a logged batch: from the first one on, only the query's subscription keeps the entries it needs."""
         if number != 0:
             return
         world = cluster.world
@@ -518,7 +518,7 @@ class StreamRead:
                     cluster.trim(name)
 
     def _publish(self, world: World, cluster: Cluster, plan: Plan, dice: Random) -> None:
-        """Foreign producers publish while the query runs."""
+        """Publish as foreign producers do while the query runs."""
         self._publishes_until = world.now
         for n in range(4 * plan.size):
             at = dice.random() * 0.5 * plan.size
@@ -543,7 +543,7 @@ class StreamRead:
                 return True
             self._check_progress(query)
             if world.now > until + 60.0:
-                # Thousands of triggers that find nothing would tell no more.
+                # Thousands of empty triggers would add no information.
                 query.interval = 0.1 if len(query.checkpoint.offsets) > batches else 5.0
                 batches = len(query.checkpoint.offsets)
             return world.now > until and self._is_complete(cluster, query, fails=fails)
@@ -585,14 +585,14 @@ class StreamRead:
             raise ViolationError(f"nothing was removed, and yet: {error}") from error
 
     def _is_complete(self, cluster: Cluster, query: Query, *, fails: bool) -> bool:
-        """Return whether the last batch that is committed reaches the last row of every partition.
+        """Return whether the last committed batch reaches the last row of every partition.
 
-        Rows that were removed are awaited only where their loss has to be told (`failOnDataLoss=true`), and not where
-        nothing of their partition was read before: they are not asked for.
+        Removed rows count only if their loss must be reported (`failOnDataLoss=true`), and not if nothing of their
+        partition was read before: they are not requested then.
         """
         log = query.checkpoint
         if not log.offsets and cluster.world.now > self._publishes_until + 60.0:
-            # It began behind everything, or nothing was left where it began.
+            # It began after everything, or no entries were left from its start on.
             return self._begins_at_latest or not any(
                 row[0] not in cluster.storage[name].removed
                 for name in cluster.names(TOPIC)
@@ -622,10 +622,10 @@ class StreamRead:
         oracle.check_range(cluster, at, start, end, oracle.found_rows(rows), may_lose=may_lose)
 
     def _check_batches(self, cluster: Cluster, query: Query, *, fails: bool) -> None:
-        """Check that each batch, also when it was repeated, has the true rows of its range.
+        """Check that each run of a batch has the expected rows of its range.
 
         Raises:
-            ViolationError: one has not.
+            ViolationError: one does not.
         """
         for number, rows in query.checkpoint.replays:
             start, end = (offsets_from_json(offset) for offset in query.checkpoint.offsets[number])
@@ -639,10 +639,10 @@ class StreamRead:
 
 
 class StreamTrimmed(StreamRead):
-    """A query with limits, of whose topic what it has read is removed at once, and nothing else: nothing is lost.
+    """A query with limits, whose topic loses the entries that were read at once, and no others: nothing is lost.
 
-    Where a trigger ends with a ledger that is removed then, only what the driver has noted before tells that nothing
-    came between: so it lives on, and the whole backlog is there from the beginning.
+    If a trigger ends with a ledger that is removed afterwards, only the driver's earlier record shows that no entries
+    followed in it: so the driver is not killed, and the whole backlog exists from the start.
     """
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
@@ -666,10 +666,10 @@ class StreamTrimmed(StreamRead):
                 cluster.publish(name, [f"more-{n}".encode()], sequence_id=2000 + n)
 
     def _trim(self, cluster: Cluster, query: Query) -> None:
-        """Acknowledge what was read between two triggers, but not an end of the topic that no limit made.
+        """Acknowledge entries read by earlier triggers, except up to an end of the topic that is not due to a limit.
 
-        Without limits a trigger ends with the topic, or before an open transaction. If that end was removed once more
-        had come, nobody would know that nothing came between.
+        Without limits a trigger ends with the topic, or before an open transaction. If that end was removed after later
+        entries, a query could not know whether entries between were lost.
         """
         if not query.limited or query.newest is None:
             return
@@ -694,10 +694,10 @@ class StreamTrimmed(StreamRead):
 
 
 class Termination(StreamRead):
-    """A query that ends with its topics, which are terminated once all is published."""
+    """A query that ends with its topics, which are terminated after the last message."""
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
-        """See `Scenario`; as long as it may take until the end."""
+        """See `Scenario`; over the longest time until the end."""
         seconds = 0.5 * size + 10.0
         processes = ("driver-0", "driver-1", "executor-0", "executor-1", "executor-2")
         found = list(common_faults(dice, streams=8, processes=processes, seconds=seconds))
@@ -713,7 +713,7 @@ class Termination(StreamRead):
             after = self._publishes_until - world.now + dice.choice((0.01, 1.0, 5.0)) * dice.random()
 
             def terminate(number: int = number, name: str = name) -> None:
-                # A broker cannot load a terminated topic again that never had a message (4.0.8).
+                # A broker cannot load a terminated topic without messages again (4.0.8).
                 cluster.publish(name, [self._value_of(f"end-{number}")], sequence_id=5000 + number)
                 cluster.terminate(name)
 
@@ -733,10 +733,10 @@ class Termination(StreamRead):
         raise ViolationError("the query fails again and again")
 
     def _check_end(self, cluster: Cluster, query: Query, *, fails: bool) -> None:
-        """Check that everything was terminated, read and committed before the query ended.
+        """Check that all topics were terminated, read and committed before the query ended.
 
         Raises:
-            ViolationError: it was not.
+            ViolationError: one was not.
         """
         alive = [name for name in cluster.names(TOPIC) if not cluster.storage[name].is_terminated]
         if alive:
@@ -748,7 +748,7 @@ class Termination(StreamRead):
 
 
 class ToAnEnd(Termination):
-    """A query with `endingOffsets`, after which messages come all the same."""
+    """A query with `endingOffsets`, after which further messages are published."""
 
     def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
         dice = here().dice("ends")
@@ -771,7 +771,7 @@ class ToAnEnd(Termination):
                 world.after(self._publishes_until - world.now + 0.1 * n, publish)
 
     def _check_end(self, cluster: Cluster, query: Query, *, fails: bool) -> None:
-        """Check that all batches have the true rows, and that they reach the ends, if there were any, and no further.
+        """Check that all batches have the expected rows and, if there are any, that they end at the ending offsets.
 
         Raises:
             ViolationError: one does not.
@@ -786,10 +786,10 @@ class ToAnEnd(Termination):
 
 
 class AvailableNow(StreamRead):
-    """A query started again and again with `Trigger.AvailableNow`, while messages come and partitions are added."""
+    """A query that is restarted with `Trigger.AvailableNow`, while messages are published and partitions added."""
 
     def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
-        return {}  # a query that has waited for its topic is aimed again, which no oracle sees
+        return {}  # a query that has waited for its topic is capped again, which no oracle sees
 
     def _live(self, world: World, plan: Plan, cluster: Cluster, query: Query, *, fails: bool) -> str:
         query.limited = True
@@ -816,7 +816,7 @@ class AvailableNow(StreamRead):
             else:
                 if world.now >= give_up:
                     raise ViolationError(f"it does not end; offsets {query.checkpoint.offsets[-1:]}")
-                # What is removed from a new partition before the query has seen it is missed by nobody.
+                # Entries removed from a new partition before the query has seen it are not expected.
                 left = {
                     name: [row for row in rows if row[0] not in cluster.storage[name].removed]
                     for name, rows in due.items()
@@ -831,7 +831,7 @@ class AvailableNow(StreamRead):
     def _check_reached(
         self, query: Query, due: Mapping[str, Sequence[oracle.Row]], aim: Mapping[str, Position]
     ) -> None:
-        """Check that a life that ended by itself has read what was there when it began, and nothing newer.
+        """Check that a life without a failure has read the messages that were present at its start, and no newer ones.
 
         Raises:
             ViolationError: it has not.
@@ -847,7 +847,7 @@ class AvailableNow(StreamRead):
                 and ends.get(name, EARLIEST) < oracle.row_position(rows[-1])
             ):
                 raise ViolationError(f"{name}: it has ended at {ends.get(name)}, and {rows[-1]} was there before")
-        # A new query is aimed before it is asked where it begins, so that may be past its aim; nothing is read then.
+        # A new query determines its end before its start, so the start may be past the end; nothing is read then.
         began = {str(tp): at for tp, at in offsets_from_json(log.offsets[0][0]).items()} if log.offsets else {}
         for name, end in ends.items():
             if end > max(aim.get(name, EARLIEST), began.get(name, EARLIEST)):
@@ -861,16 +861,16 @@ def _logged_ends(query: Query) -> dict[str, Position]:
 
 
 CHUNK_BYTES = 300
-"""`maxMessageSize` where messages are sent in chunks: room for what stands before a chunk and for something of it."""
+"""`maxMessageSize` for messages in chunks: room for the metadata of a chunk and some of its payload."""
 
 
 class Write:
-    """A write while producers are closed, receipts are lost, and attempts are killed, doubled and done over.
+    """A write while producers are closed, receipts are lost, and attempts are killed, duplicated and repeated.
 
     Args:
         guarantee: `at-least-once`, `exactly-once` or `transaction`.
-        streams: whether it is the micro-batches of a query, which are done over; otherwise one `save`.
-        chunks: whether some messages are larger than the brokers take, and are sent in chunks.
+        streams: whether it writes the micro-batches of a query, which are repeated; otherwise one `save`.
+        chunks: whether some messages exceed the brokers' maximum, and are sent in chunks.
     """
 
     def __init__(self, guarantee: str, *, streams: bool = False, chunks: bool = False) -> None:
@@ -981,20 +981,20 @@ class Write:
 
     @staticmethod
     def _settle(world: World) -> None:
-        # Until the last transaction has timed out: one of 120 s, begun by an attempt that stood still for 150 s.
+        # Until the last transaction has timed out: one of 120 s, opened by an attempt that was stopped for 150 s.
         world.sleep(300.0)
 
     def _check(
         self, cluster: Cluster, before: Sequence[bytes], values: Sequence[bytes], *, complete: bool, outcome: str
     ) -> None:
-        """Check that what is visible is what the guarantee promises.
+        """Check that the visible rows satisfy the guarantee.
 
         Args:
-            cluster: where it is.
-            before: what was written with success.
+            cluster: has the rows.
+            before: the rows of successful writes.
             values: of a write that failed.
-            complete: whether nothing failed.
-            outcome: how the last write ended.
+            complete: whether no write failed.
+            outcome: the outcome of the last write.
         """
         visible = [row[3] for name in cluster.names(TOPIC) for row in oracle.rows_of(cluster, name)]
         lost = [value for value in before if value not in visible]
@@ -1026,13 +1026,13 @@ def check_allowed_write(plan: Plan, executors: Executors, error: BaseException, 
     """
     kinds = {fault.kind for fault in plan.faults}
     if isinstance(error, ResourceBusyError | ServiceNotReadyError) and (executors.speculation or executors.zombies):
-        return  # attempts at the same task take each other's name
+        return  # attempts at the same task take over each other's producer name
     if isinstance(error, RequestTimeoutError | BrokerError) and plan.faults:
         return
     if commits and isinstance(error, BrokerError) and plan.faults:
         return
     if isinstance(error, ReplayError) and kinds & {"send_checksum", "send_fail", "send_fail_stored"}:
-        return  # what is stored has a hole, which nobody can fill
+        return  # the stored entries have a gap, which cannot be filled
     check_allowed(plan, error)
 
 
@@ -1066,7 +1066,7 @@ TEXT_SCHEMA = pa.schema([("value", pa.string()), *list(SCHEMA)[1:]])
 
 
 def _good_or_bad(name: str) -> bytes:
-    """Return a value, every third one no UTF-8; the same for the same name."""
+    """Return the value of a name; every third one is not UTF-8."""
     value = name.encode()
     return b"\xff" + value if sum(value) % 3 == 0 else value
 
@@ -1076,10 +1076,10 @@ def _is_good(row: oracle.Row) -> bool:
 
 
 class _Watched(PulsarFormat):
-    """The format, whose tasks are looked at whenever they hand over rows: the dead letters until there are stored.
+    """The format, with a check at each batch of a task that the dead letters before its last row are stored.
 
     Attributes:
-        attempts: how often each bad value was in the range of an attempt at a task.
+        attempts: the number of task attempts whose range had each bad value.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -1103,7 +1103,7 @@ class _Watched(PulsarFormat):
         """Check that the bad messages of a range are in the dead letter topic.
 
         Raises:
-            ViolationError: they are not.
+            ViolationError: one is not.
         """
         letters = self.letters()
         lost = [value for value in self._bad(at, start, end) if value not in letters]
@@ -1111,7 +1111,7 @@ class _Watched(PulsarFormat):
             raise ViolationError(f"{at} ({start}, {end}] is passed on without its dead letters: {lost[:8]}")
 
     def letters(self) -> Counter[bytes]:
-        """Return what is in the dead letter topic, and how often each."""
+        """Return the values in the dead letter topic, and how often each."""
         names = self._cluster.names(DEAD) if DEAD in self._cluster.partitions else []
         return Counter(row[3] for name in names for row in oracle.rows_of(self._cluster, name))
 
@@ -1121,10 +1121,10 @@ class _Watched(PulsarFormat):
 
 
 class DeadLetters(StreamRead):
-    """A stream or a batch read of good and bad messages, while both their topic and that of the dead letters fail.
+    """A stream or a batch read of good and bad messages, with faults of their topic and of the dead letter topic.
 
-    A bad message is in the dead letter topic before its batch is passed on, and so before it is committed. It is there
-    again only where a task, or the sending, was tried again. Good ones are read each once.
+    A bad message is in the dead letter topic before its batch is passed on, and so before it is committed. It has
+    duplicates there only if a task or a send was retried. Each good message is read once.
     """
 
     _value_of = staticmethod(_good_or_bad)
@@ -1135,7 +1135,7 @@ class DeadLetters(StreamRead):
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
         if dice.random() < 0.2:
-            return []  # only then is a letter too many none of a retry's
+            return []  # without faults no retry duplicates a letter
         return [*super().faults(dice, size), *write_faults(dice, 2 * size)]
 
     def run(self, world: World, plan: Plan) -> str:
@@ -1264,7 +1264,7 @@ class Commits:
                 cluster.publish(name, [f"{FOREIGN}{n}".encode()])
             reports.append(WriteReport(1, Transaction(*txn, TopicPartition.parse(name), Position(*position))))
         if times_out := dice.random() < 0.3:
-            # Some time out while the driver ends them, or all just before.
+            # Some transactions time out while the driver ends them, or all just before.
             world.sleep(120.0 - dice.choice((0.05, 0.5, 2.0)) * dice.random())
         arrange(world, cluster, names, plan.faults)
         commits = dice.random() < 0.7
@@ -1299,10 +1299,10 @@ def _visible(cluster: Cluster) -> list[bytes]:
 
 
 class Rebuilt:
-    """A position of before is used on a cluster that was built anew, or from an older copy: it is past the end there.
+    """A query whose positions are past the end, because the cluster was rebuilt or restored from an older copy.
 
     Args:
-        restored: whether the cluster has a part of what it had.
+        restored: whether the cluster was restored with a part of its entries.
     """
 
     def __init__(self, *, restored: bool = False) -> None:
@@ -1324,7 +1324,7 @@ class Rebuilt:
         parsed = FORMAT.parse_stream_options(options | {"startingOffsets": "earliest"})
         query = Query(FORMAT, parsed, SCHEMA, Executors(), Checkpoint(), limited=dice.random() < 0.5)
         ends: dict[TopicPartition, Position] = {}
-        # Until then the last foreign transaction has ended: what it stores later can be just where the query was.
+        # Until the last foreign transaction has ended: its later marker could be stored at the query's position.
         until = world.now + 3.0
         for _ in range(MAX_LIVES):
             error = query.life(until=lambda: bool(query.checkpoint.committed) and world.now > until)
@@ -1398,4 +1398,4 @@ LOTS: Mapping[str, int] = {
     **dict.fromkeys(("queue_available_now", "queue_drain", "queue_peek", "queue_retry", "queue_stream"), 3),
     **dict.fromkeys(("stream", "stream_2_10", "stream_removal", "stream_subscription"), 2),
 }
-"""Those with more ways to go than one lot in the draw explores."""
+"""Scenarios with more variants than one lot in the draw explores."""

@@ -1,4 +1,4 @@
-"""The model's ledgers where no likeness trace can tell: on a broker, or in a state, that no test makes."""
+"""The model's ledgers in cases without a likeness trace: on a broker, or in a state, that no test can create."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.simulation.pulsar.entries import make_entry
 from tests.simulation.pulsar.ledgers import EARLIEST, Cursor, ManagedLedger, Position
 
 
-def test_cursors_stand_where_they_were_asked_for() -> None:
-    """As seen on broker 2.10.1; ledgers 5 and 6 have three entries each, 7 has one."""
+def test_cursors_of_2_10_begin_at_the_requested_position() -> None:
+    """Compare with broker 2.10.1; ledgers 5 and 6 have three entries each, 7 has one."""
     ledger = ManagedLedger(itertools.count(5).__next__, ledger_entries=3, places_cursors=False)
     ledger.open()
     for n in range(7):
@@ -43,7 +43,7 @@ SECOND = [(2, n) for n in range(3)]
 def twice_stored() -> ManagedLedger:
     """Return ledgers of `FIRST`, which counts four entries, and of `SECOND`, which has the other two and another one.
 
-    On broker 4.0.8 that was a ledger whose count was changed in ZooKeeper while its topic was not loaded.
+    The expectations come from broker 4.0.8, with a ledger whose count was changed in ZooKeeper in an unloaded topic.
     """
     ledger = ManagedLedger(itertools.count(1).__next__, ledger_entries=10)
     ledger.open()
@@ -68,21 +68,21 @@ def delivered(cursor: Cursor) -> list[Position]:
     ("acks", "mark", "backlog", "again"),
     [
         ([FIRST[:4]], (1, 3), 3, SECOND),
-        # The broker subtracts those that are acknowledged and not counted, until the next ledger is.
+        # The broker subtracts acknowledged uncounted entries until the next ledger is acknowledged.
         ([FIRST[:5]], (1, 4), 2, SECOND),
         ([FIRST], (1, 5), 1, SECOND),
         ([FIRST, SECOND[:1]], (2, 0), 2, SECOND[1:]),
-        # As many entries of the next ledger may be left out, which are the copies.
+        # As many entries of the next ledger may be missing, which are the copies.
         ([FIRST, SECOND[1:2]], (2, 1), 1, SECOND[2:]),
         ([FIRST, SECOND[2:]], (2, 2), 0, []),
-        # In one ACK: until the topic is loaded anew, also where nothing seems to be left.
+        # In one ACK: until the topic is loaded again, even if the backlog seems empty.
         ([FIRST + SECOND[:1]], (2, 0), 0, SECOND[1:]),
         ([FIRST[:3] + FIRST[4:] + SECOND], (1, 2), -1, FIRST[3:4]),
-        # One among them that is left out holds the mark back.
+        # A gap among them holds the mark back.
         ([FIRST[:4], FIRST[5:], SECOND], (1, 3), -1, []),
     ],
 )
-def test_entries_that_are_not_counted_go_to_who_reads_up_to_them(
+def test_uncounted_entries_are_delivered_to_a_cursor_that_reads_up_to_them(
     acks: Sequence[Sequence[Position]], mark: Position, backlog: int, again: Sequence[Position]
 ) -> None:
     cursor = twice_stored().open_durable("s", earliest=True)
@@ -93,7 +93,7 @@ def test_entries_that_are_not_counted_go_to_who_reads_up_to_them(
     assert (cursor.mark, cursor.backlog, delivered(cursor)) == (mark, backlog, again)
 
 
-def test_no_cursor_begins_among_entries_that_are_not_counted() -> None:
+def test_no_cursor_begins_among_uncounted_entries() -> None:
     ledger = twice_stored()
     cursors = [ledger.open_non_durable("reader", start, earliest=False) for start in FIRST[3:]]
     assert [(cursor.mark, cursor.read) for cursor in cursors] == [

@@ -1,6 +1,6 @@
-"""The model of a broker is like the broker: each fact is a scripted trace, run on both, with equal observations.
+"""Likeness of the model of a broker to the broker: each fact is a trace, run on both, with equal observations.
 
-The traces of subscriptions that consumers share are in `likeness_queues`.
+The traces of shared subscriptions are in `likeness_queues`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def start_is_inclusive(c: Client) -> Any:
 
 
 @trace([[], []])
-def start_right_behind_the_end_waits(c: Client) -> Any:
+def a_start_right_after_the_end_waits(c: Client) -> Any:
     ids = c.publish(1, 1)
     behind = ids[1][0], ids[1][1] + 1
     return [c.read(c.subscribe(behind, initial=initial), 100) for initial in InitialPosition]
@@ -83,7 +83,7 @@ def flow_sends_whole_entries(c: Client) -> Any:
 
 
 @trace([(0, -1), (0, 1), (0, 1), (0, 1), (0, 1)])
-def acknowledging_too_much_or_backwards_changes_nothing(c: Client) -> Any:
+def acks_past_the_end_or_before_the_cursor_are_ignored(c: Client) -> Any:
     ids = c.publish(1, 1, 1)
     pin = c.subscribe(name="pin", initial=InitialPosition.Earliest)
     seen = [c.bounds(pin)[0]]
@@ -197,7 +197,7 @@ def statistics_of_an_unknown_consumer_drop_the_connection(c: Client) -> Any:
 
 
 @trace(((-1, -1), (-1, -1), 2), deduplicates=True)
-def a_duplicate_has_a_receipt_without_place(c: Client) -> Any:
+def a_duplicate_has_a_receipt_without_a_position(c: Client) -> Any:
     c.publish(3, 3)
     again = c.send(3, 3)
     overlap = c.send(4, 4)
@@ -205,7 +205,7 @@ def a_duplicate_has_a_receipt_without_place(c: Client) -> Any:
 
 
 @trace((-1, 4), deduplicates=True)
-def the_highest_sequence_id_is_told(c: Client) -> Any:
+def the_highest_sequence_id_is_reported(c: Client) -> Any:
     before = c.open_producer().last_sequence_id
     c.send(0, 5)
     c.side.unload()
@@ -214,7 +214,7 @@ def the_highest_sequence_id_is_told(c: Client) -> Any:
 
 
 @trace(([], True, [], True, True))
-def a_terminated_topic_tells_who_has_acknowledged_all(c: Client) -> Any:
+def a_terminated_topic_notifies_consumers_that_have_acknowledged_all(c: Client) -> Any:
     ids = c.publish(1, 1)
     reader = c.subscribe((-1, -1))
     c.read(reader, 100)
@@ -233,7 +233,7 @@ def a_terminated_topic_tells_who_has_acknowledged_all(c: Client) -> Any:
 
 
 @trace(((((0, -1), (0, 1), -1), ((0, 1), (0, 1), -1)), True))
-def a_terminated_topic_tells_so_when_it_is_loaded_again(c: Client) -> Any:
+def a_terminated_topic_notifies_consumers_after_it_is_loaded_again(c: Client) -> Any:
     ids = c.publish(1, 1)
     c.side.terminate()
     c.roll_over()
@@ -245,7 +245,7 @@ def a_terminated_topic_tells_so_when_it_is_loaded_again(c: Client) -> Any:
 
 
 @trace((-1, 15))
-def a_terminated_topic_takes_no_producer(c: Client) -> Any:
+def a_terminated_topic_refuses_producers(c: Client) -> Any:
     c.publish(1)
     c.side.terminate()
     closed = c._next(lambda came: isinstance(came, commands.CloseProducer))
@@ -272,7 +272,7 @@ def test_the_model_does(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def at_once(request: pytest.FixtureRequest, _pulsar_session: Any) -> Iterator[Mapping[Any, Future[object]]]:
-    """Run the chosen traces on the stock broker at once: a trace waits most of the time to see that nothing comes."""
+    """Run the chosen traces on the stock broker in parallel: a trace spends most of its time waiting for silence."""
     chosen = [item.callspec.params["found"] for item in request.session.items if "at_once" in item.fixturenames]
     with ThreadPoolExecutor(TRACES_AT_ONCE) as pool:
         yield {found.run: pool.submit(done_by, _pulsar_session, found) for found in chosen}
@@ -291,5 +291,5 @@ def test_the_featured_broker_does(found: Trace, pulsar_featured: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("found", named("private"))
-def test_a_broker_of_the_tests_own_does(found: Trace, pulsar_private: Any) -> None:
+def test_the_private_broker_does(found: Trace, pulsar_private: Any) -> None:
     assert done_by(pulsar_private, found) == found.expected
