@@ -1,4 +1,4 @@
-"""`make brokers`: what its brokers are set up for."""
+"""The setup of the brokers of `make brokers`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from brokers.pulsar_admin import PulsarAdmin
 
 
 class Started:
-    """A process that runs, and its record."""
+    """A running process, which is its own record."""
 
     alive = True
 
@@ -32,6 +32,6 @@ def test_pulsar_takes_writes_of_every_guarantee() -> None:
     kind, admin = brokers.Pulsar(), Admin()
     admin.url = kind._broker.admin_url
     kind._broker._admin = admin
-    kind.wait(Started())  # type: ignore[arg-type]  # as much of a Record as is asked for
+    kind.wait(Started())  # type: ignore[arg-type]  # has the attributes of a Record that are used
     assert admin.settings["namespaces/public/default/deduplication"] is True
     assert kind._broker._settings()["transactionCoordinatorEnabled"] == "true"

@@ -1,4 +1,4 @@
-"""Archives of classes: programs start from them, and without them as usual."""
+"""Class data archives, and starts of programs with and without them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_without_an_archive_a_program_starts_as_usual_or_records(folder: Path) -
     assert "-XX:+RecordDynamicDumpInfo" in archive(folder).options(record=True)
 
 
-def test_a_program_that_has_ended_leaves_nothing(folder: Path) -> None:
+def test_a_program_that_has_ended_leaves_no_archive(folder: Path) -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
     archive(folder).make(ended.pid)
@@ -35,7 +35,7 @@ def test_a_program_that_has_ended_leaves_nothing(folder: Path) -> None:
     assert archive(folder).options() == []
 
 
-def test_an_archive_is_for_the_same_libraries_alone(folder: Path) -> None:
+def test_an_archive_is_used_only_with_the_same_libraries(folder: Path) -> None:
     archive(folder).file.parent.mkdir()
     archive(folder).file.touch()
     assert f"-XX:SharedArchiveFile={archive(folder).file}" in archive(folder).options(record=True)
@@ -44,7 +44,7 @@ def test_an_archive_is_for_the_same_libraries_alone(folder: Path) -> None:
 
 
 @pytest.mark.broker
-def test_a_broker_starts_from_the_archive_that_the_first_one_made(pulsar: PulsarUnderTest) -> None:
+def test_a_broker_starts_from_the_archive_of_the_first_one(pulsar: PulsarUnderTest) -> None:
     broker = pulsar.require_own()
     command, environment = broker.prepare()
     assert command[1] == "standalone"

@@ -1,4 +1,4 @@
-"""Programs started for a test end when they should, and only they."""
+"""The end of programs that are started for a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from brokers.processes import ManagedProcess, free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
-# A program that starts another one, as bin/pulsar does, and ignores the polite request to end.
+# A program that starts another one, as bin/pulsar does, and ignores SIGTERM.
 STUBBORN = "trap '' TERM; sleep 300 & echo started; wait; wait"
 
 
@@ -29,7 +29,7 @@ def alive(group: int) -> bool:
 def wait_until_gone(group: int, timeout_s: float = 10.0) -> bool:
     deadline = time.monotonic() + timeout_s
     while alive(group) and time.monotonic() < deadline:
-        time.sleep(0.02)  # a foreign process group gives no event
+        time.sleep(0.02)  # a foreign process group has no event
     return not alive(group)
 
 

@@ -1,4 +1,4 @@
-"""The brokers that all other tests lean on do what their fixtures promise."""
+"""The Pulsar brokers of the fixtures that all other tests use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def publish(under_test: PulsarUnderTest, topic: str, count: int) -> None:
         producer.send(b"%d" % number)
 
 
-def test_stock_broker_serves_the_version_asked_for_and_keeps_read_data(
+def test_stock_broker_has_the_requested_version_and_keeps_read_data(
     pulsar: PulsarUnderTest, pytestconfig: pytest.Config
 ) -> None:
     assert pulsar.admin.broker_version() == pytestconfig.getoption("--pulsar-version")
@@ -29,13 +29,13 @@ def test_stock_broker_serves_the_version_asked_for_and_keeps_read_data(
     assert policy == {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
-def test_topic_maker_partitions_and_never_repeats_a_name(pulsar: PulsarUnderTest) -> None:
+def test_new_topics_have_the_partitions_and_unique_names(pulsar: PulsarUnderTest) -> None:
     first, second = pulsar.topic(partitions=3), pulsar.topic(partitions=3)
     assert first != second
     assert pulsar.admin.partitioned_stats(first)["metadata"]["partitions"] == 3
 
 
-def test_admin_error_carries_the_status_and_the_brokers_words(pulsar: PulsarUnderTest) -> None:
+def test_admin_error_has_the_status_and_the_brokers_message(pulsar: PulsarUnderTest) -> None:
     with pytest.raises(AdminError, match="not found") as caught:
         pulsar.admin.stats(pulsar.unused_topic())
     assert caught.value.status == 404
@@ -77,7 +77,7 @@ def test_featured_broker_authorizes_by_basic_and_by_certificate(pulsar_featured:
             pulsar_featured.admin.revoke(pulsar_featured.namespace, role)
 
 
-def test_a_broker_that_cannot_start_says_why(tmp_path: Path, pulsar: PulsarUnderTest) -> None:
+def test_a_broker_that_cannot_start_reports_the_cause(tmp_path: Path, pulsar: PulsarUnderTest) -> None:
     taken = int(pulsar.service_url.rpartition(":")[2])
     free = PulsarStandalone(tmp_path, ports=Ports(broker=taken, web=0, bookie=0))
     with pytest.raises(RuntimeError, match="ended while starting"):

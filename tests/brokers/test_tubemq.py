@@ -1,4 +1,4 @@
-"""The TubeMQ servers that all other tests lean on do what their fixtures promise."""
+"""The TubeMQ servers of the fixtures that all other tests use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.behaviours.tubemq.java_client import Place, TubeJavaClient
 from tests.fix_tubemq import TubeUnderTest
 
 
-def test_topics_are_never_given_twice_and_have_the_shape_asked_for(tubemq: TubeUnderTest) -> None:
+def test_topics_are_unique_and_have_the_requested_shape(tubemq: TubeUnderTest) -> None:
     topics = [tubemq.topic(2, stores=2) for _ in range(2)]
     assert topics[0] != topics[1]
     for topic in topics:
@@ -43,7 +43,7 @@ def test_messages_of_both_brokers_can_be_read_by_a_client_that_chooses_its_parti
 ) -> None:
     topic = tubemq.topic(2, brokers=(1, 2))
     places: list[Place] = []
-    # It sends to the brokers to which it is connected already, and connects in the background.
+    # It sends to the brokers that it is already connected to, and connects to others in the background.
     while {place.broker_id for place in places} != {1, 2}:
         places += tube_java.produce(tubemq.cluster, topic, [b"%d" % len(places)])
     ranges = [tubemq.admin.topic_range(broker_id, topic, 0) for broker_id in (1, 2)]
@@ -52,9 +52,7 @@ def test_messages_of_both_brokers_can_be_read_by_a_client_that_chooses_its_parti
     assert sorted(int(message.value) for message in found) == list(range(len(places)))
 
 
-def test_members_of_a_group_share_partitions_and_give_them_back(
-    tubemq: TubeUnderTest, tube_java: TubeJavaClient
-) -> None:
+def test_members_of_a_group_share_partitions_and_release_them(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> None:
     topic, group = tubemq.topic(3), tubemq.group()
     with tube_java.join(tubemq.cluster, [topic], group) as first:
         first.wait_until(lambda member: len(member.held) == 3, "the only member holds all")
@@ -64,7 +62,7 @@ def test_members_of_a_group_share_partitions_and_give_them_back(
         first.wait_until(lambda member: len(member.held) == 3, "all have come back")
 
 
-def test_committed_positions_are_seen_at_the_broker(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> None:
+def test_committed_positions_are_visible_at_the_broker(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> None:
     topic, group = tubemq.topic(), tubemq.group()
     tube_java.produce(tubemq.cluster, topic, [b"%d" % number for number in range(10)])
     tube_java.consume(tubemq.cluster, topic, group, 10)
@@ -72,7 +70,7 @@ def test_committed_positions_are_seen_at_the_broker(tubemq: TubeUnderTest, tube_
     assert tubemq.admin.group_offset(1, tubemq.group(), topic, 0) == 0
 
 
-def test_secure_cluster_talks_only_to_clients_with_a_certificate(tubemq_secure: TubeUnderTest) -> None:
+def test_secure_cluster_accepts_only_clients_with_a_certificate(tubemq_secure: TubeUnderTest) -> None:
     cluster = tubemq_secure.cluster
     assert cluster.credentials is not None
     for server in (*cluster.masters, *cluster.brokers):
@@ -90,6 +88,6 @@ def test_secure_cluster_talks_only_to_clients_with_a_certificate(tubemq_secure: 
                 assert secured.version() == "TLSv1.2"
 
 
-def test_admin_error_carries_the_masters_words(tubemq: TubeUnderTest) -> None:
+def test_admin_error_has_the_masters_message(tubemq: TubeUnderTest) -> None:
     with pytest.raises(AdminError, match="brokerId"):
         tubemq.admin.modify("admin_reload_broker_configure")

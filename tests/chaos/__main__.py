@@ -23,7 +23,7 @@ class Run:
     """The result of a run.
 
     Attributes:
-        problems: what was lost, or read or written more than once, and what did not end.
+        problems: lost rows, rows read or written more than once, and loads that did not end.
         chaos: the faults.
         loads: the loads.
     """
@@ -45,7 +45,7 @@ def run(name: str, folder: Path, seed: int, seconds: float, inspect: Callable[[A
         name: of a scene.
         folder: for its files.
         seed: selects the faults.
-        seconds: how long faults happen.
+        seconds: the duration of the faults.
         inspect: called with the scene after the comparison, while the cluster runs.
     """
     scene = SCENES[name](folder, seed)
@@ -56,7 +56,7 @@ def run(name: str, folder: Path, seed: int, seconds: float, inspect: Callable[[A
         chaos = Chaos(scene.kinds(), seed)
         chaos.run(seconds)
         scene.heal()
-        # The first load writes; the others end when they have read all of it.
+        # The first load writes; the others end when they have read all its rows.
         for load in scene.loads:
             load.finish()
             load.join()
@@ -75,7 +75,7 @@ def main(
     seed: Annotated[int | None, typer.Option(help="random unless given")] = None,
     errors: Annotated[bool, typer.Option(help="print the first error of each class, too")] = False,
 ) -> None:
-    """Kill, freeze and cut off real servers under load; compare the lists of rows at the end."""
+    """Kill, freeze and disconnect real servers under load; compare the lists of rows at the end."""
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     failed = False
     for name in scenes or SCENES:

@@ -1,4 +1,4 @@
-"""Faults of real servers. Which ones begin, when, and how long they last depends on the seed."""
+"""Faults of real servers; the seed determines their kinds, times and durations."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Kind:
 
     Attributes:
         name: e.g. `freeze`.
-        group: of the kinds of one group, only one fault happens at a time.
-        targets: what it can happen to.
+        group: only one fault of a group's kinds is active at a time.
+        targets: the names of possible targets.
         seconds: the shortest and the longest duration.
-        make: makes it happen to a target for as long as the context lasts.
-        weight: how often, compared with other kinds.
+        make: applies it to a target for as long as the context lasts.
+        weight: its frequency relative to other kinds.
     """
 
     name: str
@@ -48,16 +48,16 @@ class Kind:
 
 
 class Chaos:
-    """Makes faults happen until it is stopped.
+    """A scheduler of faults.
 
     Args:
         kinds: the kinds of faults.
-        seed: selects what happens when.
+        seed: determines the faults and their times.
         pause_s: the longest pause between two faults.
 
     Attributes:
-        happened: what happened, with the seconds since the start.
-        counts: how many faults of each kind.
+        happened: a log of the faults, with the seconds since the start.
+        counts: the number of faults of each kind.
     """
 
     def __init__(self, kinds: Sequence[Kind], seed: int, *, pause_s: float = 8.0) -> None:
@@ -71,7 +71,7 @@ class Chaos:
         self.counts: Counter[str] = Counter()
 
     def run(self, seconds: float) -> None:
-        """Make faults for this time, and end all of them."""
+        """Apply faults for this time, and end all of them."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._busy = {group: thread for group, thread in self._busy.items() if thread.is_alive()}
@@ -85,7 +85,7 @@ class Chaos:
 
     def _begin(self, kind: Kind) -> None:
         target, seconds = self._dice.choice(kind.targets), self._dice.uniform(*kind.seconds)
-        # A fault draws from its own dice: how long another one took must not change it.
+        # A fault has its own random generator, so that the duration of another one does not change it.
         dice = random.Random(self._dice.random())
         thread = threading.Thread(target=self._happen, args=(kind, target, seconds, dice), name=kind.name, daemon=True)
         self._busy[kind.group] = thread
@@ -98,8 +98,8 @@ class Chaos:
             with kind.make(target, dice):
                 self._stopping.wait(seconds)
             self._note(f"{kind.name} {target} is over")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the report must show it
-            # A server that another fault keeps from starting is started when all faults are over.
+        except Exception as error:  # noqa: BLE001 - the report must show any error
+            # A server whose start another fault prevents is started when all faults are over.
             self._note(f"{kind.name} {target} failed: {str(error).splitlines()[0]}")
 
     def _note(self, text: str) -> None:
@@ -107,7 +107,7 @@ class Chaos:
 
 
 def frozen(victims: Mapping[str, Callable[[], Victim | None]]) -> Callable[[str, random.Random], Making]:
-    """Return what freezes a server (SIGSTOP) and lets it go on (SIGCONT)."""
+    """Return a fault that freezes a server (SIGSTOP) and resumes it (SIGCONT)."""
 
     @contextlib.contextmanager
     def make(target: str, _: random.Random) -> Iterator[None]:
@@ -127,7 +127,7 @@ def frozen(victims: Mapping[str, Callable[[], Victim | None]]) -> Callable[[str,
 def link_faults(
     links: Mapping[str, FaultProxy], *, but: Collection[str] = ()
 ) -> Callable[[str, random.Random], Making]:
-    """Return what cuts, stalls, slows or damages the connections of clients to a server, except in some ways."""
+    """Return a fault that cuts, stalls, slows or damages client connections to a server, without the excluded ways."""
 
     @contextlib.contextmanager
     def make(target: str, dice: random.Random) -> Iterator[None]:

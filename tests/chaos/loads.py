@@ -19,23 +19,23 @@ from spark_mq_source.core.ports import TaskAttempt
 from tests.formats import schema_of, through_json
 
 TASK_ATTEMPTS = 4
-"""As `spark.task.maxFailures`."""
+"""The default of `spark.task.maxFailures`."""
 PAUSE_S = 0.2
 PATIENCE_S = 300.0
-"""How long a load may take to end once all servers run."""
+"""Seconds without progress after which a load counts as hung once all servers run."""
 
 Row = dict[str, Any]
 Options = Mapping[str, str]
 
 
 class Load(ABC):
-    """One user of a cluster, in a thread of its own.
+    """One user of a cluster, in a separate thread.
 
     Attributes:
         name: in the report.
-        problems: what went wrong that no fault explains.
-        failures: errors that are expected while servers fail, by class.
-        errors: the first of each class, and where it was raised.
+        problems: errors that no fault explains.
+        failures: the number of errors that are expected while servers fail, by class.
+        errors: the first traceback of each class.
         steps: units of work that succeeded.
     """
 
@@ -50,7 +50,7 @@ class Load(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def report(self) -> str:
-        """Return how much was done."""
+        """Return the work done, for the report."""
         return f"{self.steps} steps"
 
     def start(self) -> None:
@@ -58,11 +58,11 @@ class Load(ABC):
         self._thread.start()
 
     def finish(self) -> None:
-        """Let the load do what is left, now that all servers run."""
+        """Let the load do the remaining work, now that all servers run."""
         self._finishing.set()
 
     def join(self) -> None:
-        """Wait until it has ended, for as long as it gets on."""
+        """Wait for its end, as long as it makes progress."""
         steps = -1
         while self._thread.is_alive() and self.steps > steps:
             steps = self.steps
@@ -72,18 +72,18 @@ class Load(ABC):
 
     @property
     def finishing(self) -> bool:
-        """Whether no more faults come."""
+        """Whether the faults are over."""
         return self._finishing.is_set()
 
     @abstractmethod
     def step(self) -> bool:
         """Do one unit of work; return whether there was any."""
 
-    def recover(self) -> None:  # noqa: B027 - not all loads have something to do
-        """Do what Spark or its user does after an error."""
+    def recover(self) -> None:  # noqa: B027 - not all loads need it
+        """Recover from an error as Spark or its user does."""
 
     def close(self) -> None:  # noqa: B027 - as above
-        """Close what is open."""
+        """Close all resources."""
 
     def _run(self) -> None:
         deadline = None
@@ -96,7 +96,7 @@ class Load(ABC):
                     worked = self.step()
                     self.steps += worked
                 except (DataLossError, LocalProtocolError):
-                    # Nothing is lost in these runs, and no fault of a server is an excuse for a fault of ours.
+                    # These runs lose no data, and no fault of a server explains a protocol error of this package.
                     self.problems.append(traceback.format_exc())
                     return
                 except (MQSourceError, OSError) as error:
@@ -112,7 +112,7 @@ class Load(ABC):
                     return
                 if not worked:
                     self._finishing.wait(PAUSE_S)
-        except Exception:  # noqa: BLE001 - whatever it is, the report must show it
+        except Exception:  # noqa: BLE001 - the report must show any error
             self.problems.append(traceback.format_exc())
         finally:
             try:
@@ -134,21 +134,21 @@ def attempts(task: Callable[[int], Any]) -> Any:
 
 
 class Stream(Load):
-    """A streaming query with a checkpoint, which is restarted after errors, and now and then without one.
+    """A streaming query with a checkpoint, which is restarted after errors, and sometimes without one.
 
     Attributes:
         rows: the rows of all committed triggers.
     """
 
     IDLE_TRIGGERS = 3
-    """So many triggers without a row mean that all is read."""
+    """Consecutive triggers without rows after which all counts as read."""
 
-    def __init__(self, name: str, seed: int, door: Any, given: Options, columns: str) -> None:
+    def __init__(self, name: str, seed: int, format_: Any, given: Options, columns: str) -> None:
         super().__init__(name, seed)
-        self.door = door
+        self.format = format_
         self.schema = schema_of(columns)
-        options = door.parse_stream_options({key.lower(): value for key, value in given.items()})
-        self.options = door.fit_read(options, self.schema)
+        options = format_.parse_stream_options({key.lower(): value for key, value in given.items()})
+        self.options = format_.fit_read(options, self.schema)
         self.stream: Any = None
         self.offsets: list[tuple[dict[str, object], dict[str, object]]] = []
         self.committed = 0
@@ -162,7 +162,7 @@ class Stream(Load):
     def step(self) -> bool:
         """Run one trigger, or the batch that was interrupted."""
         if self.stream is None:
-            self.stream = self.door.open_stream(self.options)
+            self.stream = self.format.open_stream(self.options)
         if self.committed == len(self.offsets):
             start = self.offsets[-1][1] if self.offsets else through_json(self.stream.initial())
             end = through_json(self.stream.latest(start, limited=True))
@@ -176,7 +176,7 @@ class Stream(Load):
         start, end = self.offsets[-1]
         if self.dice.random() < 0.02:
             self.recover()
-            self.stream = self.door.open_stream(self.options)
+            self.stream = self.format.open_stream(self.options)
         found = [self._read(task) for task in self.stream.ranges(start, end)]
         self.write(self.committed, found)
         self.rows += [row for table in found for row in table.to_pylist()]
@@ -185,13 +185,13 @@ class Stream(Load):
 
     @property
     def has_all(self) -> bool:
-        """Whether all is read, once nothing more is written."""
+        """Whether all rows are read, once no more are written."""
         return self._idle >= self.IDLE_TRIGGERS
 
     def _read(self, task: Any) -> pa.Table:
         return attempts(
             lambda attempt: pa.Table.from_batches(
-                self.door.read(self.options, task, self.schema, tries=attempt), self.schema
+                self.format.read(self.options, task, self.schema, tries=attempt), self.schema
             )
         )
 
@@ -205,29 +205,29 @@ class Stream(Load):
             self.stream = None
 
     def close(self) -> None:
-        """End the query."""
+        """Stop the query."""
         self.recover()
 
 
 class Batches(Load):
-    """Reads of a whole topic, again and again.
+    """Repeated batch reads of a whole topic.
 
     Attributes:
         reads: the rows of each read.
     """
 
-    def __init__(self, seed: int, door: Any, given: Options, columns: str) -> None:
+    def __init__(self, seed: int, format_: Any, given: Options, columns: str) -> None:
         super().__init__("batches", seed)
-        self._door = door
+        self._format = format_
         self._schema = schema_of(columns)
-        options = door.parse_options({name.lower(): value for name, value in given.items()})
-        self._options = door.fit_read(options, self._schema)
+        options = format_.parse_options({name.lower(): value for name, value in given.items()})
+        self._options = format_.fit_read(options, self._schema)
         self.reads: list[list[Row]] = []
 
     def step(self) -> bool:
-        """Read all that there is now."""
-        tasks = self._door.plan(self._options, ())
-        batches = [batch for task in tasks for batch in self._door.read(self._options, task, self._schema)]
+        """Read all current rows."""
+        tasks = self._format.plan(self._options, ())
+        batches = [batch for task in tasks for batch in self._format.read(self._options, task, self._schema)]
         self.reads.append(pa.Table.from_batches(batches, self._schema).to_pylist())
         self._finishing.wait(5)
         return not self.finishing
@@ -238,11 +238,11 @@ class Writing:
 
     Attributes:
         repeated: the values of batches that were written more than once.
-        unfinished: whether the last batch was begun and failed.
+        unfinished: whether the last batch was started and failed.
     """
 
-    def __init__(self, door: Any, given: Options, query: str, dice: random.Random) -> None:
-        self.door = door
+    def __init__(self, format_: Any, given: Options, query: str, dice: random.Random) -> None:
+        self.format = format_
         self.given = {key.lower(): value for key, value in given.items()}
         self.query = query
         self.repeated: Counter[bytes] = Counter()
@@ -250,12 +250,12 @@ class Writing:
         self._dice = dice
 
     def write(self, batch_id: int, tasks: Sequence[Sequence[bytes]], *, repeat: float = 0.0) -> None:
-        """Write one batch, and with this probability once more, as after the death of a driver.
+        """Write one batch, and with this probability once more, as after a kill of the driver.
 
         A batch that failed is written again by the next call.
         """
         schema = pa.schema({"value": pa.binary()})
-        options = self.door.fit(self.door.parse_write_options(self.given, schema.names), schema)
+        options = self.format.fit(self.format.parse_write_options(self.given, schema.names), schema)
         for again in range(1 + (self._dice.random() < repeat)):
             if again or self.unfinished:
                 self.repeated.update(value for values in tasks for value in values)
@@ -266,30 +266,30 @@ class Writing:
                     rows = [pa.record_batch([pa.array(values, pa.binary())], schema=schema)] if values else []
                     base = TaskAttempt(self.query, batch_id, partition)
                     reports.append(attempts(lambda n, rows=rows, base=base: self._attempt(options, rows, base, n)))
-                self.door.commit(options, reports)
+                self.format.commit(options, reports)
             except (MQSourceError, OSError):
-                self.door.abort(options, reports)
+                self.format.abort(options, reports)
                 raise
             self.unfinished = False
 
     def _attempt(self, options: Any, rows: Sequence[pa.RecordBatch], base: TaskAttempt, number: int) -> Any:
         attempt = replace(base, attempt=number, attempt_id=self._dice.randrange(1 << 40))
-        return self.door.write(options, iter(rows), attempt)
+        return self.format.write(options, iter(rows), attempt)
 
 
 class Numbers(Load):
     """A streaming write of numbered values.
 
     Attributes:
-        values: the values of all batches that were written.
+        values: the values of all written batches.
     """
 
     ROWS = 40
     TASKS = 2
 
-    def __init__(self, name: str, seed: int, door: Any, given: Options) -> None:
+    def __init__(self, name: str, seed: int, format_: Any, given: Options) -> None:
         super().__init__(name, seed)
-        self.sink = Writing(door, given, f"{name}-{seed}", self.dice)
+        self.sink = Writing(format_, given, f"{name}-{seed}", self.dice)
         self.values: list[bytes] = []
 
     def step(self) -> bool:
@@ -305,7 +305,7 @@ class Numbers(Load):
 
 
 def differences(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[str]:
-    """Yield what is missing, and what is there too often."""
+    """Yield the missing and the excess rows."""
     missing, extra = Counter(expected) - Counter(found), Counter(found) - Counter(expected)
     if missing:
         yield f"{missing.total()} missing, such as {sorted(missing)[:5]}"

@@ -1,8 +1,7 @@
-"""Three nsqd and two nsqlookupd under chaos, with a writer and a stream: those of PATH, or else embedded ones in this
-process.
+"""Three nsqd and two nsqlookupd under chaos, with a writer and a stream: those on PATH, or else embedded brokers.
 
-Both keep all messages on disk and sync positions only at a clean stop: a killed one loses nothing, and delivers again
-what it had delivered since.
+Both keep all messages on disk and sync positions only at a clean stop: a killed nsqd loses no messages, and redelivers
+those that it has delivered since.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from tests.fix_net import FaultProxy
 BROKERS, LOOKUPDS = 3, 2
 TOPIC = "chaos"
 READ, TRUTH = "stream", "truth"
-"""Channels: one is read under faults, the other at the end."""
+"""Channels: the first is read under faults, the second at the end."""
 ROW = "value binary, nsqd string, message_id string"
 ON_DISK = {"mem_queue_size": 0, "sync_every": 1 << 30, "sync_timeout_ms": 1 << 30}
-"""A sync while messages are in flight loses them with the next kill; nsqd that is killed three times between two syncs
-overwrites messages (both seen on 1.3.0). So there are no syncs but those of clean stops, and one follows each kill.
+"""A sync while messages are in flight loses them with the next kill; an nsqd that is killed three times between two
+syncs overwrites messages (both seen on 1.3.0). So only clean stops sync, and one follows each kill.
 """
 
 Message = tuple[str, str, bytes]
@@ -51,13 +50,13 @@ class Channel(Stream):
 
     @property
     def has_all(self) -> bool:
-        """Whether no nsqd has a message left."""
-        # Less than none is what a killed nsqd counts that has more than it knows of.
+        """Whether all nsqd are empty."""
+        # The count of a killed nsqd is negative if it has more messages than it has counted.
         return super().has_all and not any(self._scene.depths(self._channel))
 
 
 class Scene:
-    """The nsqd, their loads, and what may happen to them."""
+    """The nsqd, their loads and their faults."""
 
     name = "nsq"
 
@@ -110,7 +109,7 @@ class Scene:
         sink = {"nsqdTcpAddresses": links, "topic": TOPIC, "operationTimeout": "5s", "sendTimeout": "60s"}
         self.writer = Numbers("writer", self._seed, NsqFormat(), sink)
         self.stream, self._truth = map(self._channel_load, (READ, TRUTH))
-        # A query that has seen an nsqd before its kill does not trust its count afterwards.
+        # A query that has read from an nsqd before its kill does not trust its count afterwards.
         self._truth.step()
         self.loads = [self.writer, self.stream]
 
@@ -156,7 +155,7 @@ class Scene:
             self._start(name)
 
     def _start(self, name: str) -> None:
-        # Its port may have become that of another connection for a while; then `heal` starts it.
+        # Another connection may use its port for a time; then `heal` starts it.
         self._nsqd[name].start()
         if name in self._unsynced:
             self._nsqd[name].restart()
@@ -167,7 +166,7 @@ class Scene:
     def _frozen(self, name: str, _: random.Random) -> Iterator[None]:
         nsqd, go_on = self._nsqd[name], threading.Event()
         if isinstance(nsqd, NsqBroker):
-            # Its event loop waits, so that it accepts connections and answers nothing, as after SIGSTOP.
+            # Its event loop is blocked, so that it accepts connections and answers nothing, as after SIGSTOP.
             assert nsqd._daemon is not None
             nsqd._daemon._loop.call_soon_threadsafe(go_on.wait)
         else:
@@ -189,19 +188,19 @@ class Scene:
             self._lookupd[name].start()
 
     def heal(self) -> None:
-        """Start the nsqd whose faults could not."""
+        """Start the nsqd that their faults could not start again."""
         while self._ended:
             name = next(iter(self._ended))
             try:
                 self._start(name)
             except (OSError, RuntimeError):
-                time.sleep(PAUSE_S)  # there is no event for it
+                time.sleep(PAUSE_S)  # there is no event for this
 
     def _ask(self, name: str, method: str, path: str) -> bytes:
         return urllib3.request(method, f"http://{self._nsqd[name].http_address}{path}", timeout=30.0).data
 
     def depths(self, channel: str) -> Iterator[int]:
-        """Yield the number of messages of a channel that are not finished, for each nsqd."""
+        """Yield the number of unfinished messages of a channel, for each nsqd."""
         for name in self._nsqd:
             stats = json.loads(self._ask(name, "GET", f"/stats?format=json&topic={TOPIC}&channel={channel}"))
             for topic in stats["topics"]:
@@ -210,9 +209,9 @@ class Scene:
                     yield one["depth"] + one["in_flight_count"] + one["deferred_count"]
 
     def check(self) -> Iterator[str]:
-        """Yield what was lost, or read more than once.
+        """Yield the messages that were lost, or read more than once.
 
-        The other channel has had no consumer before, so it has each message of the topic. A write is at least once.
+        The other channel has had no consumer before, so it has each message of the topic. Writes are at least once.
         """
         if not self._truth.steps:
             self._truth.start()

@@ -29,25 +29,25 @@ NAMESPACE = "public/chaos"
 SOURCE_NAMESPACE = "public/source"
 SOURCE = f"persistent://{SOURCE_NAMESPACE}/source"
 TRIMMED_NAMESPACE = "public/trimmed"
-"""Without retention: brokers delete what the subscription of its only stream has behind it."""
+"""Without retention: brokers delete the entries that the subscription of its only stream has acknowledged."""
 TRIMMED = f"persistent://{TRIMMED_NAMESPACE}/source"
 PARTITIONS, MAX_PARTITIONS = 3, 6
 GUARANTEES = ("at-least-once", "exactly-once", "transaction")
 PROXIED = "exactly-once"
-"""The query that does all through the Pulsar proxy."""
+"""The query that connects only through the Pulsar proxy."""
 TRANSACTION_NAMESPACE = "public/transactions"
 """Its bundles are neither unloaded nor split; its topics are unloaded.
 
 A coordinator that commits a transaction looks its topics up to write the markers. For a topic whose bundle is being
-unloaded, the answer is MetadataError, which the coordinator takes for a deleted topic (`TransactionBufferHandlerImpl`,
+unloaded, the answer is MetadataError, which the coordinator treats as a deleted topic (`TransactionBufferHandlerImpl`,
 4.0.8). It reports the commit and writes no marker, and a later transaction aborts this one on the topic (`Successes to
 abort low water mark`): rows of a committed transaction are lost, each time.
 """
 ROW = f"value binary, partition int, {MESSAGE_ID}"
 RATE, TRIMMED_RATE = 200, 40
-"""Messages a second."""
+"""Messages per second."""
 REPEAT = 0.05
-"""How often a driver dies after it has written a batch and before it knows."""
+"""Probability that a driver is killed after it has written a batch and before it records that."""
 
 Message = tuple[int, int, int, int, bytes]
 """Partition, ledger, entry, index in its batch, value."""
@@ -59,19 +59,19 @@ def message_of(row: dict[str, Any]) -> Message:
 
 
 def topic_of(guarantee: str) -> str:
-    """Return the topic that is written with a guarantee."""
+    """Return the topic written with a guarantee."""
     return f"persistent://{TRANSACTION_NAMESPACE if guarantee == 'transaction' else NAMESPACE}/{guarantee}"
 
 
 class Publisher(Load):
-    """The official client, which publishes numbers; what it sends again is there again.
+    """The official client, which publishes numbers; resent messages are duplicates.
 
     On a topic that deduplicates it loses messages: after faults of brokers some hundreds were acknowledged as
     duplicates and stored nowhere (pulsar-client 3.13, broker 4.0.8).
 
     Attributes:
-        acknowledged: the values that the brokers have acknowledged, and the message ids that they gave.
-        uncounted: how many messages are in entries that the topic does not count, see `Scene.check`.
+        acknowledged: the values that the brokers have acknowledged, and their message ids.
+        uncounted: the number of messages in entries that the topic does not count, see `Scene.check`.
     """
 
     def __init__(self, name: str, seed: int, service_url: str, topic: str, rate: int) -> None:
@@ -86,11 +86,11 @@ class Publisher(Load):
         self._number = 0
 
     def report(self) -> str:
-        """Return how many messages were sent."""
+        """Return the number of messages sent, for the report."""
         return f"{self._number} messages, {len(self.acknowledged)} acknowledged, {self.uncounted} uncounted"
 
     def step(self) -> bool:
-        """Publish a tenth of a second's messages; at the end wait for all answers."""
+        """Publish the messages of a tenth of a second; at the end wait for all answers."""
         if self.finishing:
             self._producer.flush()
             return False
@@ -113,7 +113,7 @@ class Publisher(Load):
 
 
 class Copy(Stream):
-    """A query that reads the source and writes to a topic of its own."""
+    """A query that copies the source to a separate topic."""
 
     def __init__(self, name: str, seed: int, given: dict[str, str], sink: dict[str, str], *, repeat: float) -> None:
         super().__init__(name, seed, PulsarFormat(), given, ROW)
@@ -126,7 +126,7 @@ class Copy(Stream):
 
 
 class Scene:
-    """The cluster, its loads, and what may happen to it."""
+    """The cluster, its loads and its faults."""
 
     name = "pulsar"
 
@@ -147,7 +147,7 @@ class Scene:
                 admin.set_deduplication(namespace, enabled=True)
             admin.create_namespace(TRIMMED_NAMESPACE, keep_data=False)
             admin.create_topic(TRIMMED, PARTITIONS)
-            # A message that is published before there is a subscription may be deleted at once.
+            # A message that is published before the subscription exists may be deleted at once.
             admin.create_subscription(TRIMMED, "pin")
             admin.create_topic(SOURCE, PARTITIONS)
             for guarantee in GUARANTEES:
@@ -168,18 +168,18 @@ class Scene:
             "walDir": str(self.cluster.folder / "wal"),
             "idleTimeout": "2s",
         }
-        door = PulsarFormat()
+        format_ = PulsarFormat()
         self.publisher = Publisher("publisher", self._seed, cluster.service_url, SOURCE, RATE)
         self.refiller = Publisher("refiller", self._seed, cluster.service_url, TRIMMED, TRIMMED_RATE)
-        self.trimmed = Stream("trimmed", self._seed, door, source | {"topic": TRIMMED, "subscription": "pin"}, ROW)
-        self.batches = Batches(self._seed, door, access | {"topic": SOURCE, "startingOffsets": "earliest"}, ROW)
-        self.stream = Stream("stream", self._seed, door, source | {"subscription": "pin"}, ROW)
-        self.queue = Stream("queue", self._seed, door, queue, ROW)
+        self.trimmed = Stream("trimmed", self._seed, format_, source | {"topic": TRIMMED, "subscription": "pin"}, ROW)
+        self.batches = Batches(self._seed, format_, access | {"topic": SOURCE, "startingOffsets": "earliest"}, ROW)
+        self.stream = Stream("stream", self._seed, format_, source | {"subscription": "pin"}, ROW)
+        self.queue = Stream("queue", self._seed, format_, queue, ROW)
         self.copies = {}
         for guarantee in GUARANTEES:
             way = timeouts | {"serviceUrl": cluster.proxy_url} if guarantee == PROXIED else access
             sink = way | {"topic": topic_of(guarantee), "deliveryGuarantee": guarantee, "sendTimeout": "60s"}
-            # Transactions are aborted with their tasks; a whole batch that is repeated is there twice.
+            # Transactions are aborted with their tasks; a repeated batch is stored twice.
             repeat = REPEAT
             if guarantee == "transaction":
                 sink["transactionTimeout"], repeat = "2m", 0.0
@@ -251,7 +251,7 @@ class Scene:
 
     @contextlib.contextmanager
     def _trimmed(self, topic: str, dice: random.Random) -> Iterator[None]:
-        """Delete the ledgers that the stream has read: a new one begins, and those before the subscription go."""
+        """Open a new ledger, and delete those before the subscription, which the stream has read."""
         partition = f"{topic}-partition-{dice.randrange(PARTITIONS)}"
         with contextlib.closing(self.cluster.admin) as admin:
             admin.unload(partition)
@@ -280,9 +280,9 @@ class Scene:
     # -- the end
 
     def heal(self) -> None:
-        """Run all servers, with brokers that are started anew.
+        """Run all servers, and restart the brokers.
 
-        A broker that was frozen while it gave a bundle away may do so forever (4.0.8), until an operator restarts it.
+        A broker that was frozen while it unloaded a bundle may never finish (4.0.8), until an operator restarts it.
         """
         for name, server in self.cluster.servers.items():
             if name.startswith("broker"):
@@ -292,36 +292,36 @@ class Scene:
             self.cluster.wait_for_broker(number)
 
     def _end_transactions(self) -> None:
-        """Wait until the transactions of failed commits have timed out: an open one hides what follows it.
+        """Wait until the transactions of failed commits have timed out: an open one hides the entries after it.
 
-        A coordinator counts the time only once a client has asked for it since its broker's start.
+        A coordinator's timeouts run only once a client has connected to it since the start of its broker.
         """
         sink = self.copies["transaction"].sink
         topics = [f"{topic_of('transaction')}-partition-{number}" for number in range(PARTITIONS)]
-        options = sink.door.parse_write_options(sink.given, ["value"])
+        options = sink.format.parse_write_options(sink.given, ["value"])
         with PulsarClient(options) as client, contextlib.closing(self.cluster.admin) as admin:
             for number in range(client.fetch_coordinators()):
                 retrying(partial(client.open_coordinator, number), deadline=Deadline.after_ms(60_000))
             while admin.open_transactions(topics):
-                time.sleep(PAUSE_S)  # there is no event for it
+                time.sleep(PAUSE_S)  # there is no event for this
 
     def _uncounted(self, source: Sequence[Message]) -> set[Message]:
-        """Return the messages in entries that BookKeeper has and the topic does not count.
+        """Return the messages in entries that are in BookKeeper but not counted by the topic.
 
         If ZooKeeper fails while a broker replaces a bookie, the broker counts the entries that it has acknowledged, and
-        writes the others again to its next ledger. Readers and subscriptions get both, unless they begin again between
-        the two: then they go on with the next ledger (4.0.8).
+        writes the others again to its next ledger. Readers and subscriptions get both, unless they restart between the
+        two: then they continue with the next ledger (4.0.8).
         """
         counts: dict[tuple[int, int], int] = {}
         with contextlib.closing(self.cluster.admin) as admin:
             for partition in {message[0] for message in source}:
                 ledgers = admin.ledgers(f"{SOURCE}-partition-{partition}")
                 counts |= {(partition, ledger): entries for ledger, entries in ledgers}
-        # A ledger that is not listed is no excuse.
+        # Entries of a ledger that is not listed do not count as uncounted.
         return {message for message in source if message[2] >= counts.get(message[:2], message[2] + 1)}
 
     def check(self) -> Iterator[str]:
-        """Yield what the loads have lost, or have more than once."""
+        """Yield the rows that the loads have lost, or have more than once."""
         self._end_transactions()
         client = official.Client(self.cluster.service_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
         try:
@@ -346,7 +346,7 @@ class Scene:
             yield f"source: {len(lost)} only in entries that the topic does not count, such as {sorted(lost)[:5]}"
         for load in (self.stream, self.queue, *self.copies.values()):
             found = [message_of(row) for row in load.rows]
-            # A read that was interrupted in entries that are not counted goes on behind them, as a queue does.
+            # A read that was interrupted in uncounted entries continues after them, as a queue does.
             left_out = uncounted - set(found)
             for problem in differences([message for message in source if message not in left_out], found):
                 yield f"{load.name}: {problem}"
@@ -364,7 +364,7 @@ class Scene:
             expected = [row["value"] for row in copy.rows]
             written = [message[-1] for message in copies[name]]
             if name != "exactly-once":
-                # Those that were written again may be there again.
+                # Values that were written again may be duplicates.
                 allowed = Counter(written) - Counter(expected)
                 written = list((Counter(written) - (allowed & copy.sink.repeated)).elements())
             if name == "at-least-once":
@@ -374,7 +374,7 @@ class Scene:
 
 
 def offloading_to(folder: Path) -> dict[str, str]:
-    """Return a broker's settings for offloading to files; the ledgers may go from the bookies a second later."""
+    """Return a broker's settings for offloading to files; bookies may delete the ledgers a second later."""
     return {
         "offloadersDirectory": str(offloaders()),
         "managedLedgerOffloadDriver": "filesystem",
@@ -399,7 +399,7 @@ def stored(client: Any, topic: str) -> list[Message]:
 
 
 def first_disorder(messages: Sequence[Message]) -> str | None:
-    """Return the first place where a partition's messages are not in order."""
+    """Return the first pair of a partition's messages that is not in order, as text."""
     by_partition = sorted(messages, key=lambda message: message[0])
     for before, after in itertools.pairwise(by_partition):
         if before[0] == after[0] and before[:4] >= after[:4]:

@@ -27,7 +27,7 @@ def message_of(row: Row) -> tuple[int, int, int, bytes]:
 
 
 class Scene:
-    """The cluster, its loads, and what may happen to it. The brokers flush before they acknowledge."""
+    """The cluster, its loads and its faults. The brokers flush before they acknowledge."""
 
     name = "tubemq"
 
@@ -46,15 +46,15 @@ class Scene:
     def start(self) -> None:
         """Start the cluster and prepare the loads."""
         self.cluster.start()
-        door = TubeMQFormat()
+        format_ = TubeMQFormat()
         access = {"masters": self.cluster.master_addresses, "topic": TOPIC.name, "operationTimeout": "60s"}
         earliest = access | {"startingOffsets": "earliest"}
-        self.writer = Numbers("writer", self._seed, door, access | {"sendTimeout": "60s"})
+        self.writer = Numbers("writer", self._seed, format_, access | {"sendTimeout": "60s"})
         self.streams = [
-            Stream("stream", self._seed, door, earliest | {"assignment": "client"}, ROW),
-            Stream("group", self._seed, door, earliest | {"assignment": "server", "group": "chaos"}, ROW),
+            Stream("stream", self._seed, format_, earliest | {"assignment": "client"}, ROW),
+            Stream("group", self._seed, format_, earliest | {"assignment": "server", "group": "chaos"}, ROW),
         ]
-        self.batches = Batches(self._seed, door, earliest, ROW)
+        self.batches = Batches(self._seed, format_, earliest, ROW)
         self.loads = [self.writer, self.batches, *self.streams]
 
     def stop(self) -> None:
@@ -114,7 +114,7 @@ class Scene:
         self.cluster.wait_for_topics([TOPIC.name])
 
     def check(self) -> Iterator[str]:
-        """Yield what the loads have lost, or have more than once."""
+        """Yield the rows that the loads have lost, or have more than once."""
         # The partitions of a store share its index.
         ranges = [self.cluster.admin.topic_range(broker_id, TOPIC.name, 0) for broker_id in range(1, BROKERS + 1)]
         count = sum((last - first) // INDEX_BYTES for first, last in ranges)

@@ -1,4 +1,4 @@
-"""Bytes recorded from real brokers and official clients; each folder's README says from which."""
+"""Bytes recorded from real brokers and official clients; each folder's README names their versions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ OFFLOADED_LEDGER = FOLDER / "pulsar" / "offloaded" / "b61e6f2f-3d15-49a7-8ba3-ec
 
 @dataclass(frozen=True)
 class RecordedFrame:
-    """One frame as it went over the wire.
+    """One frame, as sent.
 
-    `kind` is the broker's name of the command, `text` what protobuf's own text format made of it when it was recorded.
+    `kind` is the broker's name of the command, `text` its representation in protobuf's text format when recorded.
     """
 
     case: str
@@ -29,7 +29,7 @@ class RecordedFrame:
 
 
 def pulsar_frames() -> list[RecordedFrame]:
-    """Every recorded Pulsar frame, in the order of the recordings."""
+    """Return every recorded Pulsar frame, in the order of the recordings."""
     frames = []
     for path in sorted((FOLDER / "pulsar").glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -41,7 +41,7 @@ def pulsar_frames() -> list[RecordedFrame]:
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One call of TubeMQ and its answer, whole frames; `text` is protobuf's own text of both, ` => ` between them."""
+    """One call of TubeMQ and its answer, as whole frames; `text` is protobuf's text of both, joined by ` => `."""
 
     case: str
     request: bytes
@@ -53,7 +53,7 @@ class RecordedCall:
 
 
 def tubemq_calls(name: str = "server-2.4.0.jsonl") -> list[RecordedCall]:
-    """Every TubeMQ call of one recording."""
+    """Return every TubeMQ call of one recording."""
     lines = (FOLDER / "tubemq" / name).read_text(encoding="utf-8").splitlines()
     items = [json.loads(line) for line in lines]
     return [

@@ -1,4 +1,4 @@
-"""One plain connection to a broker, one command after the other: for programs that send what no client would."""
+"""A plain connection to a broker, for programs that send commands that no client would send."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RawConnection:
-    """A connection without authentication, to a broker that serves all topics itself, as a standalone one does.
+    """A connection without authentication to a broker that serves all topics, as a standalone broker does.
 
     Args:
         host: the broker's.
@@ -42,12 +42,12 @@ class RawConnection:
         self.expect(Connected)
 
     def close(self) -> None:
-        """Closes the socket, whatever is under way."""
+        """Close the socket, without waiting for anything."""
         self._socket.close()
 
     def open_producers(self, topics: Sequence[str], schema: Schema | None = None) -> list[bytes]:
-        """Opens a producer of each topic; its number in the list is its id. The versions of the schema, if any."""
-        # The look-up is what makes a broker load the part of the namespace that a topic is in.
+        """Open a producer of each topic, whose index is its id; return the versions of the schema, if any."""
+        # The lookup makes a broker load the bundle of the topic.
         for number, topic in enumerate(topics):
             self.send(Lookup(topic, number))
         for _ in topics:
@@ -57,12 +57,12 @@ class RawConnection:
         return [self.expect(ProducerSuccess).schema_version for _ in topics]
 
     def send(self, command: Request | AckEntries | Send) -> None:
-        """Sends a command."""
+        """Send a command."""
         self._connection.send(command)
         self._socket.sendall(self._connection.data_to_send())
 
     def receive(self, most_bytes: int) -> bytes:
-        """Takes bytes as they come, and looks at none of them: nothing can be expected any more.
+        """Return received bytes without parsing them; `expect` cannot be used afterwards.
 
         Raises:
             ConnectionError: the broker closed the connection.
@@ -73,10 +73,10 @@ class RawConnection:
         return data
 
     def expect(self, kind: type[T]) -> T:
-        """Takes the next command, which must be of this type; PINGs are answered on the way.
+        """Return the next command, which must be of this type; answer PINGs before it.
 
         Raises:
-            RuntimeError: it is another one.
+            RuntimeError: it is of another type.
             MQSourceError: the broker closed the connection.
         """
         while not self._events:

@@ -1,4 +1,4 @@
-"""Records again what official clients and a real broker say to each other, as vectors for the tests.
+"""Record the conversations of official clients with a real broker, as vectors for the tests.
 
 ::
 
@@ -42,9 +42,9 @@ HOST = "127.0.0.1"
 NAMESPACE = "persistent://public/tests"
 PATIENCE_S = 60.0
 MAX_MESSAGE_BYTES = 1024
-"""So small that the C++ client, which cannot be told a size, cuts small messages into chunks."""
+"""So small that the C++ client, which has no option for the size, cuts small messages into chunks."""
 MIN_HOST_NAME = 5
-"""A shorter one stands somewhere in any bytes."""
+"""The shortest name to search for: shorter ones occur in any bytes."""
 
 ENTRY_METADATA = {
     "brokerEntryMetadataInterceptors": (
@@ -61,7 +61,7 @@ STANDALONE = ENTRY_METADATA | {
 
 
 class Case(RecordingProxy):
-    """A proxy that holds what passes, until `lines` turns it into a recording."""
+    """A proxy that keeps the frames that pass, until `lines` converts them to a recording."""
 
     def __init__(self, name: str, service_url: str) -> None:
         self.recorded = io.StringIO()
@@ -73,15 +73,15 @@ class Case(RecordingProxy):
 
     @property
     def service_url(self) -> str:
-        """Where clients find the proxy."""
+        """The URL of the proxy for clients."""
         return f"pulsar://{self.address}"
 
     def frames(self) -> list[dict[str, str]]:
-        """What has passed so far."""
+        """Return the frames that have passed so far."""
         return [json.loads(line) for line in self.recorded.getvalue().splitlines()]
 
     def wait_for_frames(self, kind: str, count: int = 1, *, words: str = "") -> None:
-        """Until so many commands of a type have passed, whose text has these words in it."""
+        """Wait until this number of commands of a type, with these words in their text, have passed."""
 
         def have_passed(_: FaultProxy) -> bool:
             return sum(frame["type"] == kind and words in frame["text"] for frame in self.frames()) >= count
@@ -89,10 +89,10 @@ class Case(RecordingProxy):
         self.wait_for(have_passed)
 
     def lines(self) -> Iterator[str]:
-        """Each frame once, with its message's metadata in the text.
+        """Yield each frame once, with its message's metadata in the text.
 
         Raises:
-            RuntimeError: one of them names this machine.
+            RuntimeError: a frame names this machine.
         """
         seen = set()
         host = socket.gethostname().encode()
@@ -103,13 +103,13 @@ class Case(RecordingProxy):
             data = bytes.fromhex(frame["hex"])
             if re.search(rb"/home/|/root/|/tmp/", data) or (len(host) >= MIN_HOST_NAME and host in data):
                 raise RuntimeError(f"{self.name}: a frame that names this machine: {frame['text']}")
-            # The package's own definitions have numbers for names.
+            # The package's own definitions have numbers in place of names.
             frame["text"] = re.sub(r"^type: \d+", f"type: {frame['type']}", frame["text"]) + describe_body(data)
             yield json.dumps(frame)
 
 
 def describe_body(frame: bytes) -> str:
-    """What stands behind the command of a frame, as text; empty if nothing does."""
+    """Return the metadata after the command of a frame, as text; empty if there is none."""
     body = frame[8 + int.from_bytes(frame[4:8], "big") :]
     if not body:
         return ""
@@ -130,7 +130,7 @@ def describe_body(frame: bytes) -> str:
 
 @contextlib.contextmanager
 def official_client(service_url: str, **options: Any) -> Iterator[Any]:
-    """pulsar-client (C++), closed at the end."""
+    """Yield a pulsar-client (C++), and close it at the end."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(service_url, logger=logger, **options)
     try:
@@ -141,13 +141,13 @@ def official_client(service_url: str, **options: Any) -> Iterator[Any]:
 
 @dataclass
 class Recorder:
-    """Runs cases against one broker."""
+    """A recorder, which runs cases against one broker."""
 
     broker: PulsarStandalone
     java: JavaClient
 
     def record(self, names: Sequence[str], service_url: str) -> list[Case]:
-        """Runs cases, each through a proxy of its own in front of this address."""
+        """Run cases, each through a separate proxy to this address."""
         cases = []
         for name in names:
             with Case(name.replace("_", " "), service_url) as case:
@@ -156,14 +156,14 @@ class Recorder:
         return cases
 
     def produce_java(self, service_url: str, topic: str, messages: list[Any], **how: Any) -> None:
-        """Publishes with the Java client."""
+        """Publish with the Java client."""
         under_test = PulsarUnderTest(service_url, self.broker.admin_url, self.broker.admin)
         self.java.produce(under_test, topic, messages, **how)
 
     # -- consumers
 
     def failover(self, case: Case) -> None:
-        """Two consumers of a failover subscription: the first leaves."""
+        """Close the first of two consumers of a failover subscription."""
         topic = self.broker.admin.create_topic(f"{NAMESPACE}/failover")
         with official_client(case.service_url) as client:
             consumers = [
@@ -174,7 +174,7 @@ class Recorder:
             case.wait_for_frames("ACTIVE_CONSUMER_CHANGE", 2, words="is_active: true")
 
     def seek_by_time(self, case: Case) -> None:
-        """A consumer goes back in time."""
+        """Seek a consumer to an earlier time."""
         topic = self.broker.admin.create_topic(f"{NAMESPACE}/seek")
         with official_client(case.service_url) as client:
             client.create_producer(topic).send(b"one")
@@ -183,7 +183,7 @@ class Recorder:
             consumer.receive(20_000)
 
     def batch_index(self, case: Case) -> None:
-        """One message of a batch is acknowledged, the others come again."""
+        """Acknowledge one message of a batch; the others are redelivered."""
         topic = self.broker.admin.create_topic(f"{NAMESPACE}/batch-index")
         with official_client(case.service_url) as client:
             produce_batch(client, topic)
@@ -202,7 +202,7 @@ class Recorder:
             consumer.receive(20_000)
 
     def partitions(self, case: Case) -> None:
-        """Messages of a topic with partitions."""
+        """Publish and read messages of a topic with partitions."""
         topic = self.broker.admin.create_topic(f"{NAMESPACE}/partitioned", 2)
         with official_client(case.service_url) as client:
             producer = client.create_producer(topic, message_router=lambda message, _: int(message.partition_key()))
@@ -212,7 +212,7 @@ class Recorder:
                 consumer.receive(20_000)
 
     def topics_by_mode(self, case: Case) -> None:
-        """A consumer of topics by pattern asks for persistent ones, others, and all."""
+        """Subscribe to topics by pattern: persistent, non-persistent, and all."""
         self.broker.admin.create_topic("persistent://public/default/one")
         for mode in ("PersistentOnly", "NonPersistentOnly", "AllTopics"):
             with official_client(case.service_url) as client:
@@ -224,7 +224,7 @@ class Recorder:
     # -- messages
 
     def java_messages(self, case: Case) -> None:
-        """What the Java client can put into a message, alone and in a batch; read by the Java client too."""
+        """Publish and read messages with the Java client, alone and in a batch, with all fields that it can set."""
         topic = self.broker.admin.create_topic(f"{NAMESPACE}/java")
         messages = [
             {"key": "text key", "value": b"value", "properties": {"a": "1", "b": "2"}, "eventTime": 1_700_000_000_000},
@@ -239,7 +239,7 @@ class Recorder:
         )  # fmt: skip
 
     def java_chunks(self, case: Case) -> None:
-        """A message that the Java client cut into three."""
+        """Publish a message that the Java client cuts into three chunks."""
         topic = self.broker.admin.create_topic(f"{NAMESPACE}/java-chunks")
         self.produce_java(case.service_url, topic, [b"0123456789" * 12], chunkBytes=50)
         self.produce_java(case.service_url, topic, [bytes(range(120))], chunkBytes=50, compression="LZ4")
@@ -249,14 +249,14 @@ class Recorder:
                 reader.read_next(20_000)
 
     def cpp_chunks(self, case: Case) -> None:
-        """A message that the C++ client cut into three."""
+        """Publish a message that the C++ client cuts into three chunks."""
         topic = self.broker.admin.create_topic(f"{NAMESPACE}/cpp-chunks")
         with official_client(case.service_url) as client:
             client.create_producer(topic, chunking_enabled=True).send(b"0123456789" * 220, partition_key="k")
             client.create_reader(topic, pulsar.MessageId.earliest).read_next(20_000)
 
     def compacted(self, case: Case) -> None:
-        """Batches before and after the compaction of their topic."""
+        """Publish and read batches before and after the compaction of their topic."""
         topic = self.broker.admin.create_topic(f"{NAMESPACE}/compacted")
         batches: list[list[dict[str, Any]]] = [
             [{"key": "a", "value": b"a1"}, {"key": "b", "value": b"b1"}, {"key": "a", "value": b"a2"}],
@@ -273,10 +273,10 @@ class Recorder:
                 reader.read_next(20_000)
 
     def migrated(self, case: Case) -> None:
-        """The cluster is marked as migrated, under a consumer and a producer."""
+        """Mark the cluster as migrated, with a connected consumer and a producer."""
         topic = self.broker.admin.create_topic(f"{NAMESPACE}/migrated")
         with official_client(case.service_url) as client:
-            # A consumer is told once its subscription has no backlog, if it speaks protocol 20 (seen on broker 4.0.8).
+            # A consumer with protocol 20 is notified once its subscription has no backlog (seen on broker 4.0.8).
             consumer = client.subscribe(topic, "s")
             client.create_producer(topic).send(b"value")
             consumer.acknowledge(consumer.receive(20_000))
@@ -291,7 +291,7 @@ class Recorder:
 
 
 def produce_batch(client: Any, topic: str) -> None:
-    """A batch of three."""
+    """Publish a batch of three messages."""
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_messages=3, batching_max_publish_delay_ms=60_000
     )
@@ -305,11 +305,11 @@ GROUPS = {
     "messages": ("java_messages", "java_chunks", "cpp_chunks", "compacted"),
     "consumers": ("failover", "seek_by_time", "batch_index", "partitions", "topics_by_mode", "migrated"),
 }
-"""`consumers` ends with the migration of the cluster, so nothing can come after it on the same broker."""
+"""`consumers` ends with the migration of the cluster, so no case can follow it on the same broker."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Records the groups that are asked for, or all."""
+    """Record the requested groups, or all."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.vectors.record_pulsar", description=(__doc__ or "").splitlines()[0]
     )
