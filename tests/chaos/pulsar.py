@@ -277,7 +277,7 @@ class Scene:
                 admin.add_partitions(topic, now + 1)
         yield
 
-    # -- the end
+    # -- the end of a run
 
     def heal(self) -> None:
         """Run all servers, and restart the brokers.
@@ -333,7 +333,7 @@ class Scene:
         acknowledged = self.publisher.acknowledged
         if lost := sorted(acknowledged.keys() - set(values), key=int):
             some = [(value, acknowledged[value]) for value in lost[:: 1 + len(lost) // 12]]
-            yield f"source: {len(lost)} missing by the cluster's fault, or the publisher's, such as {some}"
+            yield f"source: {len(lost)} lost by the cluster or the publisher, such as {some}"
         found = [message_of(row) for row in self.trimmed.rows]
         if lost := self.refiller.acknowledged.keys() - {message[-1] for message in found}:
             yield f"trimmed: {len(lost)} missing, such as {sorted(lost)[:5]}"
@@ -359,7 +359,7 @@ class Scene:
                 left_out = uncounted - set(part)
                 whole = [message for message in source if message[0] == partition and message not in left_out]
                 if part != whole[: len(part)]:
-                    yield f"batch {number}: partition {partition} is no beginning of the topic"
+                    yield f"batch {number}: partition {partition} is not a prefix of the topic"
         for name, copy in self.copies.items():
             expected = [row["value"] for row in copy.rows]
             written = [message[-1] for message in copies[name]]

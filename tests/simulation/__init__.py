@@ -1,1 +1,1 @@
-"""The guarantees, explored: the whole program under test in a simulated world, in orderings drawn from seeds."""
+"""Exploration of the guarantees: the whole program under test in a simulated world, whose events a seed orders."""

@@ -210,10 +210,10 @@ def check_letters(plan: Plan, letters: Counter[bytes], attempts: Counter[bytes])
     """
     strange = letters.keys() - attempts.keys()
     if strange:
-        raise ViolationError(f"letters that are no bad messages: {sorted(strange)[:8]}")
+        raise ViolationError(f"letters that are not bad messages: {sorted(strange)[:8]}")
     more = letters - attempts
     if more and not plan.faults:
-        raise ViolationError(f"letters without a task that was tried again: {sorted(more.items())[:8]}")
+        raise ViolationError(f"duplicate letters without a retried task: {sorted(more.items())[:8]}")
 
 
 def check_nothing_runs(world: World) -> None:

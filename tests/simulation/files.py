@@ -41,7 +41,7 @@ class Store:
         whole = bytes(data)
         self._step()
         self._check_room(path)
-        assert path not in self.files, f"{path} is there already"
+        assert path not in self.files, f"{path} already exists"
         self.files[path] = whole[: len(whole) // 2]
         self._step()
         self._check_room(path)

@@ -171,7 +171,7 @@ class Stream:
         self.is_open = False
         self.transport.broken = True
         self.transport._changed()
-        self._tell_broker()
+        self._notify_broker()
 
     def mute(self) -> None:
         """Make the stream half-open: it carries no more bytes, and neither end is notified."""
@@ -235,16 +235,16 @@ class Stream:
     def _client_closed(self) -> None:
         if not self.muted:
             self.is_open = False
-            self._tell_broker()
+            self._notify_broker()
 
     def _broker_closed(self) -> None:
         if not self.muted:
             self.is_open = False
             self.transport.ended = True
             self.transport._changed()
-            self._tell_broker()
+            self._notify_broker()
 
-    def _tell_broker(self) -> None:
+    def _notify_broker(self) -> None:
         peer, self.peer = self.peer, None
         if peer is not None:
             peer.lost()

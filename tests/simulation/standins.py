@@ -285,7 +285,7 @@ class ThreadPoolExecutor:
         self.shutdown()
 
 
-# -- clocks, dice, the operating system
+# -- clocks, random numbers, the operating system
 
 
 def _is_foreign() -> bool:

@@ -162,7 +162,7 @@ class World:
         self._preempt = self.dice("preempt")
         self.test = self.process("test")
 
-    # -- dice and clock
+    # -- random choices and the clock
 
     def dice(self, purpose: str) -> random.Random:
         """Return the random generator of one purpose, seeded by the world's seed and the purpose."""
@@ -315,7 +315,7 @@ class World:
         try:
             yield self
         finally:
-            hook, sys.unraisablehook = sys.unraisablehook, _leave_out_the_dead
+            hook, sys.unraisablehook = sys.unraisablehook, _ignore_killed
             try:
                 self._end()
                 self._fibers.clear()
@@ -349,7 +349,7 @@ class World:
             runnable = [f for f in runnable if f.process.stopped_until <= self.now]
         if not runnable:
             if not self._timers:
-                raise DeadlockError(f"everybody waits, and nothing is due:\n{self.places()}")
+                raise DeadlockError(f"all fibers wait, and no timer is set:\n{self.places()}")
             when, _, call = heapq.heappop(self._timers)
             self.now = max(self.now, when)
             if self.now > self._limit:
@@ -391,7 +391,7 @@ class World:
             stack = [s for s in traceback.extract_stack(frame) if "/simulation/" not in s.filename][-4:]
             where = " > ".join(f"{s.filename.rsplit('/', 1)[-1]}:{s.lineno} {s.name}" for s in stack)
             lines.append(f"  {fiber}: {where}")
-        return "\n".join(lines) or "  nobody"
+        return "\n".join(lines) or "  no fibers"
 
     def threads_of(self, process: Process) -> list[Fiber]:
         """Return the fibers of a process that have not ended."""
@@ -410,7 +410,7 @@ class World:
         self._timers.clear()
 
 
-def _leave_out_the_dead(unraisable: Any) -> None:
+def _ignore_killed(unraisable: Any) -> None:
     """Report unraisable errors other than those of killed processes."""
     if not isinstance(unraisable.exc_value, KilledError):
         sys.__unraisablehook__(unraisable)

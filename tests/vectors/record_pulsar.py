@@ -102,7 +102,7 @@ class Case(RecordingProxy):
             seen.add(frame["hex"])
             data = bytes.fromhex(frame["hex"])
             if re.search(rb"/home/|/root/|/tmp/", data) or (len(host) >= MIN_HOST_NAME and host in data):
-                raise RuntimeError(f"{self.name}: a frame that names this machine: {frame['text']}")
+                raise RuntimeError(f"{self.name}: a frame names this machine: {frame['text']}")
             # The package's own definitions have numbers in place of names.
             frame["text"] = re.sub(r"^type: \d+", f"type: {frame['type']}", frame["text"]) + describe_body(data)
             yield json.dumps(frame)

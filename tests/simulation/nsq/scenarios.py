@@ -142,7 +142,7 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
         for topic in nsqd.broker.topics.values():
             for channel in topic.channels.values():
                 if channel.in_flight_count:
-                    raise ViolationError(f"{nsqd.name}: {channel.in_flight_count} messages in flight to nobody")
+                    raise ViolationError(f"{nsqd.name}: {channel.in_flight_count} messages in flight to no client")
     check_nothing_runs(world)
 
 
@@ -409,11 +409,11 @@ class Write:
             lost = {body for _, body in cluster.lost}
             gone = [row for row in rows if not there[row] and row not in lost]
             if gone:
-                raise ViolationError(f"{len(gone)} of {len(rows)} rows are not there: {gone[:8]}")
+                raise ViolationError(f"{len(gone)} of {len(rows)} rows are missing: {gone[:8]}")
         check_nothing_leaks(world, cluster)
         invented = {body for _, body in cluster.published} - set(rows)
         if invented:
-            raise ViolationError(f"rows that nobody wrote: {sorted(invented)[:8]}")
+            raise ViolationError(f"rows that were never written: {sorted(invented)[:8]}")
         return outcome
 
 

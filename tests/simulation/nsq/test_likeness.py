@@ -46,7 +46,7 @@ class Lab:
         """Return a subscriber."""
         client = Client(self, **fields)
         assert client.ask(f"SUB {topic} {channel}") == "OK"
-        client.tell(f"RDY {ready}")
+        client.command(f"RDY {ready}")
         return client
 
     def publish(self, topic: str, *bodies: bytes) -> None:
@@ -74,7 +74,7 @@ class Lab:
         """Wait until the HTTP interface reports these statistics of a channel."""
         deadline = self.now + PATIENCE_S
         while (found := self.stats(topic, *wanted, channel=channel)) != wanted:
-            assert self.now < deadline, f"{topic}/{channel}: {found} and not {wanted}"
+            assert self.now < deadline, f"{topic}/{channel}: {found}, expected {wanted}"
             self.pause(0.02)
 
 
@@ -91,7 +91,7 @@ class Client:
             assert found is not None
             assert {name: json.loads(found).get(name, value) for name, value in fields.items()} == fields
 
-    def tell(self, line: str, body: bytes | None = None) -> None:
+    def command(self, line: str, body: bytes | None = None) -> None:
         """Send a command; `#n` stands for the id of message n."""
         for ident, number in self._lab.ids.items():
             line = line.replace(f"#{number} ", f"{ident.decode()} ") if f"#{number} " in line else line
@@ -105,7 +105,7 @@ class Client:
 
     def ask(self, line: str, body: bytes | None = None) -> str | None:
         """Return the answer to a command."""
-        self.tell(line, body)
+        self.command(line, body)
         return self.reply()
 
     def reply(self, seconds: float = PATIENCE_S) -> str | None:
@@ -114,7 +114,7 @@ class Client:
         if not isinstance(frame, tuple):
             return frame
         kind, body = frame
-        assert kind != 2, f"a message and no answer: {body!r}"
+        assert kind != 2, f"a message instead of an answer: {body!r}"
         text = body.decode()
         for ident, number in self._lab.ids.items():
             text = text.replace(ident.decode(), f"#{number}")
@@ -137,7 +137,7 @@ class Client:
     def finish(self, messages: Sequence[tuple[int, int, str]]) -> None:
         """Send FINs."""
         for number, _, _ in messages:
-            self.tell(f"FIN #{number}")
+            self.command(f"FIN #{number}")
 
     def close(self) -> None:
         """Close the connection without a command."""
@@ -218,15 +218,15 @@ def a_fin_has_no_answer_and_cls_is_a_barrier(lab: Lab) -> Any:
     lab.publish(topic, b"a", b"b", b"c", b"d")
     client = lab.client(topic, ready=3)
     client.messages(3)
-    client.tell("RDY 0")
-    client.tell("FIN #0")
+    client.command("RDY 0")
+    client.command("FIN #0")
     found: list[Any] = [client.reply(QUIET_S)]
     for line in ("FIN #1", "FIN #0", f"FIN {UNKNOWN.decode()}", "CLS"):
-        client.tell(line)
+        client.command(line)
     found += [[client.reply(), client.reply()], client.reply()]
     # Messages in flight may still be answered, and no more are delivered.
-    client.tell("REQ #2 0")
-    client.tell("RDY 5")
+    client.command("REQ #2 0")
+    client.command("RDY 5")
     return [*found, client.reply(QUIET_S), lab.stats(topic, *COUNTS)]
 
 
@@ -244,7 +244,7 @@ def touch_until_a_message_comes(lab: Lab, client: Client, number: int) -> Any:
     """Send TOUCH more often than the timeout; nsqd may detect only after seconds that another message timed out."""
     deadline = lab.now + PATIENCE_S
     while lab.now < deadline:
-        client.tell(f"TOUCH #{number}")
+        client.command(f"TOUCH #{number}")
         if (came := client.message(0.2)) is not None:
             return came
     return None
@@ -276,14 +276,14 @@ def a_message_is_requeued_at_once_or_with_a_delay(lab: Lab) -> Any:
     lab.publish(topic, b"a")
     client = lab.client(topic, ready=1)
     found: list[Any] = [client.message()]
-    client.tell("REQ #0 0")
+    client.command("REQ #0 0")
     found = [[*found, client.message()]]
     since = lab.now
-    client.tell("REQ #0 1000")
+    client.command("REQ #0 1000")
     lab.until(topic, requeue_count=2)
     found += [lab.stats(topic, *COUNTS), client.message()]
     found += ["not before the delay" if lab.now - since >= 1.0 else lab.now - since]
-    client.tell("REQ #0 99999999")  # capped at the longest delay
+    client.command("REQ #0 99999999")  # capped at the longest delay
     return [*found, client.message(), lab.stats(topic, "requeue_count")]
 
 
@@ -293,7 +293,7 @@ def each_channel_counts_its_own_attempts_of_a_message(lab: Lab) -> Any:
     lab.publish(topic, b"a")
     one = lab.client(topic, "c", ready=1)
     first = [one.message()]
-    one.tell("REQ #0 0")
+    one.command("REQ #0 0")
     return [first, [one.message()], lab.client(topic, "d", ready=1).messages(1)]
 
 
@@ -337,13 +337,13 @@ def messages_in_flight_are_limited_by_rdy(lab: Lab) -> Any:
     lab.publish(topic, *numbered(0, 10))
     client = lab.client(topic, ready=3)
     found: list[Any] = [[number for number, _, _ in client.messages(3)]]
-    client.tell("FIN #0")
+    client.command("FIN #0")
     found.append([number for number, _, _ in client.messages(1)])
-    client.tell("RDY 5")
+    client.command("RDY 5")
     found.append([number for number, _, _ in client.messages(2)])
-    client.tell("RDY 0")
+    client.command("RDY 0")
     for number in range(1, 6):
-        client.tell(f"FIN #{number}")
+        client.command(f"FIN #{number}")
     found += [client.messages(0), lab.stats(topic, *COUNTS)]
     return [*found, [client.ask("RDY 2501"), client.reply()]]
 
@@ -371,10 +371,10 @@ def a_message_that_times_out_is_delivered_to_another_client(lab: Lab) -> Any:
     lab.publish(topic, b"a")
     slow = lab.client(topic, ready=1, msg_timeout=1000)
     found: list[Any] = [slow.messages(1)]
-    slow.tell("RDY 0")
+    slow.command("RDY 0")
     other = lab.client(topic, ready=1)
     found += [other.message(), slow.ask("FIN #0"), lab.stats(topic, "timeout_count", "in_flight_count", "depth")]
-    other.tell("FIN #0")
+    other.command("FIN #0")
     return [*found, [other.reply(QUIET_S), lab.stats(topic, *COUNTS)]]
 
 
@@ -390,9 +390,9 @@ def http_reports_the_counts_of_topics_and_channels(lab: Lab) -> Any:
     lab.publish(topic, b"a", b"b", b"c")
     client = lab.client(topic, ready=2)
     client.messages(2)
-    client.tell("RDY 1")
-    client.tell("REQ #0 60000")
-    client.tell("RDY 2")
+    client.command("RDY 1")
+    client.command("REQ #0 60000")
+    client.command("RDY 2")
     client.messages(1)
     lab.publish(topic, b"d")
     publisher = Client(lab)
@@ -476,7 +476,7 @@ def after_a_kill(lab: Lab, topic: str, most: int) -> list[tuple[int, str]]:
     for _ in range(most):
         number, attempts, body = client.message()
         found.append((attempts, body))
-        client.tell(f"FIN #{number}")
+        client.command(f"FIN #{number}")
     assert client.message(QUIET_S) is None
     return sorted(found)
 
@@ -500,7 +500,7 @@ def a_kill_keeps_the_disk_and_loses_messages_in_flight(lab: Lab) -> Any:
     lab.publish(topic, *numbered(0, 30))
     client = lab.client(topic, ready=15)
     taken = client.messages(15)
-    client.tell("RDY 0")
+    client.command("RDY 0")
     client.finish(taken[:5])
     lab.until(topic, depth=15, in_flight_count=10)
     return after_a_kill(lab, topic, 15)
@@ -548,7 +548,7 @@ def after_a_kill_only_synced_messages_are_counted_until_the_disk_is_read_to_its_
         client.finish([client.message()])
     client.message()
     found.append(lab.stats(topic, "depth")["depth"])
-    client.tell("RDY 9")
+    client.command("RDY 9")
     client.messages(2)
     return [*found, lab.stats(topic, "depth")["depth"]]
 

@@ -162,7 +162,7 @@ class Subscription:
         if self.dispatcher is not None:
             self.dispatcher.wake()
 
-    def tell_end(self) -> None:
+    def notify_end(self) -> None:
         """Send REACHED_END_OF_TOPIC if the topic is terminated and everything is acknowledged."""
         if self.topic.ledger.is_terminated and not self.cursor.backlog:
             for consumer in self.consumers:
@@ -285,7 +285,7 @@ class SingleActive(Dispatcher):
         """See `Dispatcher`."""
         self.consumers.append(consumer)
         if not self._pick():
-            self._tell(consumer)
+            self._notify(consumer)
 
     def remove(self, consumer: Consumer) -> None:
         """See `Dispatcher`."""
@@ -322,10 +322,10 @@ class SingleActive(Dispatcher):
         if self.active is chosen and self.world.now >= self._reads_from and self.topic.is_open:
             self._rewind()
             for consumer in self.consumers:
-                self._tell(consumer)
+                self._notify(consumer)
             self.wake()
 
-    def _tell(self, consumer: Consumer) -> None:
+    def _notify(self, consumer: Consumer) -> None:
         if self.kind is SubType.Failover:
             consumer.connection.reply(commands.ActiveConsumerChange(consumer.consumer_id, consumer is self.active))
 
@@ -353,7 +353,7 @@ class SingleActive(Dispatcher):
                 break
             found = self._read()
             if found is None:
-                self.subscription.tell_end()
+                self.subscription.notify_end()
                 return
             position, entry = found
             ack_set, left = self.cursor.left(position, entry)

@@ -86,7 +86,7 @@ class ForeignConsumer:
             self._cluster.world.note(f"{consumer.name} leaves")
             consumer.subscription.topic.remove_consumer(consumer)
 
-    # -- as a connection
+    # -- the interface of a connection
 
     def reply(self, command: commands.Command) -> None:
         """Handle a command of the broker."""

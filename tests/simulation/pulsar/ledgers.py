@@ -240,7 +240,7 @@ class ManagedLedger:
         self.taken = EARLIEST
         """The last entry that TTL or truncation has skipped for the existing cursors; it may still be stored."""
 
-    # -- life
+    # -- opening and closing
 
     def open(self) -> None:
         """Load the topic: drop empty ledgers and open a new one (`initializeBookKeeper`)."""

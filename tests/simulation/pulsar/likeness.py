@@ -270,11 +270,11 @@ class Client:
         flags = commands.FeatureFlags(supports_broker_entry_metadata=False)
         token = self.side.token
         method, data = (None, None) if token is None else ("token", token.encode())
-        self._tell(commands.Connect("likeness", data, 20, method, feature_flags=flags))
+        self._transmit(commands.Connect("likeness", data, 20, method, feature_flags=flags))
         self._next(lambda came: isinstance(came, commands.Connected))
         self._producer_open = False
 
-    def _tell(self, command: commands.Command) -> None:
+    def _transmit(self, command: commands.Command) -> None:
         self.side.transfer(encode_command(command))
 
     def _next(self, wanted: Callable[[Any], bool], seconds: float = 15.0) -> Any:
@@ -293,7 +293,7 @@ class Client:
                     command = command._replace(body=bytes(command.body))
                 self._unread = self._unread[frame.size :]
                 if isinstance(command, commands.Ping):
-                    self._tell(commands.Pong())
+                    self._transmit(commands.Pong())
                 else:
                     self._came.append(command)
 
@@ -301,7 +301,7 @@ class Client:
         """Send a request; return its answer."""
         self._request_id += 1
         mine = self._request_id
-        self._tell(command(mine))
+        self._transmit(command(mine))
         return self._next(lambda came: getattr(came, "request_id", None) == mine)
 
     def lookup(self) -> None:
@@ -351,7 +351,7 @@ class Client:
         """Send a batch, or one message; return the position in its receipt."""
         entry = make_entry([f"m{first + i}".encode() for i in range(count)], 1_000, producer="p", sequence_id=first)
         highest = first + count - 1 if count > 1 else None
-        self._tell(commands.Send(producer_id, first, entry.body, count, highest))
+        self._transmit(commands.Send(producer_id, first, entry.body, count, highest))
         receipt = self._next(lambda came: isinstance(came, commands.SendReceipt | commands.SendError))
         assert isinstance(receipt, commands.SendReceipt), receipt
         return self._placed(receipt)
@@ -398,7 +398,7 @@ class Client:
 
     def read(self, consumer: int, permits: int, most: int = 100) -> list[Any]:
         """Send permits; return the positions of the entries that arrive."""
-        self._tell(commands.Flow(consumer, permits))
+        self._transmit(commands.Flow(consumer, permits))
         found = []
         while len(found) < most:
             message = self._next(
@@ -458,7 +458,7 @@ class Client:
 
     def flow(self, consumer: int, permits: int = 100) -> None:
         """Send permits for a consumer; `deliveries` returns the entries that arrive."""
-        self._tell(commands.Flow(consumer, permits))
+        self._transmit(commands.Flow(consumer, permits))
 
     def deliveries(self, seconds: float = QUIET_SECONDS, most: float = inf) -> list[tuple[int, tuple[int, int], int]]:
         """Return the consumer, entry and redelivery count of each delivery, until no more arrive."""
@@ -483,7 +483,7 @@ class Client:
 
     def redeliver(self, consumer: int, *ids: tuple[int, int]) -> None:
         """Request the redelivery of these ids, or of all."""
-        self._tell(commands.RedeliverUnacknowledgedMessages(consumer, tuple(MessageId(*one) for one in ids)))
+        self._transmit(commands.RedeliverUnacknowledgedMessages(consumer, tuple(MessageId(*one) for one in ids)))
 
     def ended(self, seconds: float = QUIET_SECONDS) -> list[int]:
         """Return the consumers that receive REACHED_END_OF_TOPIC, once or more often."""
@@ -502,7 +502,7 @@ class Client:
             self.open_producer()
             self._producer_open = True
         self._sequence_id += 1
-        self._tell(commands.Send(1, self._sequence_id, entry.body, entry.messages))
+        self._transmit(commands.Send(1, self._sequence_id, entry.body, entry.messages))
         receipt = self._next(lambda came: isinstance(came, commands.SendReceipt | commands.SendError))
         assert isinstance(receipt, commands.SendReceipt), receipt
         return self._placed(receipt)

@@ -315,7 +315,7 @@ class SharedQueue:
                 for uuid, consumer in stranded.items():
                     is_lost = not consumer.was_closed and loses_connections
                     if not (isinstance(consumer.connection, ForeignConsumer) or is_lost):
-                        raise ViolationError(f"{consumer.name} left {name} without permits, amid the chunks of {uuid}")
+                        raise ViolationError(f"{consumer.name} left {name} without permits, with some chunks of {uuid}")
                 if stranded:
                     self.cluster.unload(name)
 
@@ -370,7 +370,7 @@ class SharedQueue:
         if self.is_calm:
             others = sorted(filter(self.is_handled, self.found(rows)))
             if others:
-                raise ViolationError(f"here, and handled by others: {others[:8]}")
+                raise ViolationError(f"read, and handled by others: {others[:8]}")
 
     def check_not_twice(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Check that no message was read twice.
@@ -403,7 +403,7 @@ class SharedQueue:
         left = [at for at in ledger.entries if at in acknowledged and not ledger.cursors[SUBSCRIPTION].is_deleted(at)]
         if not set(left) <= set(refused):
             # An error raised here would only fail the attempt, which Spark retries.
-            self._unsettled.append(f"{name}: {left} are not acknowledged, and only {refused} are said not to be")
+            self._unsettled.append(f"{name}: {left} are not acknowledged, but only {refused} were refused")
 
     def check_left(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Check that read messages are still in the subscription, unless a foreign consumer has handled them.
@@ -418,7 +418,7 @@ class SharedQueue:
             and not self.is_handled(message)
         ]
         if gone:
-            raise ViolationError(f"acknowledged by a read that leaves messages there: {gone[:8]}")
+            raise ViolationError(f"acknowledged by a read that must not acknowledge: {gone[:8]}")
 
     def check_keys(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Check that the messages of each key are in order, for runs without faults in which each key has one task.
@@ -430,7 +430,7 @@ class SharedQueue:
         for name, row in zip(self._names(rows), oracle.found_rows(rows), strict=True):
             key = row[3].split(b".")[1]
             if key in {b"a", b"b", b"c", b"d", b"e"} and row < last.get((name, key), row):
-                raise ViolationError(f"{name}: {row} behind {last[name, key]}")
+                raise ViolationError(f"{name}: {row} after {last[name, key]}")
             last[name, key] = row
 
     def check_nothing_leaks(self) -> None:
@@ -648,4 +648,4 @@ class QueuePeek:
         for name, published in Counter(name for name, _ in queue.published()).items():
             # A broker stops at its limit of unacknowledged messages; a message in chunks counts as several there.
             if found[name] < min(published, 1 if queue.has_chunks else queue.most_unacknowledged, most):
-                raise ViolationError(f"{found[name]} messages of {name} were read; there are {published}")
+                raise ViolationError(f"{found[name]} of {published} messages of {name} were read")

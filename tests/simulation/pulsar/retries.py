@@ -135,7 +135,7 @@ class Letters:
                 self._check_origin(one, messages)
             times = [one.times for one in letters]
             if sorted(set(times)) != list(range(1, max(times, default=0) + 1)):
-                raise ViolationError(f"{value!r} was put off for the {times}th times")
+                raise ViolationError(f"{value!r} has the retries {times}")
             for one in letters:
                 self._check_delay(one)
             for one in dead_letters:
@@ -144,7 +144,7 @@ class Letters:
                 ends = self.taken[value] + len(dead_letters) + (value in handled)
                 if ends != 1 or len(times) != len(set(times)) or self.seen[value] != len(times) + len(dead_letters):
                     raise ViolationError(
-                        f"{value!r} has {ends} ends, was looked at {self.seen[value]} times, is {times} in the retry "
+                        f"{value!r} has {ends} ends, was read {self.seen[value]} times, is {times} in the retry "
                         f"topic and {len(dead_letters)} times a dead letter"
                     )
 
@@ -162,15 +162,15 @@ class Letters:
             at = ":".join(map(str, (ledger, entry, partition)))
             expected += [at if index < 0 else f"{at}:{index}"] if name.startswith(says["REAL_TOPIC"]) else []
         if says["ORIGIN_MESSAGE_ID"] not in expected:
-            raise ViolationError(f"a letter of {messages} says {says}, not {expected}")
+            raise ViolationError(f"a letter of {messages} has {says}, not {expected}")
 
     def _check_delay(self, one: Letter) -> None:
         delay_ms = 1000 * min(self.most_seconds, self.first_seconds * 2 ** (one.times - 1))
         deliver_at = one.entry.deliver_at
         if one.properties["DELAY_TIME"] != str(delay_ms) or deliver_at is None:
-            raise ViolationError(f"{one.row} was put off by {one.properties} until {deliver_at}, not by {delay_ms} ms")
+            raise ViolationError(f"{one.row} with {one.properties} is delayed until {deliver_at}, not by {delay_ms} ms")
         if self._queue.keeps_time and not self._queue.began_ms <= deliver_at - delay_ms <= one.entry.publish_time:
-            raise ViolationError(f"{one.row}, published at {one.entry.publish_time}, comes again at {deliver_at}")
+            raise ViolationError(f"{one.row}, published at {one.entry.publish_time}, is delivered at {deliver_at}")
 
     def _check_reason(self, one: Letter) -> None:
         reason = one.properties["REASON"]

@@ -378,7 +378,7 @@ class BatchRead:
                     and not taken
                     and not any(r.start < oracle.row_position(row) <= r.end for r in mine)
                 ):
-                    raise ViolationError(f"{name}: {row} is in no range of {[str(r) for r in mine]}")
+                    raise ViolationError(f"{name}: {row} is in none of the ranges {[str(r) for r in mine]}")
         try:
             work = [read_task(FORMAT, options, task, SCHEMA, executors) for task in ranges]
             found = executors.run(work, reading_attempt)
@@ -386,9 +386,9 @@ class BatchRead:
             cause = failed.cause
             if isinstance(cause, DataLossError):
                 if not fails:
-                    raise ViolationError(f"failOnDataLoss=false, and yet: {cause}") from cause
+                    raise ViolationError(f"an error despite failOnDataLoss=false: {cause}") from cause
                 if not may_look_removed(cluster):
-                    raise ViolationError(f"nothing was removed, and yet: {cause}") from cause
+                    raise ViolationError(f"a loss though nothing was removed: {cause}") from cause
                 return "data loss"
             check_allowed(plan, cause)
             return "failed"
@@ -559,7 +559,7 @@ class StreamRead:
             self._check_allowed(plan, error)
             world.sleep(world.dice("restart").choice((0.0, 0.0, 1.0)))
         else:
-            raise ViolationError("the query fails again and again")
+            raise ViolationError("the query fails too often")
         self._check_batches(cluster, query, fails=fails)
         if world.now >= give_up:
             raise ViolationError(f"the query makes no progress; offsets {query.checkpoint.offsets[-1:]}")
@@ -578,11 +578,11 @@ class StreamRead:
 
     def _check_loss(self, cluster: Cluster, error: DataLossError, *, fails: bool) -> None:
         if not fails:
-            raise ViolationError(f"failOnDataLoss=false, and yet: {error}") from error
+            raise ViolationError(f"an error despite failOnDataLoss=false: {error}") from error
         if self._subscription and not self._removal:
-            raise ViolationError(f"the subscription keeps everything, and yet: {error}") from error
+            raise ViolationError(f"a loss though the subscription keeps everything: {error}") from error
         if not may_look_removed(cluster):
-            raise ViolationError(f"nothing was removed, and yet: {error}") from error
+            raise ViolationError(f"a loss though nothing was removed: {error}") from error
 
     def _is_complete(self, cluster: Cluster, query: Query, *, fails: bool) -> bool:
         """Return whether the last committed batch reaches the last row of every partition.
@@ -687,7 +687,7 @@ class StreamTrimmed(StreamRead):
         error = query.life(until=has_all)
         self._check_batches(cluster, query, fails=fails)
         if isinstance(error, DataLossError):
-            raise ViolationError(f"only what was read is removed, and yet: {error}") from error
+            raise ViolationError(f"a loss though only read messages were removed: {error}") from error
         if error is not None:
             self._check_allowed(plan, error)
         return "read" if error is None else "failed"
@@ -729,8 +729,8 @@ class Termination(StreamRead):
             if error is not None:
                 self._check_allowed(plan, error)
             if world.now >= give_up:
-                raise ViolationError(f"it does not end; offsets {query.checkpoint.offsets[-1:]}")
-        raise ViolationError("the query fails again and again")
+                raise ViolationError(f"the query does not end; offsets {query.checkpoint.offsets[-1:]}")
+        raise ViolationError("the query fails too often")
 
     def _check_end(self, cluster: Cluster, query: Query, *, fails: bool) -> None:
         """Check that all topics were terminated, read and committed before the query ended.
@@ -740,10 +740,10 @@ class Termination(StreamRead):
         """
         alive = [name for name in cluster.names(TOPIC) if not cluster.storage[name].is_terminated]
         if alive:
-            raise ViolationError(f"it has ended, and {alive} may have more")
+            raise ViolationError(f"the query has ended, but {alive} may have more")
         log = query.checkpoint
         if not (self._begins_at_latest and not log.offsets) and not self._is_complete(cluster, query, fails=fails):
-            raise ViolationError(f"it has ended before all was read; offsets {log.offsets[-1:]}")
+            raise ViolationError(f"the query has ended before all was read; offsets {log.offsets[-1:]}")
         self._check_batches(cluster, query, fails=fails)
 
 
@@ -781,7 +781,7 @@ class ToAnEnd(Termination):
             rows = [row for row in oracle.rows_of(cluster, name) if row[:2] not in uncounted]
             left = oracle.within(rows, end, stop)
             if end > stop or left:
-                raise ViolationError(f"{name}: it has ended at {end}, which is not {stop}, before {left}")
+                raise ViolationError(f"{name}: ended at {end}, not at {stop}, before {left}")
         self._check_batches(cluster, query, fails=fails)
 
 
@@ -815,7 +815,7 @@ class AvailableNow(StreamRead):
                 failures += 1
             else:
                 if world.now >= give_up:
-                    raise ViolationError(f"it does not end; offsets {query.checkpoint.offsets[-1:]}")
+                    raise ViolationError(f"the query does not end; offsets {query.checkpoint.offsets[-1:]}")
                 # Entries removed from a new partition before the query has seen it are not expected.
                 left = {
                     name: [row for row in rows if row[0] not in cluster.storage[name].removed]
@@ -823,7 +823,7 @@ class AvailableNow(StreamRead):
                 }
                 self._check_reached(query, left, aim)
             if failures >= MAX_LIVES:
-                raise ViolationError("the query fails again and again")
+                raise ViolationError("the query fails too often")
             world.sleep(world.dice("scenario").choice((0.2, 1.0, 5.0)))
         self._check_batches(cluster, query, fails=fails)
         return "read"
@@ -838,7 +838,7 @@ class AvailableNow(StreamRead):
         """
         log = query.checkpoint
         if log.offsets and len(log.offsets) - 1 not in log.committed:
-            raise ViolationError("it has ended before its last batch was committed")
+            raise ViolationError("the query has ended before its last batch was committed")
         ends = _logged_ends(query)
         for name, rows in due.items():
             if (
@@ -846,12 +846,12 @@ class AvailableNow(StreamRead):
                 and (ends or not self._begins_at_latest)
                 and ends.get(name, EARLIEST) < oracle.row_position(rows[-1])
             ):
-                raise ViolationError(f"{name}: it has ended at {ends.get(name)}, and {rows[-1]} was there before")
+                raise ViolationError(f"{name}: ended at {ends.get(name)}, but {rows[-1]} existed before")
         # A new query determines its end before its start, so the start may be past the end; nothing is read then.
         began = {str(tp): at for tp, at in offsets_from_json(log.offsets[0][0]).items()} if log.offsets else {}
         for name, end in ends.items():
             if end > max(aim.get(name, EARLIEST), began.get(name, EARLIEST)):
-                raise ViolationError(f"{name}: it has ended at {end}, and {aim.get(name)} was last when it began")
+                raise ViolationError(f"{name}: ended at {end}, but {aim.get(name)} was last at the start")
 
 
 def _logged_ends(query: Query) -> dict[str, Position]:
@@ -1011,7 +1011,7 @@ class Write:
             for name in cluster.names(TOPIC):
                 ongoing = cluster.buffers[name].ongoing
                 if ongoing:
-                    raise ViolationError(f"{name}: transactions stay open: {ongoing}")
+                    raise ViolationError(f"{name}: transactions are still open: {ongoing}")
             if outcome == "failed":
                 shown = [value for value in values if value in visible]
                 if shown:
@@ -1281,11 +1281,11 @@ class Commits:
         if outcome == "committed" and sorted(visible) != sorted(written):
             raise ViolationError(f"the commit succeeded: {oracle.difference(visible, written)}")
         if outcome == "aborted" and visible:
-            raise ViolationError(f"aborted, and yet there: {visible[:8]}")
+            raise ViolationError(f"visible though aborted: {visible[:8]}")
         if outcome == "aborted" and not plan.faults and any(b.ongoing for b in cluster.buffers.values()):
-            raise ViolationError(f"aborted, and yet open; {at_once}")
+            raise ViolationError(f"open though aborted; {at_once}")
         if len(visible) != len(set(visible)):
-            raise ViolationError("rows are there twice")
+            raise ViolationError("duplicate rows")
         oracle.check_nothing_leaks(cluster)
         return outcome
 
@@ -1353,9 +1353,7 @@ class Rebuilt:
             if error is None:
                 break
             check_allowed(plan, error)
-        raise ViolationError(
-            f"positions {[f'{at} {p}' for at, p in ends.items()]} are past the end, and nobody says so"
-        )
+        raise ViolationError(f"positions {[f'{at} {p}' for at, p in ends.items()]} are past the end, without an error")
 
 
 SCENARIOS: Mapping[str, Scenario] = {

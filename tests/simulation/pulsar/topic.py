@@ -220,7 +220,7 @@ class Topic:
         for producer in list(self.producers.values()):
             self._close_producer(producer)
         for subscription in self.subscriptions.values():
-            subscription.tell_end()
+            subscription.notify_end()
 
     def changed(self) -> None:
         """Dispatch after new entries."""

@@ -86,7 +86,7 @@ class Broker:
         self.was_killed = False
         self.start()
 
-    # -- its life
+    # -- start and stop
 
     def start(self) -> None:
         """Start its process, with the data on the disk."""
@@ -189,7 +189,7 @@ class Broker:
                 return self._commit(request)
             case c.SendMessage():
                 return self._send(link, request)
-        raise AssertionError(f"a broker is not asked {request}")
+        raise AssertionError(f"a broker does not handle {request}")
 
     def store(self, topic: str, partition: int) -> Store:
         """Return the store of a partition; create it on first use."""

@@ -91,7 +91,7 @@ class Master:
         self._dice = self.world.dice(f"master {number}")
         self.start()
 
-    # -- its life
+    # -- start and stop
 
     def start(self) -> None:
         """Start its process, without clients and brokers."""
@@ -208,7 +208,7 @@ class Master:
                 if group is not None:
                     self._leave(group, request.client_id)
                 return c.CloseConsumerResponse(True, 200, OK)
-        raise AssertionError(f"a master is not asked {request}")
+        raise AssertionError(f"a master does not handle {request}")
 
     def _producer_heartbeat(self, request: c.ProducerHeartbeat) -> c.ProducerHeartbeatResponse:
         if request.client_id not in self.producers:

@@ -263,7 +263,7 @@ def any_executors(dice: Random) -> Executors:
     )
 
 
-# -- reading once
+# -- batch reads
 
 
 class BatchRead:
@@ -332,8 +332,8 @@ class BatchRead:
             there = truth(cluster, task.topic_partition, task.start, task.end, options.filters)
             read = [row["value"] for row in rows]
             may_lack = self._removal and not fails
-            if read != there and not (may_lack and _lacks_what_was_removed(cluster, task, read, options.filters)):
-                raise ViolationError(f"{task}: {read} was read, and {there} is there")
+            if read != there and not (may_lack and _lacks_removed_only(cluster, task, read, options.filters)):
+                raise ViolationError(f"{task}: {read} was read, expected {there}")
         return "read"
 
     def _check_plan(self, cluster: Cluster, ranges: Sequence[Any], before: Mapping[TopicPartition, int]) -> None:
@@ -345,12 +345,12 @@ class BatchRead:
                     raise ViolationError(f"{tp} is not read")
                 continue
             if any(one[1] != other[0] for one, other in itertools.pairwise(mine)):
-                raise ViolationError(f"{tp}: the pieces {mine} do not join")
+                raise ViolationError(f"{tp}: the pieces {mine} are not contiguous")
             if mine[0][0] > store.first or not forced <= mine[-1][1] <= store.forced:
                 raise ViolationError(f"{tp}: {mine} is not [{store.first}, {forced} to {store.forced})")
 
 
-def _lacks_what_was_removed(cluster: Cluster, task: TubeMQRange, read: list[bytes], filters: Iterable[str]) -> bool:
+def _lacks_removed_only(cluster: Cluster, task: TubeMQRange, read: list[bytes], filters: Iterable[str]) -> bool:
     """Return whether the values are those of the range, in order and once, without some that were removed."""
     tp = task.topic_partition
     first = max(task.start, cluster.store(tp.topic, tp.broker_id, tp.partition).first)
@@ -396,7 +396,7 @@ class StreamRead:
             end = cluster.store(tp.topic, tp.broker_id, tp.partition).forced
             there = truth(cluster, tp, 0, end, options.filters)
             if found.get(tp, []) != there:
-                raise ViolationError(f"{tp}: {found.get(tp)} was read, and {there} is there")
+                raise ViolationError(f"{tp}: {found.get(tp)} was read, expected {there}")
         check_nothing_leaks(world, cluster)
         return "read" if runs == 1 else "restarted"
 
@@ -567,7 +567,7 @@ class DeadLetters(StreamRead):
             there = truth(cluster, task.topic_partition, task.start, task.end, options.filters)
             read = [row["value"].encode() for row in rows]
             if read != [value for value in there if _is_good(value)]:
-                raise ViolationError(f"{task}: {read} was read, and {there} is there")
+                raise ViolationError(f"{task}: {read} was read, expected {there}")
         return "read"
 
     @staticmethod
@@ -589,7 +589,7 @@ class DeadLetters(StreamRead):
             there = truth(cluster, tp, 0, cluster.store(tp.topic, tp.broker_id, tp.partition).forced, filters)
             read = [value.encode() for value in found.get(tp, [])]  # type: ignore[attr-defined] # texts here
             if read != [value for value in there if _is_good(value)]:
-                raise ViolationError(f"{tp}: {read} was read, and {there} is there")
+                raise ViolationError(f"{tp}: {read} was read, expected {there}")
         return "read" if runs == 1 else "restarted"
 
 
@@ -654,7 +654,7 @@ class GroupRead:
 
         def until() -> bool:
             if world.now > over_at + PATIENCE_SECONDS:
-                raise ViolationError(f"not read within {PATIENCE_SECONDS} s: a group stands still")
+                raise ViolationError(f"not read within {PATIENCE_SECONDS} s: the group makes no progress")
             return bool(ended) or (world.now > over_at and _all_read(cluster, *queries) and not ended.append(True))
 
         # One query may end and return while the other continues, so partitions move in both directions.
