@@ -1,4 +1,4 @@
-"""What all suites without Spark share."""
+"""Fixtures of all suites without Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.formats import Format
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # A broker's fixture may be asked for by name, which the collection of all tests cannot see.
+    # Tests may request a broker's fixture by name at run time, which the collection of all tests cannot see.
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.broker)
@@ -22,12 +22,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    """Random numbers, other ones for each test and the same in every run: no test is judged by chance."""
+    """Return random numbers that differ between tests and are the same in every run."""
     return random.Random(zlib.crc32(request.node.name.encode()))
 
 
 @pytest.fixture
 def link(mq: Format) -> Iterator[FaultProxy]:
-    """A link to the broker of the format under test that can be made to fail."""
+    """Return a link to the broker of the format under test that can be made to fail."""
     with mq.proxy() as proxy:
         yield proxy

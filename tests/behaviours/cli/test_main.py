@@ -1,4 +1,4 @@
-"""`spark-mq` as its user meets it: what it prints and how it exits, on the real broker."""
+"""The command `spark-mq` on a real broker: its output and exit statuses."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def filled(broker: PulsarUnderTest) -> str:
     return topic
 
 
-def test_offsets_can_be_given_back_as_starting_offsets(pulsar: PulsarUnderTest):
+def test_printed_offsets_are_accepted_as_starting_offsets(pulsar: PulsarUnderTest):
     topic = filled(pulsar)
     rows = asked("offsets", pulsar, topic=topic)
     latest = {f"{row['topic']}-partition-{row['partition']}": row["latest"] for row in rows}
@@ -66,7 +66,7 @@ def test_offsets_can_be_given_back_as_starting_offsets(pulsar: PulsarUnderTest):
     assert len(asked("peek", pulsar, topic=topic, startingOffsets=json.dumps(earliest))) == 3
 
 
-def test_the_lag_of_a_subscription_is_asked_beside_its_consumers(pulsar: PulsarUnderTest):
+def test_the_lag_of_a_subscription_is_read_without_disturbing_its_consumers(pulsar: PulsarUnderTest):
     topic = filled(pulsar)
     reader = pulsar.client().subscribe(topic, "group", consumer_type=official.ConsumerType.Shared)
     PulsarFormat(pulsar).publish(topic, [b"more"], partition=1)
@@ -87,12 +87,12 @@ def test_the_lag_of_a_subscription_is_asked_beside_its_consumers(pulsar: PulsarU
     assert (unknown.exit_code, "there is no durable subscription none" in unknown.stderr) == (1, True)
 
 
-def test_a_queue_is_looked_at_and_left_as_it_is(pulsar: PulsarUnderTest, tmp_path: Path):
+def test_peek_and_lag_leave_a_queue_unchanged(pulsar: PulsarUnderTest, tmp_path: Path):
     topic = pulsar.topic()
     reader = pulsar.client().subscribe(topic, "queue", consumer_type=official.ConsumerType.Shared)
     reader.close()
     publish_entries(pulsar, topic, ["a", "b", "c"], batch=3)
-    # As a query over the queue has them.
+    # The options of a query over the queue.
     queue = {"topic": topic, "subscription": "queue", "subscriptionType": "shared", "walDir": str(tmp_path / "wal")}
     assert [row["value"] for row in asked("peek", pulsar, **queue)] == ["a", "b", "c"]
     assert [row["value"] for row in asked("peek", pulsar, "--rows", "1", **queue)] == ["a"]
@@ -122,12 +122,12 @@ def test_a_queue_is_not_deleted_while_it_has_consumers(pulsar: PulsarUnderTest):
         assert [row["subscription"] for row in rows] == [kind.name] * 2
 
 
-def test_a_subscription_is_deleted_once_nobody_uses_it(pulsar: PulsarUnderTest):
+def test_a_subscription_is_deleted_once_it_has_no_consumers(pulsar: PulsarUnderTest):
     topic = filled(pulsar)
     client = pulsar.client()
     reader = client.subscribe(topic, "done", initial_position=official.InitialPosition.Earliest)
     given = ["-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}", "-o", "subscription=done"]
-    # At once: what waits until operationTimeout has passed would fail this test by its own timeout.
+    # Fails at once: retries until operationTimeout would exceed this test's timeout.
     refused = spark_mq("unsubscribe", "pulsar-native", *given, "-o", "operationTimeout=20m")
     assert refused.exit_code == 1
     assert re.search(r"subscription done is in use, so nothing is deleted .*ConsumerBusy", refused.stderr)
@@ -142,7 +142,7 @@ def test_a_subscription_is_deleted_once_nobody_uses_it(pulsar: PulsarUnderTest):
     assert [pulsar.admin.stats(f"{topic}-partition-{n}")["subscriptions"] for n in range(2)] == [{}, {}]
 
 
-def test_a_subscription_that_is_not_there_leaves_nothing_behind(pulsar: PulsarUnderTest):
+def test_unsubscribing_a_missing_subscription_leaves_nothing_behind(pulsar: PulsarUnderTest):
     topic = filled(pulsar)
     rows = asked("unsubscribe", pulsar, topic=topic, subscription="never")
     assert [row["entries_released"] for row in rows] == [0, 0]
@@ -150,7 +150,7 @@ def test_a_subscription_that_is_not_there_leaves_nothing_behind(pulsar: PulsarUn
     assert [name for name in pulsar.admin.topics(pulsar.namespace) if name.startswith(f"{topic}-never")] == []
 
 
-def test_the_retry_topic_of_a_subscription_loses_it_too(pulsar: PulsarUnderTest):
+def test_unsubscribing_also_deletes_the_subscription_of_the_retry_topic(pulsar: PulsarUnderTest):
     topic, client = filled(pulsar), pulsar.client()
     retry = pulsar.admin.create_topic(f"{topic}-done-RETRY", 2)
     names = [f"{name}-partition-{n}" for name in (topic, retry) for n in range(2)]
@@ -161,7 +161,7 @@ def test_the_retry_topic_of_a_subscription_loses_it_too(pulsar: PulsarUnderTest)
     assert "is in use, so nothing is deleted" in spark_mq("unsubscribe", "pulsar-native", *given).stderr
     assert [set(pulsar.admin.subscriptions(name)) for name in names] == [{"done"}] * 4
     reader.close()
-    # What was put off is all partitions', so it stays when one of them is named.
+    # Retry messages belong to all partitions, so they stay when one partition is named.
     single = asked("unsubscribe", pulsar, topic=names[0], subscription="done")
     assert [(row["topic"], row["partition"]) for row in single] == [(topic, 0)]
     rows = asked("unsubscribe", pulsar, topic=topic, subscription="done")
@@ -182,7 +182,7 @@ def test_a_retry_topic_without_the_subscription_is_not_touched(pulsar: PulsarUnd
     assert pulsar.admin.subscriptions(retry) == []
 
 
-def test_what_cannot_be_unsubscribed_is_said(pulsar: PulsarUnderTest):
+def test_unsubscribing_without_a_subscription_is_refused(pulsar: PulsarUnderTest):
     nameless = spark_mq("unsubscribe", "pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", "topic=t")
     assert nameless.exit_code == 2
     assert "set the option subscription" in nameless.stderr
@@ -191,7 +191,7 @@ def test_what_cannot_be_unsubscribed_is_said(pulsar: PulsarUnderTest):
     assert "format tubemq has no subscriptions to delete" in other.stderr
 
 
-def test_a_table_is_what_a_person_gets(pulsar: PulsarUnderTest):
+def test_the_default_output_is_a_table(pulsar: PulsarUnderTest):
     topic = filled(pulsar)
     given = ["pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}"]
     answer = spark_mq("topics", *given)
@@ -266,7 +266,7 @@ def test_peek_prints_a_line_for_each_message_of_nsq(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     nsq.publish(topic, b"one", b"\x1b[31m")
     given = ["-o", f"nsqlookupdHttpAddresses={nsq.lookupd_address}", "-o", f"topic={topic}", "-o", "channel=c"]
-    # Nothing is waited for behind the last one that is shown.
+    # Peek does not wait for messages behind the last one that it prints.
     given += ["-o", "idleTimeout=1h"]
     lines = spark_mq("peek", "nsq", *given, "-n", "2").stdout.splitlines()
     assert sorted(re.sub(rf"[0-9a-f]{{16}} {TIME}", "ID TIME", line) for line in lines) == [
@@ -292,12 +292,12 @@ def test_colors_are_for_terminals_only(nsq: NsqUnderTest, monkeypatch: pytest.Mo
 
 
 def printed(*arguments: str, terminal: bool = False) -> str:
-    """What a command prints into a pipe, or on a terminal; in this process, because importing takes longest."""
+    """Return the output of a command to a pipe or a terminal; in this process, because imports take longest."""
     ours, theirs = pty.openpty() if terminal else os.pipe()
     with os.fdopen(theirs, "w") as output, contextlib.redirect_stdout(output):
         assert not app(arguments, standalone_mode=False)
     found = b""
-    # A terminal whose other end is closed is an error to read, not an end (EIO, on Linux).
+    # Reading a terminal whose other end is closed is an error (EIO, on Linux) instead of an end of file.
     with contextlib.suppress(OSError):
         while part := os.read(ours, 65536):
             found += part
@@ -306,7 +306,7 @@ def printed(*arguments: str, terminal: bool = False) -> str:
     return found.decode()
 
 
-def test_the_doctor_says_which_step_fails_and_why(pulsar: PulsarUnderTest):
+def test_the_doctor_reports_the_step_that_fails_and_the_reason(pulsar: PulsarUnderTest):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -323,7 +323,7 @@ def test_the_doctor_says_which_step_fails_and_why(pulsar: PulsarUnderTest):
     assert topic in answer.stderr
 
 
-def test_wrong_arguments_have_a_status_of_their_own_and_no_secret_is_shown(pulsar: PulsarUnderTest):
+def test_wrong_arguments_have_their_own_status_and_no_secret_is_shown(pulsar: PulsarUnderTest):
     service = f"serviceUrl={pulsar.service_url}"
     for arguments, why in [
         (["topics", "kafka"], "unknown format kafka; expected one of pulsar-native, tubemq, nsq"),
@@ -339,7 +339,7 @@ def test_wrong_arguments_have_a_status_of_their_own_and_no_secret_is_shown(pulsa
         assert "t0psecret" not in answer.stderr
 
 
-def test_nsq_is_looked_at_and_nothing_is_taken(nsq: NsqUnderTest):
+def test_commands_on_nsq_take_no_messages(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     nsq.publish(topic, b"one", b"two")
     options = {"nsqlookupdHttpAddresses": nsq.lookupd_address, "topic": topic, "channel": "c", "idleTimeout": "2s"}
@@ -354,7 +354,7 @@ def test_nsq_is_looked_at_and_nothing_is_taken(nsq: NsqUnderTest):
     assert [row["waiting"] for row in asked_of("nsq", "offsets", **options)] == [2]
 
 
-def test_tubemq_is_looked_at(tubemq: TubeUnderTest):
+def test_commands_on_tubemq(tubemq: TubeUnderTest):
     topic = tubemq.topic(2)
     options = {"masters": tubemq.masters, "topic": topic}
     read = tubemq_options(tubemq.masters, topic, READ)
@@ -363,7 +363,7 @@ def test_tubemq_is_looked_at(tubemq: TubeUnderTest):
     assert [row["partitions"] for row in asked_of("tubemq", "topics", **options)] == [2]
     assert [row["partition"] for row in asked_of("tubemq", "partitions", **options)] == [0, 1]
     offsets = asked_of("tubemq", "offsets", **options)
-    # Both are in one store, and share its offsets.
+    # Both are in one store and share its offsets.
     assert [int(str(row["latest"])) - int(str(row["earliest"])) for row in offsets] == [2 * INDEX_BYTES] * 2
     assert [row["messages_in_store"] for row in offsets] == [2, 2]
     assert [row["value"] for row in asked_of("tubemq", "peek", **options)] == ["one", "two"]

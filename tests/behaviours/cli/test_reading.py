@@ -1,4 +1,4 @@
-"""`spark-mq tail`: the last messages and those that follow, on the real brokers."""
+"""`spark-mq tail` on real brokers: the last messages and those that follow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def values(rows: list[dict[str, object]]) -> list[object]:
 
 
 def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Ctrl-C: the exit status, and what was printed as an error."""
+    """Press Ctrl-C; return the exit status and the text on stderr."""
     process.send_signal(signal.SIGINT)
     status = process.wait(60)
     assert process.stderr is not None
@@ -59,7 +59,7 @@ def test_each_partition_has_its_last_messages_in_the_order_of_their_times(pulsar
     assert (empty.exit_code, empty.stdout, empty.stderr) == (0, "", "no message to read\n")
 
 
-def test_what_is_no_message_is_not_counted(pulsar: PulsarUnderTest):
+def test_entries_removed_by_compaction_are_not_counted(pulsar: PulsarUnderTest):
     """With compaction most of the last entries are left out."""
     topic = pulsar.topic()
     client = pulsar.client()
@@ -72,18 +72,18 @@ def test_what_is_no_message_is_not_counted(pulsar: PulsarUnderTest):
     assert values(compacted) == ["1", "2", "29"]
 
 
-def test_new_messages_of_pulsar_are_printed_as_they_come_and_nothing_stays(pulsar: PulsarUnderTest):
+def test_tail_prints_new_messages_of_pulsar_and_leaves_nothing_behind(pulsar: PulsarUnderTest):
     topic = pulsar.topic(2)
     feed = PulsarFormat(pulsar)
     feed.publish(topic, [b"before"], partition=0)
     with following("pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-t", topic, *VALUES) as process:
         assert lines(process, 1) == ["before"]
-        # One partition is empty until now.
+        # One partition is still empty.
         feed.publish(topic, [b"one"], partition=0)
         assert lines(process, 1) == ["one"]
         feed.publish(topic, [b"two"], partition=1)
         assert lines(process, 1) == ["two"]
-        # The consumers that wait are closed by the broker, and a new ledger begins.
+        # The broker closes the waiting consumers, and a new ledger begins.
         pulsar.admin.unload(topic)
         feed.publish(topic, [b"three", b"four"], partition=0)
         assert lines(process, 2) == ["three", "four"]
@@ -93,7 +93,7 @@ def test_new_messages_of_pulsar_are_printed_as_they_come_and_nothing_stays(pulsa
         wait_until(lambda name=name: pulsar.admin.subscriptions(name) == [], "no subscription is left")
 
 
-def test_looking_at_a_queue_creates_no_subscription(pulsar: PulsarUnderTest):
+def test_peek_and_tail_of_a_queue_create_no_subscription(pulsar: PulsarUnderTest):
     topic = pulsar.topic()
     PulsarFormat(pulsar).publish(topic, [b"one"])
     given = ["-o", f"serviceUrl={pulsar.service_url}", "-t", topic, "-o", "subscriptionType=shared"]
@@ -101,12 +101,12 @@ def test_looking_at_a_queue_creates_no_subscription(pulsar: PulsarUnderTest):
     assert answer.exit_code == 1
     assert "there is no durable subscription queue, and looking at a queue creates none" in answer.stderr
     assert pulsar.admin.subscriptions(topic) == []
-    # The newest messages are read by position, whatever is said of a queue.
+    # The newest messages are read by position, whether or not the options name a queue.
     tail = spark_mq("tail", "pulsar-native", *given, "-o", "subscription=queue", "--json")
     assert json.loads(tail.stdout)["value"] == "one"
 
 
-def test_a_look_at_a_topic_that_stores_nothing_would_take_from_others(pulsar: PulsarUnderTest):
+def test_peek_of_a_non_persistent_topic_is_refused(pulsar: PulsarUnderTest):
     topic = pulsar.unused_topic().replace("persistent", "non-persistent")
     given = ["-o", f"serviceUrl={pulsar.service_url}", "-t", topic, "-o", "subscriptionType=shared"]
     answer = spark_mq("peek", "pulsar-native", *given, "-o", "subscription=queue")
@@ -123,11 +123,11 @@ def test_all_topics_of_a_namespace_are_listed(pulsar: PulsarUnderTest):
     assert all(str(row["topic"]).startswith("persistent://public/default/") for row in elsewhere)
 
 
-def test_the_last_messages_of_tubemq_are_those_of_the_partition_and_new_ones_follow(tubemq: TubeUnderTest):
+def test_tail_of_tubemq_prints_the_last_messages_of_the_partition_and_new_ones(tubemq: TubeUnderTest):
     topic = tubemq.topic(2)
     options = {"masters": tubemq.masters, "topic": topic}
     read = tubemq_options(tubemq.masters, topic, READ)
-    # Both are in one store: the last twenty of its messages are the other partition's.
+    # Both are in one store, whose last twenty messages belong to the other partition.
     send_to_partition(read, topic, 0, [b"a", b"b", b"c"])
     send_to_partition(read, topic, 1, [b"%d" % number for number in range(20)])
     wait_until_flushed(read, 23)

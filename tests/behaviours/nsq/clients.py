@@ -1,4 +1,4 @@
-"""Sessions and options as the tests of nsq use them."""
+"""Sessions and options for the tests of nsq."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def in_front_of(fault_proxy: Proxies, nsq: NsqUnderTest) -> FaultProxy:
 
 
 def receive(consumer: Consumer, count: int) -> list[Messages]:
-    """Exactly so many messages, as they came."""
+    """Receive exactly this many messages, in order of arrival."""
     runs: list[Messages] = []
     deadline = time.monotonic() + PATIENCE_S
     while (missing := count - sum(run.count for run in runs)) > 0:
@@ -68,14 +68,14 @@ def rows_of(runs: list[Messages], schema: pa.Schema = COLUMNS) -> list[dict[str,
 
 
 def take(consumer: Consumer, count: int) -> list[bytes]:
-    """Receives and finishes exactly so many messages; their values."""
+    """Receive and finish exactly this many messages; return their values."""
     runs = receive(consumer, count)
     consumer.fin(ids_of(runs))
     return [row["value"] for row in rows_of(runs)]
 
 
 def take_all(session: Session, topic: str, count: int) -> list[bytes]:
-    """Receives and finishes everything that waits in channel c, which must be so many messages; their values."""
+    """Receive and finish all messages that wait in channel c, which must be this many; return their values."""
     consumer = session.subscribe(topic, "c")
     consumer.ready(2500)
     got: list[bytes] = []
@@ -89,7 +89,7 @@ def take_all(session: Session, topic: str, count: int) -> list[bytes]:
 
 
 def put_back(address: str, topic: str, *, count: int, times: int) -> None:
-    """Has all messages of channel c, so many, delivered so often, and put back."""
+    """Receive and requeue all `count` messages of channel c, this many times."""
     with open_session(address) as session:
         consumer = session.subscribe(topic, "c")
         for _ in range(times):

@@ -1,4 +1,4 @@
-"""What the NSQ tests share: a client that speaks the protocol by hand, and programs that are clients of others."""
+"""Fixtures of the NSQ tests: a client with a protocol written by hand, and programs of other clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_S = 60.0
 
 
 class RawClient:
-    """A connection on which tests say every byte, and read frames.
+    """A connection on which tests write every byte and read frames.
 
     Args:
         address: `host:port`.
@@ -34,10 +34,10 @@ class RawClient:
         self.sock.sendall(data)
 
     def read(self, size: int) -> bytes:
-        """Exactly so many bytes.
+        """Read exactly this many bytes.
 
         Raises:
-            EOFError: the broker has closed.
+            EOFError: the broker closed the connection.
         """
         while len(self._unread) < size:
             try:
@@ -52,26 +52,26 @@ class RawClient:
 
     @property
     def inflates(self) -> bool:
-        """Whether what comes is deflated."""
+        """Whether incoming bytes are deflated."""
         return self._inflate is not None
 
     def inflate(self) -> None:
-        """What was not read yet, and all that comes from here on, is deflated."""
+        """Inflate the bytes that are not read yet and all that follow."""
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         self._unread = self._inflate.decompress(self._unread)
 
     def frame(self) -> bytes:
-        """The next frame, whole."""
+        """Read the next frame, whole."""
         size = self.read(4)
         return size + self.read(struct.unpack(">I", size)[0])
 
     def response(self) -> tuple[int, bytes]:
-        """The next frame's type and body."""
+        """Read the next frame; return its type and body."""
         frame = self.frame()
         return struct.unpack(">I", frame[4:8])[0], frame[8:]
 
     def expect_nothing(self, within_s: float) -> None:
-        """Fails if anything comes, or the broker closes."""
+        """Fail if anything arrives or the broker closes."""
         assert not self._unread, f"nothing was expected, but this came: {self._unread!r}"
         self.sock.settimeout(within_s)
         try:
@@ -83,12 +83,12 @@ class RawClient:
         pytest.fail(f"nothing was expected, but this came: {data!r}")
 
     def expect_closed(self) -> None:
-        """Fails unless the broker closes, without another byte."""
+        """Fail unless the broker closes without another byte."""
         with pytest.raises(EOFError):
             assert self.read(1) == b"", "the connection was expected to be closed"
 
 
 @pytest.fixture
 def raw(nsq: NsqUnderTest, closing: Callable[[RawClient], RawClient]) -> Callable[..., RawClient]:
-    """Opens connections by hand, to the shared broker or to one's own; they are closed with the test."""
+    """Open raw connections, to the shared broker or another one; close them with the test."""
     return lambda broker=nsq: closing(RawClient(broker.tcp_address))

@@ -1,4 +1,4 @@
-"""Clients of NSQ that are not ours, behind one interface: each is a program that publishes or consumes."""
+"""Clients of NSQ by others, behind one interface: each is a program that publishes or consumes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class ForeignClient:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def publish(self, broker: NsqUnderTest, topic: str, messages: Sequence[bytes], compression: str = "none") -> None:
-        """Publishes messages and waits until every one is acknowledged."""
+        """Publish messages and wait until every one is acknowledged."""
         lines = b"".join(base64.b64encode(message) + b"\n" for message in messages)
         self._run("publish", broker, compression, topic, lines=lines)
 
     def consume(
         self, broker: NsqUnderTest, topic: str, channel: str, count: int, compression: str = "none"
     ) -> list[bytes]:
-        """The next messages of a channel, each finished."""
+        """Return the next messages of a channel, each finished."""
         lines = self._run("consume", broker, compression, topic, channel, str(count))
         return [base64.b64decode(line) for line in lines.splitlines()]
 
@@ -61,19 +61,19 @@ class ForeignClient:
 
 
 def pynsq() -> ForeignClient:
-    """The official Python client."""
+    """Return the official Python client."""
     return ForeignClient([sys.executable, TESTS / "behaviours" / "nsq" / "pynsq_client.py"])
 
 
 def java() -> ForeignClient:
-    """A client for the JVM, from Maven coordinates."""
+    """Return a client for the JVM, from Maven coordinates."""
     jars = artifact_with_dependencies(JAVA_CLIENT, say=f"Fetching {JAVA_CLIENT} (7 MB, once) ...")
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     return ForeignClient(["java", *options, "-cp", f"{jars}/*", TESTS / "java" / "NsqClient.java"])
 
 
 def nsqjs() -> ForeignClient:
-    """The client for Node; skips where there is no Node, or its registry does not answer."""
+    """Return the client for Node; skip if Node is missing or its registry does not answer."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("nsqjs needs Node and npm, which are not on PATH")

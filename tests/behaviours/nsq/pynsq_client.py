@@ -19,7 +19,7 @@ async def publish(address: str, topic: str, how: Mapping[str, bool]) -> None:
     messages = [base64.b64decode(line) for line in sys.stdin]
     writer = nsq.Writer([address], **how)
     while not writer.conns:
-        await asyncio.sleep(0.01)  # pynsq tells nobody that it has connected
+        await asyncio.sleep(0.01)  # pynsq has no event for a connection
 
     async def send(data: bytes | list[bytes]) -> None:
         done = asyncio.get_running_loop().create_future()
@@ -32,7 +32,7 @@ async def publish(address: str, topic: str, how: Mapping[str, bool]) -> None:
     whole = len(messages) - len(messages) % BATCH
     for start in range(0, whole, BATCH):
         await send(messages[start : start + BATCH])
-    # The last ones singly: PUB is a command of its own.
+    # The last ones singly, because PUB is a separate command.
     for message in messages[whole:]:
         await send(message)
 

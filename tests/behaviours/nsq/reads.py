@@ -1,4 +1,4 @@
-"""Batch reads and streaming queries of nsq as its tests run them, without Spark."""
+"""Batch reads and streaming queries of nsq without Spark."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_options(broker: NsqUnderTest, topic: str | None, **options: Any) -> Nsq
 
 
 def read(options: NsqOptions, ddl: str = ROW) -> pa.Table:
-    """All rows of a batch read, planned now."""
+    """Return all rows of a batch read, planned now."""
     return read_tasks(options, plan_batch(options), ddl)
 
 
@@ -55,7 +55,7 @@ def values(table: pa.Table) -> list[bytes]:
 
 
 class Query(formats.Query):
-    """A streaming query of a channel, which has begun."""
+    """A started streaming query of a channel."""
 
     def __init__(self, broker: NsqUnderTest, topic: str | None, wal: Path, **options: Any) -> None:
         super().__init__(FORMAT, _options(broker, topic, STREAM, walDir=wal, **options), ROW)

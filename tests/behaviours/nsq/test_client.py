@@ -1,4 +1,4 @@
-"""Finding nsqd, and what they say of themselves: nsqlookupd and the HTTP interfaces, where they are there."""
+"""Discovery of nsqd and their statistics: nsqlookupd and the HTTP interfaces."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def client(**options: str) -> NsqClient:
     return NsqClient(NsqOptions.from_spark({"topic": "t", "channel": "c", "maxRows": "1", **options}, READ))
 
 
-def test_lookups_say_who_has_a_topic_and_its_channels(nsq: NsqUnderTest):
+def test_lookups_list_the_nsqd_and_channels_of_a_topic(nsq: NsqUnderTest):
     topic = nsq.topic("a", "b")
     found = client(nsqlookupdHttpAddresses=nsq.lookupd_address).fetch_topology(topic)
     host, _, port = nsq.tcp_address.rpartition(":")
@@ -41,12 +41,12 @@ def test_lookups_say_who_has_a_topic_and_its_channels(nsq: NsqUnderTest):
     assert found.channels == {"a", "b"}
 
 
-def test_a_topic_that_nobody_knows_has_no_nsqd(nsq: NsqUnderTest):
+def test_an_unknown_topic_has_no_nsqd(nsq: NsqUnderTest):
     found = client(nsqlookupdHttpAddresses=nsq.lookupd_address).fetch_topology(nsq.unused_topic())
     assert (found.nsqds, found.channels) == ((), frozenset())
 
 
-def test_several_lookups_are_put_together(nsq_private: Start):
+def test_answers_of_several_lookups_are_merged(nsq_private: Start):
     first, second = nsq_private(), nsq_private()
     topic = first.topic("a")
     second.create(topic, "b")
@@ -61,7 +61,7 @@ def test_several_lookups_are_put_together(nsq_private: Start):
     assert len(client(nsqlookupdHttpAddresses=both).fetch_writable(only_first)) == 2
 
 
-def test_one_nsqd_that_several_lookups_know_is_one(nsq: NsqUnderTest):
+def test_an_nsqd_listed_by_several_lookups_is_used_once(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     host, _, port = nsq.tcp_address.rpartition(":")
     same = f"http://{nsq.lookupd_address}, {nsq.lookupd_address}"
@@ -69,7 +69,7 @@ def test_one_nsqd_that_several_lookups_know_is_one(nsq: NsqUnderTest):
     assert [nsqd.name for nsqd in found.nsqds] == [nsq.tcp_address]
 
 
-def test_a_lookup_that_is_down_is_passed_over_with_a_warning(nsq: NsqUnderTest, caplog: pytest.LogCaptureFixture):
+def test_a_lookup_that_is_down_is_skipped_with_a_warning(nsq: NsqUnderTest, caplog: pytest.LogCaptureFixture):
     topic = nsq.topic("c")
     down = f"127.0.0.1:{free_port()}"
     made = client(nsqlookupdHttpAddresses=f"{down},{nsq.lookupd_address}")
@@ -83,7 +83,7 @@ def test_a_lookup_that_is_down_is_passed_over_with_a_warning(nsq: NsqUnderTest, 
     assert caplog.text == ""
 
 
-def test_no_lookup_at_all_is_an_error():
+def test_without_a_reachable_lookup_discovery_fails():
     down = f"127.0.0.1:{free_port()}"
     made = client(nsqlookupdHttpAddresses=down, operationTimeout="300ms")
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_no_lookup_at_all_is_an_error():
 
 
 def answering(body: bytes) -> Step:
-    """Answers one request over HTTP, and closes the connection."""
+    """Answer one request over HTTP, and close the connection."""
 
     def answer(peer: Peer) -> None:
         while peer.read_line().strip():
@@ -103,7 +103,7 @@ def answering(body: bytes) -> Step:
     return answer
 
 
-def test_a_lookup_that_one_user_cannot_reach_is_asked_for_the_next(
+def test_an_unreachable_lookup_of_one_user_is_still_asked_for_the_next(
     scripted_server: Callable[..., ScriptedServer], tls_material: TlsMaterial
 ):
     producer = b'{"producers":[{"broadcast_address":"h","tcp_port":%d,"http_port":2}]}'
@@ -115,7 +115,7 @@ def test_a_lookup_that_one_user_cannot_reach_is_asked_for_the_next(
         assert [nsqd.name for nsqd in asked.fetch_topology("t").nsqds] == found
 
 
-def test_an_nsqd_that_one_user_cannot_ask_is_asked_for_the_next(
+def test_an_unreachable_nsqd_of_one_user_is_still_asked_for_the_next(
     scripted_server: Callable[..., ScriptedServer], tls_material: TlsMaterial
 ):
     stats = b'{"topics":[{"topic_name":"t","depth":3,"channels":[]}]}'
@@ -130,7 +130,7 @@ def test_an_nsqd_that_one_user_cannot_ask_is_asked_for_the_next(
     assert ours.missing_stats_reason(nsqd) == ""
 
 
-def test_an_nsqd_that_was_restarted_or_counts_below_none_is_doubted(
+def test_a_depth_after_a_restart_or_below_zero_is_not_trusted(
     scripted_server: Callable[..., ScriptedServer],
 ):
     stats = b'{"start_time":%d,"topics":[{"topic_name":"t","depth":0,"channels":[{"channel_name":"c","depth":%d}]}]}'
@@ -148,7 +148,7 @@ def test_an_nsqd_that_was_restarted_or_counts_below_none_is_doubted(
 @pytest.mark.parametrize(
     "answer", [b'{"producers": 3}', b"[]", b'{"producers": [{"broadcast_address": "h"}]}', b'{"producers": [1]}', b"x"]
 )
-def test_what_is_no_lookup_is_said(scripted_server: Callable[..., ScriptedServer], answer: bytes):
+def test_an_address_that_is_not_a_lookup_is_reported(scripted_server: Callable[..., ScriptedServer], answer: bytes):
     server = scripted_server([answering(answer)], repeat=True)
     with pytest.raises(RemoteProtocolError) as caught:
         client(nsqlookupdHttpAddresses=server.address, operationTimeout="5s").fetch_topology("t")
@@ -156,7 +156,7 @@ def test_what_is_no_lookup_is_said(scripted_server: Callable[..., ScriptedServer
 
 
 @pytest.mark.parametrize(("given", "sent"), [({"lookupdAuthorization": "true"}, b"Bearer s3cret"), ({}, None)])
-def test_a_lookup_is_sent_the_secret_only_where_that_was_asked_for(
+def test_a_lookup_is_sent_the_secret_only_if_the_option_says_so(
     scripted_server: Callable[..., ScriptedServer], given: dict[str, str], sent: bytes | None
 ):
     found: list[bytes | None] = []
@@ -177,7 +177,7 @@ def test_a_lookup_is_sent_the_secret_only_where_that_was_asked_for(
     assert "s3cret" not in str(caught.value)
 
 
-def test_answers_of_old_lookups_are_read_too(scripted_server: Callable[..., ScriptedServer]):
+def test_answers_of_old_lookups_are_read(scripted_server: Callable[..., ScriptedServer]):
     producer = b'{"broadcast_address":"h","tcp_port":1,"http_port":2}'
     answer = b'{"status_code":200,"data":{"channels":["c"],"producers":[%b]}}' % producer
 
@@ -187,7 +187,7 @@ def test_answers_of_old_lookups_are_read_too(scripted_server: Callable[..., Scri
     assert found.channels == {"c"}
 
 
-def test_a_host_map_leads_to_what_is_announced_under_another_name(nsq_private: Start, fault_proxy: Proxies):
+def test_a_host_map_replaces_advertised_addresses(nsq_private: Start, fault_proxy: Proxies):
     nsq = nsq_private(broadcast_address="nowhere.invalid")
     topic = nsq.unused_topic()
     nsq.post("/topic/create", topic=topic)
@@ -210,7 +210,7 @@ def test_a_host_map_leads_to_what_is_announced_under_another_name(nsq_private: S
     assert (nsqd.name, nsqd.port) == (f"nowhere.invalid:{port}", proxy.port)
     with by_port.open_session(nsqd):
         assert proxy.connections == 1
-    # Its HTTP interface is where nobody finds it: nothing needs it.
+    # Its HTTP interface is at an unknown address: nothing needs it.
     assert by_port.fetch_stats(nsqd, topic, "c") is None
     assert by_port.fetch_setting(nsqd, "max_msg_size", 7) == 7
 
@@ -220,7 +220,7 @@ def test_a_host_map_leads_to_what_is_announced_under_another_name(nsq_private: S
         unmapped.open_session(nsqd)
 
 
-def test_stats_tell_what_waits(nsq: NsqUnderTest):
+def test_stats_report_the_waiting_messages(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     nsq.publish(topic, b"1", b"2", b"3", b"4")
     made = client(nsqdTcpAddresses=nsq.tcp_address, nsqdHttpAddresses=nsq.http_address)
@@ -239,7 +239,7 @@ def test_stats_tell_what_waits(nsq: NsqUnderTest):
     assert made.fetch_stats(nsqd, nsq.unused_topic(), "c") == ChannelStats(exists=False)
 
 
-def test_a_channel_that_is_not_there_yet_would_get_what_waits_in_the_topic(nsq: NsqUnderTest):
+def test_a_missing_channel_would_receive_the_messages_of_the_topic(nsq: NsqUnderTest):
     topic = nsq.topic()
     nsq.publish(topic, b"1", b"2")
     made = client(nsqdTcpAddresses=nsq.tcp_address, nsqdHttpAddresses=nsq.http_address)
@@ -247,7 +247,7 @@ def test_a_channel_that_is_not_there_yet_would_get_what_waits_in_the_topic(nsq: 
     assert made.fetch_stats(nsqd, topic, "none") == ChannelStats(exists=False, depth=2)
 
 
-def test_settings_are_asked_for_or_the_defaults(nsq_private: Start):
+def test_settings_are_read_or_the_defaults_apply(nsq_private: Start):
     nsq = nsq_private(max_msg_size=1000, max_body_size=5000, max_req_timeout_ms=7000)
     asked = client(nsqdTcpAddresses=nsq.tcp_address, nsqdHttpAddresses=nsq.http_address)
     (nsqd,) = asked.fetch_topology("t").nsqds
@@ -256,9 +256,7 @@ def test_settings_are_asked_for_or_the_defaults(nsq_private: Start):
     assert asked.fetch_setting(nsqd, "no_such_setting", 7) == 7
 
 
-def test_an_http_interface_that_is_a_guess_is_made_sure_of(
-    nsq: NsqUnderTest, scripted_server: Callable[..., ScriptedServer]
-):
+def test_a_guessed_http_address_is_verified(nsq: NsqUnderTest, scripted_server: Callable[..., ScriptedServer]):
     answer = b'{"tcp_port":1,"version":"1.3.0"}'
 
     def say(peer: Peer) -> None:
@@ -273,5 +271,5 @@ def test_an_http_interface_that_is_a_guess_is_made_sure_of(
     beside = client(nsqdTcpAddresses=f"{host}:{int(port) - 1}")
     (nsqd,) = beside.fetch_topology("t").nsqds
     assert nsqd.http_url == f"http://{server.address}"
-    # Another program's, or another nsqd's: not this one's.
+    # Another program or another nsqd answers at the guessed address.
     assert beside.fetch_stats(nsqd, "t", "c") is None

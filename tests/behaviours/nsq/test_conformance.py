@@ -1,4 +1,4 @@
-"""The embedded broker (and nsqd, where it is on PATH) answers what nsqd 1.3.0 answered when it was recorded.
+"""Answers of the embedded broker (and of nsqd, if it is on PATH), compared with recorded answers of nsqd 1.3.0.
 
 The recorded one was built after the release: it knows topologies, which the released 1.3.0 and the embedded one do not.
 """
@@ -26,7 +26,7 @@ BY_NAME: dict[str, Sequence[Event]] = {case["case"]: case["events"] for case in 
 FIRST_OF_AUTH = next(number for number, case in enumerate(CASES) if case["case"].startswith("auth:"))
 FLOW = "deliver, touch, fin, req, redeliver, cls"
 CLOSED = "in flight when the connection closes: redelivered after msg_timeout, attempts + 1"
-SILENCE_S = 0.3  # of nsqd's recorded seconds of silence; what comes, comes at once
+SILENCE_S = 0.3  # of nsqd's recorded seconds of silence; answers come at once
 NON_FATAL = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
 MESSAGE_HEAD_BYTES = 34
 TOPOLOGY = re.compile(rb',"topology_(region|zone)":"[^"]*"')
@@ -78,13 +78,13 @@ def test_answers_as_recorded_with_authorization(authorizing: NsqUnderTest, case:
     Player(authorizing).play(BY_NAME[case])
 
 
-def test_what_is_in_flight_when_its_connection_closes_comes_again(stock: NsqUnderTest):
+def test_messages_in_flight_are_redelivered_when_the_connection_closes(stock: NsqUnderTest):
     first = Player(stock)
     first.play(BY_NAME[CLOSED])
     Player(stock).play(BY_NAME["… the second connection"])
 
 
-def test_only_the_connection_that_got_a_message_may_answer_it(stock: NsqUnderTest):
+def test_only_the_connection_that_received_a_message_may_answer_it(stock: NsqUnderTest):
     stock.create("vec_own", "c")
     stock.publish("vec_own", b"mine")
     owner, other = Player(stock), Player(stock)
@@ -111,7 +111,7 @@ def test_http_answers_as_recorded(nsq_kind: str, tmp_path: Path):
 
 
 class Player:
-    """Plays one connection's events: sends what the client sent, and compares what the broker answers."""
+    """One connection's recorded events: sends the client's bytes and compares the broker's answers."""
 
     def __init__(self, broker: NsqUnderTest) -> None:
         self.client = RawClient(broker.tcp_address)
@@ -145,7 +145,7 @@ class Player:
     def compare(self, expected: bytes) -> bytes:
         got = self.client.frame()
         if expected[4:8] == b"\0\0\0\2":
-            # The timestamp and the id are this run's; the id stays the same for the same message.
+            # The timestamp and the id are this run's; a message keeps its id.
             assert (got[:8], got[16:18]) == (expected[:8], expected[16:18])
             assert self.ids.setdefault(expected[18:34], got[18:34]) == got[18:34]
             assert re.fullmatch(rb"[0-9a-f]{16}", got[18:34])
@@ -163,7 +163,7 @@ class Player:
 
 
 def without_the_run(answer: Any) -> Any:
-    """An HTTP answer without what differs from run to run, and from machine to machine."""
+    """Return an HTTP answer without the fields that differ between runs and machines."""
     if isinstance(answer, str):
         try:
             answer = json.loads(answer)

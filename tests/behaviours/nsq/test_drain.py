@@ -1,4 +1,4 @@
-"""Batch reads of nsq: what they take, what they leave, and how they come again with a write-ahead folder."""
+"""Batch reads of nsq: the messages that they take and leave, and reruns with a write-ahead folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Start = Callable[..., NsqUnderTest]
 
 
 def waiting(broker: NsqUnderTest, topic: str, channel: str = "c") -> tuple[int, int]:
-    """Messages that wait in the channel, and that somebody has."""
+    """Return the messages of the channel that wait and those that are in flight."""
     stats = broker.channel_stats(topic, channel)
     return stats["depth"] + broker.topic_stats(topic)["depth"], stats["in_flight_count"]
 
@@ -39,13 +39,13 @@ def filled(broker: NsqUnderTest, count: int) -> str:
     return topic
 
 
-def test_a_read_takes_what_waits_out_of_the_channel(nsq: NsqUnderTest):
+def test_a_read_takes_all_waiting_messages_out_of_the_channel(nsq: NsqUnderTest):
     topic = filled(nsq, 10_000)
     assert sorted(values(read(read_options(nsq, topic)))) == numbered(10_000)
     assert waiting(nsq, topic) == (0, 0)
 
 
-def test_max_rows_leaves_the_rest_where_it_is_and_untouched(nsq: NsqUnderTest):
+def test_max_rows_leaves_the_remaining_messages_untouched(nsq: NsqUnderTest):
     topic = filled(nsq, 6000)
     options = read_options(nsq, topic, maxRows=5000, connectionsPerNsqd=3)
     first = values(read(options))
@@ -56,7 +56,7 @@ def test_max_rows_leaves_the_rest_where_it_is_and_untouched(nsq: NsqUnderTest):
     assert sorted(first + values(rest)) == numbered(6000)
 
 
-def test_a_peek_puts_everything_back(nsq: NsqUnderTest):
+def test_a_peek_requeues_all_messages(nsq: NsqUnderTest):
     topic = filled(nsq, 50)
     peeked = read(read_options(nsq, topic, ackMode="requeue", maxRows=20))
     assert peeked.num_rows == 20
@@ -66,19 +66,19 @@ def test_a_peek_puts_everything_back(nsq: NsqUnderTest):
     assert sorted(rows.column("attempts").to_pylist()) == [1] * 30 + [2] * 20
 
 
-def test_time_that_spark_takes_does_not_end_a_read(nsq: NsqUnderTest):
+def test_time_spent_in_spark_does_not_end_a_read(nsq: NsqUnderTest):
     topic = filled(nsq, 6)
     options = read_options(nsq, topic, maxInFlight=2, idleTimeout="500ms")
     (task,) = plan_batch(options)
     batches = read_range(options, task, schema_of("value binary"))
     first = next(batches).num_rows
     assert 0 < first <= 2
-    Event().wait(0.7)  # longer than idleTimeout, and nothing but the clock shows that
+    Event().wait(0.7)  # longer than idleTimeout, visible only by the clock
     assert first + sum(batch.num_rows for batch in batches) == 6
 
 
 def test_messages_are_kept_while_spark_takes_rows_slowly(nsq: NsqUnderTest):
-    """Those whose rows Spark has, and those that wait here behind them."""
+    """Both the messages whose rows Spark has and those that wait here behind them."""
     topic = nsq.topic("c")
     published = [value + bytes(20_000) for value in numbered(100)]
     nsq.publish(topic, *published)
@@ -90,7 +90,7 @@ def test_messages_are_kept_while_spark_takes_rows_slowly(nsq: NsqUnderTest):
         batches = read_range(options, task, schema_of("value binary"))
         taken = next(batches).column("value").to_pylist()
         assert len(taken) < 100
-        # Three a second: with the fifth others would have had them if none had been obeyed.
+        # Three a second: by the fifth, others would have received the messages if no TOUCH had been obeyed.
         touches = 5 * len(encode(Touch(bytes(100 * 16))))
         before = proxy.passed("c2b")
         proxy.wait_for(lambda p: p.passed("c2b") >= before + touches)
@@ -101,7 +101,7 @@ def test_messages_are_kept_while_spark_takes_rows_slowly(nsq: NsqUnderTest):
     assert waiting(nsq, topic) == (0, 0)
 
 
-def test_a_peek_has_each_message_once_however_long_it_waits(nsq: NsqUnderTest):
+def test_a_peek_returns_each_message_once_however_long_it_waits(nsq: NsqUnderTest):
     topic = filled(nsq, 100)
     peeked = read(read_options(nsq, topic, ackMode="requeue", msgTimeout="1s", idleTimeout="3s"))
     assert sorted(values(peeked)) == numbered(100)
@@ -110,7 +110,7 @@ def test_a_peek_has_each_message_once_however_long_it_waits(nsq: NsqUnderTest):
 
 
 def test_a_peek_ends_when_a_message_comes_again(nsq_private: Start):
-    """nsqd gives none longer than its -max-msg-timeout to be answered."""
+    """nsqd gives no message longer than its -max-msg-timeout to be answered."""
     broker = nsq_private(max_msg_timeout_ms=1000)
     topic = filled(broker, 100)
     peeked = read(read_options(broker, topic, ackMode="requeue", msgTimeout="1s", idleTimeout="60s"))
@@ -118,7 +118,7 @@ def test_a_peek_ends_when_a_message_comes_again(nsq_private: Start):
     wait_until(lambda: waiting(broker, topic) == (100, 0), "everything is back")
 
 
-def test_who_stops_reading_leaves_the_rest_for_others(nsq: NsqUnderTest):
+def test_a_read_that_stops_early_leaves_the_remaining_messages(nsq: NsqUnderTest):
     topic = filled(nsq, 5000)
     options = read_options(nsq, topic)
     (task,) = plan_batch(options)
@@ -129,7 +129,7 @@ def test_who_stops_reading_leaves_the_rest_for_others(nsq: NsqUnderTest):
     wait_until(lambda: waiting(nsq, topic) == (5000, 0), "everything is back")
 
 
-def test_a_channel_is_created_only_where_that_was_asked_for(nsq: NsqUnderTest):
+def test_a_channel_is_created_only_if_the_option_says_so(nsq: NsqUnderTest):
     topic = nsq.topic()
     nsq.publish(topic, *numbered(3))
     with pytest.raises(TopicNotFoundError, match=f"nsq topic {topic}, channel c: .*createChannel=true"):
@@ -137,7 +137,7 @@ def test_a_channel_is_created_only_where_that_was_asked_for(nsq: NsqUnderTest):
     assert sorted(values(read(read_options(nsq, topic, maxRows=3, createChannel="true")))) == numbered(3)
 
 
-def test_the_http_address_of_an_nsqd_is_not_taken_for_a_lookup_daemon(nsq: NsqUnderTest):
+def test_an_http_address_of_nsqd_is_not_accepted_as_a_lookup_daemon(nsq: NsqUnderTest):
     topic = filled(nsq, 1)
     options = read_options(nsq, topic, nsqlookupdHttpAddresses=nsq.http_address, operationTimeout="5s")
     with pytest.raises(
@@ -165,7 +165,7 @@ def test_several_nsqd_are_read_by_one_task_each(nsq_private: Start):
     assert sorted(values(read(options))) == numbered(30, "one") + numbered(20, "two")
 
 
-def test_messages_that_come_too_often_stop_the_read(nsq: NsqUnderTest):
+def test_too_many_deliveries_stop_the_read(nsq: NsqUnderTest):
     topic = filled(nsq, 3)
     put_back(nsq.tcp_address, topic, count=3, times=2)
     assert read(read_options(nsq, topic, maxAttempts=3, ackMode="requeue", maxRows=3)).num_rows == 3
@@ -177,7 +177,7 @@ def test_messages_that_come_too_often_stop_the_read(nsq: NsqUnderTest):
 # -- with a write-ahead folder
 
 
-def test_the_same_run_gives_the_same_rows_whatever_came_meanwhile(nsq: NsqUnderTest, tmp_path: Path):
+def test_a_rerun_returns_the_same_rows_despite_new_messages(nsq: NsqUnderTest, tmp_path: Path):
     topic = filled(nsq, 5000)
     options = read_options(nsq, topic, walDir=tmp_path, runId="monday", connectionsPerNsqd=2, maxRows=5000)
     first = read(options)
@@ -191,7 +191,7 @@ def test_the_same_run_gives_the_same_rows_whatever_came_meanwhile(nsq: NsqUnderT
     assert sorted(values(read(tuesday))) == numbered(10, "later")
 
 
-def test_a_run_that_cannot_reach_its_nsqd_fails_and_is_done_when_it_can(nsq_private: Start, tmp_path: Path):
+def test_a_run_fails_without_its_nsqd_and_succeeds_when_it_is_back(nsq_private: Start, tmp_path: Path):
     broker = nsq_private()
     topic = filled(broker, 5)
     options = read_options(broker, topic, walDir=tmp_path, runId="r", maxRows=5)

@@ -1,4 +1,4 @@
-"""Clients that are not ours publish to the broker and consume from it: all messages arrive, and are finished."""
+"""Clients by others publish to the broker and consume from it: all messages arrive and are finished."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ODD = 17  # published one by one, after the batches
 
 
 def numbered(count: int) -> list[bytes]:
-    """Different messages of different sizes, every byte among them."""
+    """Return different messages of different sizes that contain every byte."""
     return [b"%d:" % number + bytes(range(number % 256)) for number in range(count)]
 
 
@@ -25,7 +25,7 @@ def numbered(count: int) -> list[bytes]:
     [
         (foreign_clients.pynsq, "none"),
         (foreign_clients.pynsq, "snappy"),
-        # Compressed, this one fails with nsqd too.
+        # nsqd also fails this one with compression.
         (foreign_clients.java, "none"),
         (foreign_clients.nsqjs, "none"),
         (foreign_clients.nsqjs, "deflate"),

@@ -16,7 +16,7 @@ WRITERS = 8
 ROUNDS = 25
 
 
-def test_of_many_writers_one_makes_an_object(s3: S3Server):
+def test_one_of_many_writers_creates_an_object(s3: S3Server):
     stores = [open_store(f"{s3.url}/wal") for _ in range(WRITERS)]
     with ThreadPoolExecutor(WRITERS) as pool:
         for number in range(ROUNDS):
@@ -48,14 +48,14 @@ def test_objects_are_files(s3: S3Server):
         store.read("a/d")
 
 
-def test_an_object_that_was_made_though_its_answer_was_lost_is_ours(s3: S3Server):
+def test_an_object_whose_write_lost_its_answer_is_recognized(s3: S3Server):
     store = open_store(s3.url)
     store.write("a", b"ours")
     assert store.create("a", b"ours")
     assert not store.create("a", b"another's")
 
 
-def test_a_stream_keeps_its_batches_there(nsq: NsqUnderTest, s3: S3Server):
+def test_a_stream_keeps_its_batches_in_the_object_store(nsq: NsqUnderTest, s3: S3Server):
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(3000))
     q = Query(nsq, topic, f"{s3.url}/wal", maxRowsPerTrigger=2000)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def test_a_stream_keeps_its_batches_there(nsq: NsqUnderTest, s3: S3Server):
     assert store.names(str(q.at["wal"])) == [str(q.at["batch"])], "what nobody needs is deleted"
 
 
-def test_a_run_is_read_again_from_there_and_damage_is_seen(nsq: NsqUnderTest, s3: S3Server):
+def test_a_run_is_read_again_and_damage_is_detected(nsq: NsqUnderTest, s3: S3Server):
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(300))
     options = read_options(nsq, topic, walDir=f"{s3.url}/wal", runId="r", maxRows=300)
@@ -84,7 +84,7 @@ def test_a_run_is_read_again_from_there_and_damage_is_seen(nsq: NsqUnderTest, s3
         read(options)
 
 
-def test_what_cannot_be_used_is_said_before_a_message_is_read(
+def test_an_unusable_wal_dir_is_refused_before_a_message_is_read(
     nsq: NsqUnderTest, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ):
     topic = nsq.topic("c")
@@ -98,7 +98,7 @@ def test_what_cannot_be_used_is_said_before_a_message_is_read(
     assert nsq.channel_stats(topic, "c")["depth"] == 3
 
 
-def test_a_store_that_refuses_us_is_an_error_in_one_line(s3: S3Server):
+def test_a_refusal_by_the_store_is_an_error_in_one_line(s3: S3Server):
     store = open_store("s3://no-such-bucket", name="nsq: walDir ")
     with pytest.raises(
         StorageError, match=r"^nsq: walDir s3://no-such-bucket/a cannot be written \([^\n]*\); free space"

@@ -1,4 +1,4 @@
-"""A session with an NSQ broker: what it agrees on, how messages come and go, and how it ends."""
+"""A session with an NSQ broker: its negotiation, the exchange of messages, and its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stay_silent(peer: Peer) -> None:
     peer.stay_silent()
 
 
-def test_the_broker_says_what_was_agreed_on(nsq: NsqUnderTest):
+def test_the_broker_confirms_the_negotiated_settings(nsq: NsqUnderTest):
     with open_session(
         nsq.tcp_address, msgTimeout="2s", outputBufferSize="128", outputBufferTimeout="30ms", sampleRate="7"
     ) as session:
@@ -36,7 +36,7 @@ def test_the_broker_says_what_was_agreed_on(nsq: NsqUnderTest):
     assert session.closed
 
 
-def test_the_broker_shows_who_we_are(nsq: NsqUnderTest):
+def test_the_broker_shows_the_client_and_its_host(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     buffers = {"outputBufferSize": "-1", "outputBufferTimeout": "-1"}
     with open_session(nsq.tcp_address, clientId="me", topologyZone="z1", topologyRegion="r1", **buffers) as session:
@@ -50,7 +50,7 @@ def test_the_broker_shows_who_we_are(nsq: NsqUnderTest):
     assert (client.get("topology_zone", "z1"), client.get("topology_region", "r1")) == ("z1", "r1")
 
 
-def test_the_barrier_names_what_was_finished_too_late(nsq: NsqUnderTest):
+def test_the_barrier_names_messages_finished_too_late(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     nsq.publish(topic, b"late", b"in time")
     with open_session(nsq.tcp_address, msgTimeout="1s") as slow, open_session(nsq.tcp_address) as other:
@@ -64,7 +64,7 @@ def test_the_barrier_names_what_was_finished_too_late(nsq: NsqUnderTest):
         assert consumer.close(timeout_seconds=PATIENCE_S) == ids_of(late)
 
 
-def test_the_barrier_puts_back_what_was_not_taken(nsq: NsqUnderTest):
+def test_the_barrier_requeues_messages_not_taken(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     nsq.publish(topic, *(b"%d" % number for number in range(10)))
     with open_session(nsq.tcp_address) as session:
@@ -76,7 +76,7 @@ def test_the_barrier_puts_back_what_was_not_taken(nsq: NsqUnderTest):
         assert (stats["depth"], stats["in_flight_count"]) == (10, 0)
 
 
-def test_heartbeats_are_answered_while_nobody_asks(nsq: NsqUnderTest, fault_proxy: Proxies):
+def test_heartbeats_are_answered_while_no_call_waits(nsq: NsqUnderTest, fault_proxy: Proxies):
     topic = nsq.topic("c")
     proxy = in_front_of(fault_proxy, nsq)
     with open_session(proxy.address, heartbeatInterval="1s") as session:
@@ -89,7 +89,7 @@ def test_heartbeats_are_answered_while_nobody_asks(nsq: NsqUnderTest, fault_prox
         assert take(consumer, 1) == [b"still here"]
 
 
-def test_a_broker_without_heartbeats_is_given_up(nsq: NsqUnderTest, fault_proxy: Proxies):
+def test_a_broker_without_heartbeats_is_disconnected(nsq: NsqUnderTest, fault_proxy: Proxies):
     proxy = in_front_of(fault_proxy, nsq)
     with open_session(proxy.address, heartbeatInterval="1s") as session:
         consumer = session.subscribe(nsq.topic("c"), "c")
@@ -102,7 +102,7 @@ def test_a_broker_without_heartbeats_is_given_up(nsq: NsqUnderTest, fault_proxy:
         proxy.resume()
 
 
-def test_a_full_queue_holds_the_broker_back(nsq: NsqUnderTest):
+def test_a_full_queue_stops_the_broker(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     # More than the sockets of both sides hold: on a loopback those grow to some ten megabytes.
     bodies = [b"%04d" % number + bytes(500_000) for number in range(120)]
@@ -116,13 +116,13 @@ def test_a_full_queue_holds_the_broker_back(nsq: NsqUnderTest):
         consumer = session.subscribe(topic, "c")
         consumer.ready(2500)
         wait_until(lambda: nsq.channel_stats(topic, "c")["in_flight_count"] > 0 and ready_count() == 0, "RDY 0")
-        # What was under way when RDY 0 came is in sockets and buffers.
+        # Messages in transit when RDY 0 arrived are in sockets and buffers.
         assert nsq.channel_stats(topic, "c")["in_flight_count"] < len(bodies)
         assert sorted(take(consumer, len(bodies))) == bodies
         assert ready_count() == 2500
 
 
-def test_a_refused_publish_has_the_brokers_words_and_ends_the_connection(nsq: NsqUnderTest):
+def test_a_refused_publish_reports_the_brokers_message_and_ends_the_connection(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     with open_session(nsq.tcp_address) as session:
         stored = session.request(Pub(topic, b"fine"))
@@ -142,7 +142,7 @@ def test_a_refused_publish_has_the_brokers_words_and_ends_the_connection(nsq: Ns
     assert nsq.topic_stats(topic)["message_count"] == 1
 
 
-def test_a_cut_connection_loses_nothing_that_came_whole(nsq: NsqUnderTest, fault_proxy: Proxies):
+def test_a_cut_connection_loses_no_complete_message(nsq: NsqUnderTest, fault_proxy: Proxies):
     topic = nsq.topic("c")
     nsq.publish(topic, *(b"%03d" % number for number in range(100)))
     proxy = in_front_of(fault_proxy, nsq)

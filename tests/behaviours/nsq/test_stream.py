@@ -1,4 +1,4 @@
-"""Streams of nsq: every message in one batch, each batch the same whenever it is read, whatever happens in between."""
+"""Streams of nsq: each message in one batch, and the same rows whenever a batch is read, under all faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Start = Callable[..., NsqUnderTest]
 
 @pytest.fixture
 def query(tmp_path: Path, closing: Callable[[Query], Query]) -> Callable[..., Query]:
-    """Starts queries: `query(broker, topic, option=value)`; they are closed with the test."""
+    """Start queries with `query(broker, topic, option=value)`; close them with the test."""
 
     def start(broker: NsqUnderTest, topic: str, **options: Any) -> Query:
         return closing(Query(broker, topic, options.pop("walDir", tmp_path / "wal"), **options))
@@ -41,21 +41,21 @@ def in_flight(broker: NsqUnderTest, topic: str) -> int:
     return int(broker.channel_stats(topic, "c")["in_flight_count"])
 
 
-# -- in peace
+# -- without faults
 
 
-def test_what_nobody_needs_any_more_is_deleted(nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path):
+def test_data_of_finished_batches_is_deleted(nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path):
     topic = nsq.topic("c")
     q = query(nsq, topic)
     for number in range(4):
         nsq.publish(topic, b"%d" % number)
         q.trigger()
-    # The last one knows what may come again.
+    # The last one has the messages that may be redelivered.
     assert [path.name for path in (tmp_path / "wal" / str(q.at["wal"])).iterdir()] == ["4"]
 
 
 def available_now(q: Query) -> list[bytes]:
-    """What a run of the query reads with `Trigger.AvailableNow`, which ends."""
+    """Return the rows that a run of the query with `Trigger.AvailableNow` reads."""
     q.restart()
     q.stream.cap_at_current_end()
     before = len(q.rows)
@@ -66,23 +66,19 @@ def available_now(q: Query) -> list[bytes]:
     pytest.fail("it does not end")
 
 
-def test_available_now_reads_what_waits_on_an_nsqd_whose_http_nobody_reaches(
-    nsq: NsqUnderTest, query: Callable[..., Query]
-):
+def test_available_now_reads_an_nsqd_without_a_reachable_http_interface(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic = nsq.topic("c")
     host, port = nsq.tcp_address.split(":")
     with FaultProxy(host, int(port)) as proxy:
         q = query(nsq, topic, nsqdTcpAddresses=proxy.address, createChannel="true", maxRowsPerTrigger=200)
         nsq.publish(topic, *numbered(500))
         assert available_now(q) == numbered(500)
-        # Its last batch was empty, which says nothing of the messages that came since.
+        # Its last batch was empty, but messages have arrived since.
         nsq.publish(topic, *numbered(300, "more"))
         assert available_now(q) == numbered(300, "more")
 
 
-def test_available_now_reads_every_nsqd_whether_its_http_answers_or_not(
-    nsq_private: Start, query: Callable[..., Query]
-):
+def test_available_now_reads_every_nsqd_with_and_without_http(nsq_private: Start, query: Callable[..., Query]):
     one = nsq_private()
     two = nsq_private(lookupd=one)
     topic = one.topic("c")
@@ -96,9 +92,7 @@ def test_available_now_reads_every_nsqd_whether_its_http_answers_or_not(
         assert available_now(q) == numbered(500, "one") + numbered(500, "two")
 
 
-def test_available_now_does_not_take_an_nsqd_out_of_reach_for_an_empty_one(
-    nsq: NsqUnderTest, query: Callable[..., Query]
-):
+def test_available_now_does_not_treat_an_unreachable_nsqd_as_empty(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic = nsq.topic("c")
     host, port = nsq.tcp_address.split(":")
     with FaultProxy(host, int(port)) as proxy:
@@ -109,8 +103,8 @@ def test_available_now_does_not_take_an_nsqd_out_of_reach_for_an_empty_one(
             available_now(q)
 
 
-def test_a_trigger_ends_although_messages_keep_coming(nsq: NsqUnderTest, query: Callable[..., Query]):
-    """At half of the time that nsqd waits for the first of them."""
+def test_a_trigger_ends_while_messages_keep_arriving(nsq: NsqUnderTest, query: Callable[..., Query]):
+    """It ends after half of the time that nsqd waits for its first message."""
     topic = nsq.topic("c")
     host, port = nsq.tcp_address.split(":")
     enough = threading.Event()
@@ -120,7 +114,7 @@ def test_a_trigger_ends_although_messages_keep_coming(nsq: NsqUnderTest, query: 
             nsq.publish(topic, b"x")
 
     with FaultProxy(host, int(port)) as proxy, ThreadPoolExecutor(2) as pool:
-        # Where nobody says over HTTP what waits, nothing else bounds it.
+        # Without the count of waiting messages over HTTP, only this bounds it.
         q = query(nsq, topic, nsqdTcpAddresses=proxy.address, createChannel="true", msgTimeout="1s", idleTimeout="30s")
         publishing = pool.submit(publish)
         try:
@@ -159,10 +153,10 @@ def test_two_queries_on_one_channel_share_its_messages(nsq: NsqUnderTest, query:
     assert sorted(row["value"] for q in (one, two) for row in q.rows) == numbered(4000)
 
 
-# -- done over
+# -- replays
 
 
-def test_a_new_checkpoint_finds_nothing_of_the_old_one(nsq: NsqUnderTest, query: Callable[..., Query]):
+def test_a_new_checkpoint_ignores_data_of_the_old_one(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(5, "old"))
     assert len(query(nsq, topic).trigger()) == 5
@@ -170,7 +164,7 @@ def test_a_new_checkpoint_finds_nothing_of_the_old_one(nsq: NsqUnderTest, query:
     assert sorted(query(nsq, topic).trigger()) == numbered(5, "new")
 
 
-def test_what_was_written_by_another_format_is_refused(nsq: NsqUnderTest, query: Callable[..., Query]):
+def test_a_checkpoint_of_another_format_is_refused(nsq: NsqUnderTest, query: Callable[..., Query]):
     q = query(nsq, nsq.topic("c"))
     with pytest.raises(OptionError, match="checkpoint cannot be used"):
         q.stream.latest({"version": 2, "batch": 1, "wal": "x"})
@@ -196,10 +190,10 @@ def test_a_folder_lost_after_its_batch_was_read_stops_the_query(
         q.stream.latest({**q.at, "batch": 1})
 
 
-# -- what goes wrong
+# -- faults
 
 
-def test_messages_that_come_too_often_are_put_aside_once(nsq: NsqUnderTest, query: Callable[..., Query]):
+def test_messages_delivered_too_often_are_set_aside_once(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic, dead = nsq.topic("c"), nsq.topic("c")
     nsq.publish(topic, *numbered(3))
     put_back(nsq.tcp_address, topic, count=3, times=2)
@@ -212,12 +206,10 @@ def test_messages_that_come_too_often_are_put_aside_once(nsq: NsqUnderTest, quer
     assert in_flight(nsq, topic) == 0
 
 
-# -- brokers that come and go
+# -- brokers that leave and return
 
 
-def test_an_nsqd_that_is_gone_has_no_more_messages_and_its_return_is_noticed(
-    nsq_private: Start, query: Callable[..., Query]
-):
+def test_an_unreachable_nsqd_is_skipped_and_read_again_when_it_returns(nsq_private: Start, query: Callable[..., Query]):
     one = nsq_private()
     two = nsq_private(lookupd=one)
     topic = one.topic("c")
@@ -238,13 +230,13 @@ def test_an_nsqd_that_is_gone_has_no_more_messages_and_its_return_is_noticed(
     assert sorted(q.until(5)) == numbered(5, "two")
 
 
-def test_a_topic_that_nobody_knows_is_an_error_when_a_query_starts(nsq: NsqUnderTest, query: Callable[..., Query]):
+def test_an_unknown_topic_is_an_error_when_a_query_starts(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic = nsq.unused_topic()
     with pytest.raises(TopicNotFoundError, match=f"nsq topic {topic}: .*set waitForTopic to wait for it"):
         query(nsq, topic)
 
 
-def test_a_query_goes_on_while_its_only_nsqd_is_away(nsq_private: Start, query: Callable[..., Query]):
+def test_a_query_continues_while_its_only_nsqd_is_away(nsq_private: Start, query: Callable[..., Query]):
     broker = nsq_private()
     topic = broker.topic("c")
     q = query(broker, topic, nsqdTcpAddresses=broker.tcp_address, nsqdHttpAddresses=broker.http_address)
@@ -259,7 +251,7 @@ def test_a_query_goes_on_while_its_only_nsqd_is_away(nsq_private: Start, query: 
     assert sorted(q.until(5)) == numbered(5)
 
 
-def test_a_topic_that_comes_later_is_read_then(nsq: NsqUnderTest, query: Callable[..., Query]):
+def test_a_topic_created_later_is_read(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic = nsq.unused_topic()
     q = query(nsq, topic, createChannel="true")
     assert q.plan() == q.at
@@ -268,9 +260,9 @@ def test_a_topic_that_comes_later_is_read_then(nsq: NsqUnderTest, query: Callabl
     assert sorted(q.trigger()) == numbered(3)
 
 
-def test_messages_that_a_killed_nsqd_delivers_again_are_left_out(nsq_private: Start, query: Callable[..., Query]):
+def test_messages_redelivered_by_a_killed_nsqd_are_left_out(nsq_private: Start, query: Callable[..., Query]):
     """nsqd saves how far a queue on disk was read every 2 s or 2,500 messages, and counts attempts anew after that."""
-    # All queues are on disk, and how far they were read is saved when nsqd ends in order, but not before.
+    # All queues are on disk; their read positions are saved when nsqd ends in order, but not before.
     broker = nsq_private(mem_queue_size=0, sync_every=100_000, sync_timeout_ms=3_600_000)
     topic = broker.topic("c")
     broker.publish(topic, *numbered(1010))
@@ -281,7 +273,7 @@ def test_messages_that_a_killed_nsqd_delivers_again_are_left_out(nsq_private: St
     for crash in range(2):
         broker.broker.restart(crash=True)
         wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
-        # nsqd saves what was read when its channel was read to the end, as after the first crash.
+        # nsqd saves the position when its channel has been read to the end, as after the first crash.
         assert broker.channel_stats(topic, "c")["depth"] >= (100 if crash else 1010), "they are delivered again"
         broker.publish(topic, *numbered(10, f"new{crash}"))
         if crash:
@@ -313,26 +305,26 @@ def test_all_messages_of_a_killed_nsqd_are_read_although_it_counts_fewer(
     if how == "by another driver":
         q.restart()
     assert sorted(q.until(510)) == sorted(numbered(10) + numbered(500, "more"))
-    # The count is trusted again: nothing is planned where nothing waits.
+    # The count is trusted again: without waiting messages nothing is planned.
     q.trigger()
     assert q.plan() == q.at
 
 
 def _known(broker: NsqUnderTest, topic: str) -> int:
-    """How many nsqd the lookup daemon knows that have the topic, once it knows its channel."""
+    """Return the number of nsqd that the lookup daemon lists for the topic, once it lists its channel."""
     status, found = broker.ask("GET", broker.lookupd_address, "/lookup", topic=topic)
     return len(found["producers"]) if status == 200 and "c" in found["channels"] else 0
 
 
 @pytest.mark.parametrize("wrong", ["ca", "host name", "client certificate"])
-def test_a_connection_that_can_never_work_stops_the_query(
+def test_a_permanent_connection_error_stops_the_query(
     nsq_private: Start, query: Callable[..., Query], tls_material: TlsMaterial, wrong: str
 ):
     """An nsqd that does not answer may come back; a certificate that is refused stays refused."""
     server = str(tls_material.folder / ("elsewhere.pem" if wrong == "host name" else "server.pem"))
     policy = {"tls_root_ca_file": tls_material.ca, "tls_client_auth_policy": "require-verify"}
     broker = nsq_private(tls_cert=server, tls_key=server, **policy if wrong == "client certificate" else {})
-    # Planned by who is let in, as a query is before its certificates change.
+    # Planned with valid certificates, as by a query whose certificates change later.
     let_in = {"tlsVerifyHostname": "false", "clientCert": tls_material.client}
     where = {"nsqdTcpAddresses": broker.tcp_address, "createChannel": "true", "channel": "c#ephemeral"}
     q = query(broker, broker.unused_topic(), tls="true", trustCerts=tls_material.ca, **let_in, **where)

@@ -1,4 +1,4 @@
-"""What a connection can be upgraded to: TLS, client certificates, deflate, snappy, authorization, and all of it."""
+"""Upgrades of a connection: TLS, client certificates, deflate, snappy, authorization, and all of them together."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def round_trip(session: Session, topic: str, messages: list[bytes]) -> list[byte
 
 
 def messages(rng: random.Random) -> list[bytes]:
-    """Some that compress well, and some that do not at all."""
+    """Return some messages that compress well and some that do not compress."""
     return [rng.choice([rng.randbytes, lambda size: b"z" * size])(rng.choice([1, 10, 100, 70_000])) for _ in range(600)]
 
 
 @pytest.mark.parametrize("compression", ["none", "deflate", "snappy"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_upgraded_connections_carry_what_they_are_given(
+def test_upgraded_connections_transfer_all_messages(
     nsq_private: Start, tls_material: TlsMaterial, tls: bool, compression: str, rng: random.Random
 ):
     nsq = nsq_private(**with_certificate(tls_material) if tls else {})
@@ -75,7 +75,7 @@ def test_upgraded_connections_carry_what_they_are_given(
         assert sorted(round_trip(session, topic, sent)) == sorted(sent)
 
 
-def test_everything_at_once(nsq_private: Start, tls_material: TlsMaterial):
+def test_all_upgrades_together(nsq_private: Start, tls_material: TlsMaterial):
     nsq = nsq_private(
         **with_certificate(
             tls_material, tls_root_ca_file=tls_material.ca, tls_client_auth_policy="require-verify", tls_required=False
@@ -113,7 +113,7 @@ def test_a_secret_is_needed_and_never_shown(nsq_private: Start, options: dict[st
     assert "wrong-secret" not in str(caught.value)
 
 
-def test_the_doctor_says_who_nsqd_takes_us_for(nsq_private: Start):
+def test_the_doctor_shows_the_authenticated_identity(nsq_private: Start):
     nsq = nsq_private(authorize=authorize)
     nsq.create("allowed", "c")
     given = {
@@ -128,7 +128,7 @@ def test_the_doctor_says_who_nsqd_takes_us_for(nsq_private: Start):
     assert found.endswith("without TLS, authorized as me http://who/me with 1 permissions")
 
 
-def test_what_a_secret_does_not_allow_is_an_authorization_error(nsq_private: Start):
+def test_an_action_outside_the_permissions_is_an_authorization_error(nsq_private: Start):
     nsq = nsq_private(authorize=authorize)
     with (
         open_session(nsq.tcp_address, authSecret=SECRET) as session,

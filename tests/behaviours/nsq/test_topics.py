@@ -1,4 +1,4 @@
-"""Reads of several topics: each row says its topic, and topics that appear later join a stream."""
+"""Reads of several topics: each row has its topic, and topics that appear later join a stream."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_topic_that_matches_later_joins_a_stream(nsq: NsqUnderTest, tmp_path: 
     nsq.publish(first, b"two")
     nsq.publish(second, b"three")
     nsq.publish(without_channel, b"four")
-    # Ids are unique only in a topic, so equal ones must not be taken for duplicates.
+    # Ids are unique only within a topic, so equal ones are not duplicates.
     assert sorted(q.trigger()) == [b"three", b"two"]
     q.stream.close()
 
 
-def test_a_topic_or_channel_that_is_missing_is_named(nsq: NsqUnderTest):
+def test_a_missing_topic_or_channel_is_named(nsq: NsqUnderTest):
     there = nsq.topic("c")
     missing = nsq.unused_topic()
     with pytest.raises(TopicNotFoundError, match=f"nsq topic {missing}: .*no nsqd is registered"):

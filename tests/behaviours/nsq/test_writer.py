@@ -1,4 +1,4 @@
-"""Writing a task's rows to NSQ brokers: what arrives where, what is refused unsent, and what is sent again."""
+"""Writes of a task's rows to NSQ brokers: delivery, refusals before anything is sent, and retries."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def test_rows_arrive_each_once(nsq: NsqUnderTest, kind: str):
     assert stored(nsq, topic) == 5000
 
 
-def test_a_batch_of_messages_keeps_to_its_limits(nsq_private: Start):
+def test_a_batch_of_messages_stays_within_its_limits(nsq_private: Start):
     nsq = nsq_private(max_msg_size=1000, max_body_size=1200)
     topic = nsq.topic("c")
     values = [bytes([65 + size % 26]) * size for size in (1, 999, 1000, 300, 300, 300, 1000, 584, 600, 1, 1, 1)]
-    # nsqd's own limits are asked for: 4 + 4 + 584 + 4 + 600 are just the most.
+    # The limits of nsqd are read: 4 + 4 + 584 + 4 + 600 are exactly the maximum.
     options = write_options(nsq.tcp_address, topic=topic, nsqdHttpAddresses=nsq.http_address)
     assert write(options, batch(values)) == len(values)
     assert sorted(read_all(nsq.tcp_address, topic, len(values))) == sorted(values)
 
 
-def test_rows_say_their_topic(nsq: NsqUnderTest):
+def test_rows_are_sent_to_their_topic_column(nsq: NsqUnderTest):
     one, two, default = (nsq.topic("c") for _ in range(3))
     topics = pa.array([one, two, None, one, two, None] * 100)
     options = write_options(nsq.tcp_address, topic=default, heartbeatInterval="-1")
@@ -104,7 +104,7 @@ def test_rows_without_a_usable_topic_are_refused(
     assert stored(nsq, good) == 0
 
 
-def test_deferred_rows_come_later(nsq: NsqUnderTest):
+def test_deferred_rows_are_delivered_later(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     defer = pa.array([None, 3_600_000, 0, 100], pa.int64())
     options = write_options(nsq.tcp_address, topic=topic)
@@ -118,7 +118,7 @@ def test_deferred_rows_come_later(nsq: NsqUnderTest):
 
 
 @pytest.mark.parametrize("wait_ms", [-1, 3_600_001])
-def test_a_time_that_the_broker_does_not_take_is_refused_before_anything_is_sent(nsq: NsqUnderTest, wait_ms: int):
+def test_a_time_outside_the_brokers_range_is_refused_before_anything_is_sent(nsq: NsqUnderTest, wait_ms: int):
     topic = nsq.topic("c")
     rows = batch([b"1", b"2"], defer=pa.array([0, wait_ms], pa.int32()))
     with pytest.raises(UnwritableRowError, match=rf"row 1 .*defer is {wait_ms} ms.*0 to 3600000"):
@@ -136,7 +136,7 @@ def test_a_time_that_the_broker_does_not_take_is_refused_before_anything_is_sent
     ids=["null", "empty", "oversize"],
 )
 @pytest.mark.parametrize(("has_http", "at"), [(True, 20), (False, 0)], ids=["limits asked", "limits given"])
-def test_rows_that_can_be_no_message_are_refused_before_anything_is_sent(
+def test_rows_with_an_invalid_message_are_refused_before_anything_is_sent(
     nsq_private: Start, fault_proxy: Proxies, value: bytes | None, words: str, has_http: bool, at: int
 ):
     nsq = nsq_private(max_msg_size=1024)
@@ -160,12 +160,14 @@ def test_batches_go_to_the_brokers_in_turn(nsq_private: Start):
     )
     assert write(options, batch(numbered(100))) == 100
     assert (stored(first, topic), stored(second, topic)) == (50, 50)
-    # Tasks do not all begin with the same one.
+    # Tasks begin with different brokers.
     assert write(options, batch(numbered(10)), partition=0) + write(options, batch(numbered(10)), partition=1) == 20
     assert (stored(first, topic), stored(second, topic)) == (60, 60)
 
 
-def test_what_a_lost_broker_has_not_taken_goes_to_another(nsq_private: Start, fault_proxy: Proxies, rng: random.Random):
+def test_messages_that_a_lost_broker_did_not_take_are_sent_to_another(
+    nsq_private: Start, fault_proxy: Proxies, rng: random.Random
+):
     first, second = nsq_private(), nsq_private()
     topic = first.topic("c")
     second.create(topic, "c")
@@ -177,7 +179,7 @@ def test_what_a_lost_broker_has_not_taken_goes_to_another(nsq_private: Start, fa
     counts = [stored(nsq, topic) for nsq in (first, second)]
     got = read_all(first.tcp_address, topic, counts[0]) + read_all(second.tcp_address, topic, counts[1])
     assert set(got) == set(numbered(5000))
-    # Only what was under way when it broke can be there twice.
+    # Only messages in flight when it broke may be duplicates.
     assert all(times <= 2 for times in Counter(got).values())
 
 
@@ -188,7 +190,7 @@ def test_what_a_lost_broker_has_not_taken_goes_to_another(nsq_private: Start, fa
         ({"operationTimeout": "1500ms"}, r"no connection within operationTimeout \(1500 ms\): .*cannot connect"),
     ],
 )
-def test_no_broker_at_all_is_an_error_in_time(given: dict[str, str], words: str):
+def test_no_reachable_broker_is_an_error_in_time(given: dict[str, str], words: str):
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(RequestTimeoutError, match=words.format(address=address)):
         write(write_options(address, topic="flights", **given), batch(numbered(10)))
@@ -225,7 +227,7 @@ def test_a_refused_publish_names_topic_and_rows(nsq_private: Start):
     assert nsq.tcp_address in str(caught.value)
 
 
-def test_what_cannot_work_with_any_try_fails_at_once(nsq: NsqUnderTest):
+def test_a_permanent_error_is_not_retried(nsq: NsqUnderTest):
     with pytest.raises(MQSourceError, match=r"writing 1 rows to topic t: .*this nsqd has no TLS") as caught:
         write(write_options(nsq.tcp_address, topic="t", tls="true"), batch([b"x"]))
     assert not isinstance(caught.value, TransportError)

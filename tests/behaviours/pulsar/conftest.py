@@ -1,4 +1,4 @@
-"""What only Pulsar's tests use."""
+"""Fixtures of Pulsar's tests only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.formats.pulsar import PulsarFormat
 
 @pytest.fixture(scope="session")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
-    """The official Java client."""
+    """Return the official Java client."""
     client = JavaClient(tmp_path_factory.mktemp("java") / "client.log")
     yield client
     client.close()
@@ -24,19 +24,19 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
 
 @pytest.fixture
 def mq(pulsar_format: PulsarFormat) -> PulsarFormat:
-    """In this folder one format is under test."""
+    """Return the one format of the tests in this folder."""
     return pulsar_format
 
 
 @pytest.fixture
 def featured(pulsar_featured: PulsarUnderTest) -> PulsarFormat:
-    """`pulsar-native` on the broker with transactions, small ledgers, broker entry metadata and authentication."""
+    """Return `pulsar-native` on a broker with transactions, small ledgers, entry metadata and authentication."""
     return PulsarFormat(pulsar_featured, defaults={"authToken": pulsar_featured.require_own().admin_token or ""})
 
 
 @pytest.fixture
 def query(pulsar: PulsarUnderTest, closing: Callable[[Query], Query]) -> Callable[..., Query]:
-    """Starts queries on the stock broker: `query(topic, option=value)`; closed when the test ends."""
+    """Start queries on the stock broker with `query(topic, option=value)`; close them with the test."""
     return lambda topic=None, **options: closing(query_of(pulsar, topic, options))
 
 
@@ -44,5 +44,5 @@ def query(pulsar: PulsarUnderTest, closing: Callable[[Query], Query]) -> Callabl
 def queue(
     pulsar: PulsarUnderTest, tmp_path: Path, closing: Callable[[SubscriptionQuery], SubscriptionQuery]
 ) -> Callable[..., SubscriptionQuery]:
-    """Starts queries of a subscription: `queue(topic, option=value)`; ended with the test."""
+    """Start queries of a subscription with `queue(topic, option=value)`; end them with the test."""
     return lambda topic, **options: closing(SubscriptionQuery(pulsar, topic, tmp_path / "wal", **options))

@@ -1,4 +1,4 @@
-"""The official Java client behind a pipe: one process for all tests, started when the first asks."""
+"""The official Java client behind a pipe: one process for all tests, started by the first request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class JavaClient(JavaProgram):
     def produce(
         self, broker: PulsarUnderTest, topic: str, messages: Sequence[Mapping[str, Any] | bytes | None], **how: Any
     ) -> list[tuple[int, int, int, int]]:
-        """Publishes messages in order: a value, None for a tombstone, or a mapping.
+        """Publish messages in order: a value, None for a tombstone, or a mapping.
 
         Args:
             broker: where.
@@ -37,7 +37,7 @@ class JavaClient(JavaProgram):
     def produce_typed(
         self, broker: PulsarUnderTest, topic: str, messages: Sequence[object], *, kind: str, pair: str | None = None
     ) -> None:
-        """Publishes with a schema made of Java classes.
+        """Publish with a schema made of Java classes.
 
         Args:
             broker: where.
@@ -49,7 +49,7 @@ class JavaClient(JavaProgram):
         self._ask(broker, do="produceTyped", topic=topic, messages=list(messages), kind=kind, pair=pair)
 
     def consume(self, broker: PulsarUnderTest, topic: str, count: int, **how: Any) -> list[dict[str, Any]]:
-        """The first messages, decrypted with privateKeys, paths by name.
+        """Return the first messages, decrypted with privateKeys, paths by name.
 
         Each has value, key, isBase64, orderingKey, properties, eventTime (0 for none), sequenceId, and the compression
         of its entry.
@@ -57,7 +57,7 @@ class JavaClient(JavaProgram):
         return _messages(self._ask(broker, do="consume", topic=topic, count=count, **how))
 
     def values(self, broker: PulsarUnderTest, topic: str, count: int, schema: str = "auto") -> list[str]:
-        """The first values as texts, which the Java client decodes by a schema.
+        """Return the first values as texts, which the Java client decodes by a schema.
 
         Args:
             broker: where.
@@ -72,9 +72,9 @@ class JavaClient(JavaProgram):
     def share(
         self, broker: PulsarUnderTest, topic: str, count: int, *, kind: str, consumers: int = 1
     ) -> list[dict[str, Any]]:
-        """What the consumers of one new subscription get from the first message on, in the order in which it came.
+        """Return the messages of the consumers of one new subscription from the first message on, in order of arrival.
 
-        Each message also has its consumer's number and, as receivedAt, the milliseconds since 1970 when it came.
+        Each message also has its consumer's number and, as receivedAt, the milliseconds since 1970 when it arrived.
 
         Args:
             broker: where.
@@ -89,7 +89,7 @@ class JavaClient(JavaProgram):
         return _messages(found)
 
     def reject(self, broker: PulsarUnderTest, topic: str, letters: str, count: int) -> list[dict[str, Any]]:
-        """What the client's own dead letter policy stores of messages that nobody acknowledges; as `consume` has them.
+        """Return the messages stored by the client's dead letter policy for unacknowledged ones; see `consume`.
 
         Args:
             broker: where.
@@ -102,7 +102,7 @@ class JavaClient(JavaProgram):
     def reconsume(
         self, broker: PulsarUnderTest, topic: str, count: int, *, subscription: str, most: int, delay_ms: int, dead: int
     ) -> list[dict[str, Any]]:
-        """What a Shared consumer with a retry topic gets, all of which it puts off; and then its dead letters.
+        """Return the messages of a Shared consumer that puts all of them off, and then its dead letters.
 
         Args:
             broker: where.
@@ -117,16 +117,16 @@ class JavaClient(JavaProgram):
         return _messages(self._ask(broker, do="reconsume", topic=topic, count=count, **how))
 
     def begin(self, broker: PulsarUnderTest, name: str) -> str:
-        """Begins a transaction."""
+        """Begin a transaction."""
         self._ask(broker, do="begin", name=name)
         return name
 
     def commit(self, broker: PulsarUnderTest, name: str) -> None:
-        """Commits it, and waits for the markers."""
+        """Commit it, and wait for the markers."""
         self._ask(broker, do="commit", name=name)
 
     def abort(self, broker: PulsarUnderTest, name: str) -> None:
-        """Aborts it, and waits for the markers."""
+        """Abort it, and wait for the markers."""
         self._ask(broker, do="abort", name=name)
 
     def _ask(self, broker: PulsarUnderTest, **request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Batch reads and streaming queries of a subscription as its tests run them, without Spark."""
+"""Batch reads and streaming queries of a subscription without Spark."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _options(broker: PulsarUnderTest, topic: str | None, scope: Scope, **options
 
 
 def drain_options(broker: PulsarUnderTest, topic: str | None, **options: Any) -> PulsarOptions:
-    """A read that is to have all of `maxRows` waits for them for as long as a busy machine takes."""
+    """Return options of a read that waits for all of `maxRows`, however long a busy machine takes."""
     if not options.keys() & {"maxSeconds", "idleTimeout"}:
         options["idleTimeout"] = "20s" if "maxRows" in options else "1s"
     return _options(broker, topic, READ, **options)
 
 
 def read(options: PulsarOptions, ddl: str = ROW) -> pa.Table:
-    """All rows of a batch read, planned now."""
+    """Return all rows of a batch read, planned now."""
     return read_tasks(options, FORMAT.plan(options, ()), ddl)
 
 
@@ -57,7 +57,7 @@ def values(table: pa.Table) -> list[str]:
 
 
 class SubscriptionQuery(formats.Query):
-    """A streaming query of a subscription, which has begun.
+    """A started streaming query of a subscription.
 
     A trigger waits for what it was planned for, unless `idleTimeout` is given: a busy broker is no silent one.
     """

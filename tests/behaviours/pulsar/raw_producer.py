@@ -1,4 +1,4 @@
-"""A producer that sends whatever it is told, byte by byte: for entries that no client would publish.
+"""A producer of entries written byte by byte, for entries that no client would publish.
 
 The entries, right or deliberately wrong, are written by hand from the protocol's field numbers: our encoder makes no
 wrong ones, and what the decoder is tested with must not come from its own mirror. The broker stores an entry unread,
@@ -43,7 +43,7 @@ class RawProducer:
         self._connection.close()
 
     def send(self, head: bytes, payload: bytes, *, messages: int = 1, checksum: bool = True) -> tuple[int, int]:
-        """Publishes one entry and returns its ledger and entry id."""
+        """Publish one entry and return its ledger and entry id."""
         body = framed(head, payload, is_checked=checksum)
         self._connection.send(Send(0, next(self._sequence_ids), body, messages))
         stored = self._connection.expect(SendReceipt).message_id
@@ -52,18 +52,18 @@ class RawProducer:
 
 
 def metadata(extra: bytes = b"", *, producer: str = "raw", sequence_id: int = 0, publish_time_ms: int = 0) -> bytes:
-    """The required fields of MessageMetadata, and more as encoded by `number` and `text`."""
+    """Return the required fields of MessageMetadata, and more as encoded by `number` and `text`."""
     publish_time_ms = publish_time_ms or int(time.time() * 1000)
     return text(1, producer) + number(2, sequence_id) + number(3, publish_time_ms) + extra
 
 
 def chunk(uuid: str, chunk_id: int, chunks: int, total_bytes: int) -> bytes:
-    """The fields that make an entry one chunk of a message."""
+    """Return the fields that make an entry one chunk of a message."""
     return text(26, uuid) + number(27, chunks) + number(28, total_bytes) + number(29, chunk_id)
 
 
 def batch(*payloads: bytes | None) -> tuple[bytes, bytes]:
-    """The metadata and the payload of a batch; None is a message that compaction took out."""
+    """Return the metadata and the payload of a batch; None is a message that compaction removed."""
     payload = b""
     for one in payloads:
         single = number(3, len(one or b"")) + (number(4, 1) if one is None else b"")
@@ -72,10 +72,10 @@ def batch(*payloads: bytes | None) -> tuple[bytes, bytes]:
 
 
 def number(field: int, value: int) -> bytes:
-    """A varint field."""
+    """Return a varint field."""
     return put_field(field << 3, value)
 
 
 def text(field: int, value: str | bytes) -> bytes:
-    """A length-delimited field."""
+    """Return a length-delimited field."""
     return put_field(field << 3 | LENGTH, value.encode() if isinstance(value, str) else value)

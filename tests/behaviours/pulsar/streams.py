@@ -1,4 +1,4 @@
-"""A streaming query without Spark, and what its tests do to topics."""
+"""A streaming query without Spark, and helpers that publish to topics and trim them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Row = dict[str, Any]
 
 
 class Query(formats.Query):
-    """A query of topics, whose offsets never go back."""
+    """A query of topics, whose offsets never decrease."""
 
     def __init__(self, options: PulsarOptions, checkpoint: Offset | None = None) -> None:
         super().__init__(PulsarFormat.door, options, ROW, checkpoint)
 
     @property
     def triggers(self) -> list[int]:
-        """How many entries each trigger read."""
+        """Return the number of entries that each trigger read."""
         rows = iter(self.rows)
         parts = [list(itertools.islice(rows, size)) for size in self.sizes]
         return [len({(row["topic"], row["partition"], *entry_of(row)) for row in part}) for part in parts]
@@ -39,7 +39,7 @@ class Query(formats.Query):
         return end
 
     def drain(self) -> list[str]:
-        """Triggers until nothing is new."""
+        """Trigger until nothing is new."""
         before = len(self.rows)
         while True:
             planned = self.at
@@ -49,7 +49,7 @@ class Query(formats.Query):
         return self.values[before:]
 
     def drain_to(self, value: str) -> list[str]:
-        """Triggers until this value is read; the values read."""
+        """Trigger until this value is read; return the values read."""
         found: list[str] = []
         while value not in found:
             found += self.trigger()
@@ -79,7 +79,7 @@ def query_of(broker: PulsarUnderTest, topic: str | None, options: dict[str, Any]
 
 
 def publish(broker: PulsarUnderTest, topic: str, values: list[str], *, batch: int = 1) -> list[Position]:
-    """Publishes values, `batch` to an entry; the positions of the entries."""
+    """Publish values, `batch` to an entry; return the positions of the entries."""
     producer = broker.client().create_producer(
         topic,
         batching_enabled=batch > 1,
@@ -104,7 +104,7 @@ def numbered(count: int, prefix: str = "") -> list[str]:
 
 
 def rolled(broker: PulsarUnderTest, topic: str, ledgers: int, entries: int) -> list[str]:
-    """Fills a topic with several ledgers; the values in order."""
+    """Fill a topic with several ledgers; return the values in order."""
     values = []
     for ledger in range(ledgers):
         part = numbered(entries, f"{ledger}.")
@@ -123,7 +123,7 @@ def cursor(broker: PulsarUnderTest, topic: str) -> str:
 
 
 def trimmed(broker: PulsarUnderTest) -> tuple[str, list[Position]]:
-    """A topic of which the first ledger, with these entries, is gone; one message is left."""
+    """Return a topic whose first ledger, with these entries, is deleted; one message is left."""
     topic = broker.topic(namespace=broker.new_namespace(keep_data=False))
     ids = publish(broker, topic, numbered(5))
     trim_all(broker, topic)
@@ -132,7 +132,7 @@ def trimmed(broker: PulsarUnderTest) -> tuple[str, list[Position]]:
 
 
 def trim_all(broker: PulsarUnderTest, topic: str) -> None:
-    """Deletes all closed ledgers that no subscription waits for."""
+    """Delete all closed ledgers that no subscription retains."""
     last = broker.admin.ledgers(topic)[-1][0]
     broker.admin.unload(topic)
     broker.client().create_producer(topic).close()  # loads it again

@@ -1,4 +1,4 @@
-"""Who else may write meanwhile: alone, in turn, by force; through unloads and lost connections."""
+"""Access modes of producers: exclusive, waiting, fencing; through unloads and lost connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Open = Callable[..., PulsarWriter]
 
 @pytest.fixture
 def open_writer(pulsar: PulsarUnderTest, closing: Callable[[PulsarWriter], PulsarWriter]) -> Open:
-    """Makes writers of a topic: `open_writer(topic, mode, option=value)`; closed with the test."""
+    """Return writers of a topic: `open_writer(topic, mode, option=value)`; close them with the test."""
 
     def open_(topic: str, mode: str = "Shared", **more: Any) -> PulsarWriter:
         return closing(PulsarWriter(options(pulsar, topic, accessMode=mode, **more), TaskAttempt("job")))
@@ -39,7 +39,7 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 
 
 def say(writer: PulsarWriter, *values: bytes) -> None:
-    """Writes values, and waits until they are there."""
+    """Write values, and wait until they are stored."""
     writer.write(pa.record_batch({"value": list(values)}))
     writer.flush()
 
@@ -58,7 +58,7 @@ def assert_waits(broker: PulsarUnderTest, topic: str, writing: Future[None], cou
     assert not writing.done()
 
 
-def test_who_is_alone_keeps_others_out(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open):
+def test_an_exclusive_producer_excludes_others(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open):
     topic = pulsar.topic()
     alone = open_writer(topic, "Exclusive")
     say(alone, b"1")
@@ -73,18 +73,18 @@ def test_who_is_alone_keeps_others_out(pulsar: PulsarUnderTest, pulsar_format: P
     assert values(pulsar_format, topic) == [b"1", b"4", b"5"]
 
 
-def test_who_wants_to_be_alone_is_refused_where_others_write(pulsar: PulsarUnderTest, open_writer: Open):
+def test_an_exclusive_producer_is_refused_while_others_write(pulsar: PulsarUnderTest, open_writer: Open):
     topic = pulsar.topic()
     say(open_writer(topic), b"1")
     with pytest.raises(BrokerError, match=r"existing shared producers.*with this accessMode the topic is for one"):
         say(open_writer(topic, "Exclusive"), b"2")
 
 
-def test_who_waits_writes_when_the_others_are_gone(
+def test_a_waiting_producer_writes_when_the_others_are_gone(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open, thread: ThreadPoolExecutor
 ):
     topic = pulsar.topic()
-    # Longer than anything that is asked of a broker may take: waiting is no asking.
+    # Longer than any request to a broker may take: such waiting is not a request.
     patience = {"sendTimeout": "2s", "operationTimeout": "2s"}
     first = open_writer(topic, "WaitForExclusive")
     say(first, b"1")
@@ -98,7 +98,7 @@ def test_who_waits_writes_when_the_others_are_gone(
     assert values(pulsar_format, topic) == [b"1", b"1 again", b"2"]
 
 
-def test_tasks_that_could_wait_for_each_other_do_not_for_ever(
+def test_tasks_that_wait_for_each_other_do_not_deadlock(
     pulsar: PulsarUnderTest, open_writer: Open, thread: ThreadPoolExecutor
 ):
     topic = pulsar.topic(2)
@@ -116,7 +116,7 @@ def test_tasks_that_could_wait_for_each_other_do_not_for_ever(
     assert all("others have the topic for themselves" in str(error) for error in errors if error is not None)
 
 
-def test_who_comes_by_force_cuts_the_others_off(
+def test_a_fencing_producer_disconnects_the_others(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open
 ):
     topic = pulsar.topic()
@@ -131,7 +131,7 @@ def test_who_comes_by_force_cuts_the_others_off(
 
 @pytest.mark.parametrize("fault", ["unload", "cut"])
 @pytest.mark.parametrize("mode", ["Exclusive", "WaitForExclusive", "ExclusiveWithFencing"])
-def test_who_is_alone_stays_so_when_the_topic_is_unloaded_or_the_connection_lost(
+def test_an_exclusive_producer_stays_exclusive_after_an_unload_or_a_lost_connection(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open, link: FaultProxy, mode: str, fault: str
 ):
     topic = pulsar.topic()
@@ -145,7 +145,7 @@ def test_who_is_alone_stays_so_when_the_topic_is_unloaded_or_the_connection_lost
         say(open_writer(topic, "Exclusive"), b"x")
 
 
-def test_who_was_replaced_during_an_unload_does_not_come_back(
+def test_a_producer_fenced_during_an_unload_does_not_reconnect(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open
 ):
     topic = pulsar.topic()
@@ -160,7 +160,7 @@ def test_who_was_replaced_during_an_unload_does_not_come_back(
     assert values(pulsar_format, topic) == [b"1", b"2"]
 
 
-def test_who_waits_goes_on_waiting_when_the_topic_is_unloaded(
+def test_a_waiting_producer_keeps_waiting_after_an_unload(
     pulsar: PulsarUnderTest, open_writer: Open, thread: ThreadPoolExecutor
 ):
     topic = pulsar.topic()
@@ -168,19 +168,19 @@ def test_who_waits_goes_on_waiting_when_the_topic_is_unloaded(
     say(first, b"1")
     waiting = thread.submit(lambda: say(open_writer(topic, "WaitForExclusive"), b"2"))
     assert_waits(pulsar, topic, waiting)
-    # The broker gives the turn to who waits, which is told that it is not ready (seen on 4.0.8): it asks again.
+    # The broker admits the waiting producer and reports that it is not ready (seen on 4.0.8): it asks again.
     pulsar.admin.unload(topic)
     waiting.result(60)
     with pytest.raises(BrokerError, match="ProducerFenced"):
         say(first, b"3")
 
 
-def test_who_is_in_its_own_way_tries_until_the_broker_lets_go(
+def test_a_producer_blocked_by_its_own_connection_retries_until_the_broker_closes_that(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open, thread: ThreadPoolExecutor
 ):
     topic = pulsar.topic()
     with RecordingProxy(*pulsar_format.service, frames := Frames()) as link:
-        # One connection to look up, one to write. The broker does not see the end of what stalls.
+        # One connection to look up, one to write. The broker does not see the end of a stalled one.
         link.add(Fault("stall", "c2b", at=100_000, connections=2))
         writer = open_writer(topic, "Exclusive", service=("127.0.0.1", link.port), sendTimeout="8s")
         say(writer, b"1")
@@ -189,5 +189,5 @@ def test_who_is_in_its_own_way_tries_until_the_broker_lets_go(
         assert not writing.done()
         link.resume()
         writing.result(60)
-    # Also what was stalled comes through: at least once.
+    # The stalled messages arrive, too: at least once.
     assert [value[:1] for value in values(pulsar_format, topic)][:2] == [b"1", b"2"]

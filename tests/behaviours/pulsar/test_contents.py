@@ -1,4 +1,4 @@
-"""Every kind of message that the official clients publish comes out as it went in."""
+"""Messages of every kind that the official clients publish are read unchanged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def some_values(count: int) -> list[bytes]:
-    """Half random, half repeating, so that every codec finds something to do; of many sizes."""
+    """Return values of many sizes, half random, half repeating, so that every codec has something to compress."""
     rng = random.Random(count)
     return [rng.randbytes(n % 40) + b"ab" * (n % 300) + str(n).encode() for n in range(count)]
 
 
 def produce_cpp(broker, topic: str, messages, **how) -> list[tuple[int, int, int]]:
-    """Publishes with pulsar-client (C++); returns ledger, entry and batch index of each message."""
+    """Publish with pulsar-client (C++); return ledger, entry and batch index of each message."""
     producer = broker.client().create_producer(topic, block_if_queue_full=True, send_timeout_millis=60_000, **how)
     ids = []
     for message in messages:
@@ -82,7 +82,7 @@ def test_all_columns_of_a_message(pulsar_format: PulsarFormat, java: JavaClient)
         "properties": {"a": "1", "leer": "", "ключ": "значение"},
     }
     java.produce(pulsar_format.broker, topic, [message], producer="p-False")
-    # Of a batch of one message the Java client makes a message without a batch.
+    # The Java client publishes a batch of one message as a message without a batch.
     java.produce(pulsar_format.broker, topic, [message, message], batching=True, producer="p-True")
     single, batched, _ = pulsar_format.read(topic, ROW).to_pylist()
     for row, batch_index in (single, -1), (batched, 0):

@@ -1,4 +1,4 @@
-"""Entries that no client publishes: corrupt, encrypted, contradicting themselves. Never skipped without a word."""
+"""Entries that no client publishes (corrupt, encrypted, contradictory): never skipped without a report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CORRUPT = {
 
 
 def publish(mq: PulsarFormat, head: bytes, payload: bytes) -> tuple[str, tuple[int, int]]:
-    """A topic of one odd entry between two good ones, and the odd one's id."""
+    """Publish one odd entry between two good ones in a new topic; return the topic and the odd entry's id."""
     topic = mq.broker.topic()
     with RawProducer(mq.service, topic) as producer:
         producer.send(metadata(), b"before")
@@ -41,7 +41,7 @@ def publish(mq: PulsarFormat, head: bytes, payload: bytes) -> tuple[str, tuple[i
 
 
 @pytest.mark.parametrize("what", CORRUPT)
-def test_a_corrupt_entry_fails_by_name_and_is_skipped_or_null_only_where_asked_for(
+def test_a_corrupt_entry_fails_the_read_and_is_skipped_or_null_only_by_option(
     pulsar_format: PulsarFormat, caplog, what
 ):
     topic, (ledger, entry) = publish(pulsar_format, *CORRUPT[what])
@@ -58,7 +58,7 @@ def test_a_corrupt_entry_fails_by_name_and_is_skipped_or_null_only_where_asked_f
 
 
 @pytest.mark.parametrize("given", [{}, {"valueFormat": "string"}])
-def test_a_corrupt_entry_goes_to_the_dead_letter_topic_as_it_was(pulsar_format: PulsarFormat, given):
+def test_a_corrupt_entry_is_sent_to_the_dead_letter_topic_unchanged(pulsar_format: PulsarFormat, given):
     head, payload = CORRUPT["no ZSTD"]
     topic, (ledger, entry) = publish(pulsar_format, head, payload)
     dead = {"onCorrupt": "deadLetter", "deadLetterTopic": pulsar_format.broker.unused_topic(), "createTopic": True}
@@ -96,7 +96,7 @@ def test_a_dead_letter_keeps_its_key_and_may_be_larger_than_an_entry(pulsar_form
 
 @pytest.mark.parametrize("partitions", [0, 2])
 @pytest.mark.parametrize("batching", [False, True])
-def test_the_java_client_reads_dead_letters_as_its_own(
+def test_the_java_client_reads_our_dead_letters_like_its_own(
     pulsar_format: PulsarFormat, java: JavaClient, partitions: int, batching: bool
 ):
     broker = pulsar_format.broker
@@ -112,7 +112,7 @@ def test_the_java_client_reads_dead_letters_as_its_own(
     for sent, one, other in zip(messages, ours, theirs, strict=True):
         assert one["value"] == other["value"] == sent["value"]
         assert (one["key"], one["isBase64"]) == (other["key"], other["isBase64"]) == (sent["key"].encode(), False)
-        # The second one is Java's, too (4.0.8).
+        # The second name is Java's, too (4.0.8).
         for name in ("REAL_SUBSCRIPTION", "ORIGIN_MESSAGE_IDY_TIME"):
             del other["properties"][name]
         assert other["properties"].keys() == sent["properties"].keys() | {"REAL_TOPIC", "ORIGIN_MESSAGE_ID"}
@@ -122,7 +122,7 @@ def test_the_java_client_reads_dead_letters_as_its_own(
         }
 
 
-def test_the_key_of_a_dead_letter_that_is_no_text(pulsar_format: PulsarFormat, java: JavaClient):
+def test_a_dead_letter_with_a_binary_key(pulsar_format: PulsarFormat, java: JavaClient):
     broker = pulsar_format.broker
     topic, dead = broker.topic(), broker.topic()
     keys = {b"\xff0": b"\x00\xff", b"\xff1": b"text", b"\xff2": None}
