@@ -1,4 +1,4 @@
-"""What every format's batch read must do: everything once, in order, as it was published."""
+"""Batch reads of every format: each published message once, in order, unchanged."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ VALUES = [f"message {n} of many".encode() for n in range(3000)]
 
 
 def assert_are(mq: Format, found: list[bytes], published: list[bytes]) -> None:
-    """All that was published, nothing twice, and in order where the format has one."""
+    """Check that all published values are found, none twice, and in order if the format has one."""
     if not mq.ordered:
         found, published = sorted(found), sorted(published)
     assert found == published
 
 
-def test_reads_what_was_published_in_order(mq: Format):
+def test_reads_published_messages_in_order(mq: Format):
     topic = mq.new_topic()
     mq.publish(topic, VALUES)
     rows = mq.read(topic, f"value binary, {mq.position_columns}").to_pylist()
@@ -49,12 +49,12 @@ def test_plans_one_task_a_partition_and_none_for_an_empty_one(mq: Format):
 
 
 def test_an_empty_topic_has_no_rows(mq: Format):
-    # Without an end there is always something to wait for.
+    # Without an end, a task always waits for messages.
     assert len(mq.plan(mq.new_topic(2))) == (2 if mq.open_end else 0)
     assert mq.read(mq.new_topic(2)).num_rows == 0
 
 
-def test_reads_only_what_was_there_when_the_read_was_planned_unless_it_has_no_end(mq: Format):
+def test_reads_only_messages_present_at_planning_unless_it_has_no_end(mq: Format):
     topic = mq.new_topic()
     mq.publish(topic, VALUES[:100])
     batches = mq.batches(topic, maxBatchRows=10, **mq.open_end)
@@ -64,7 +64,7 @@ def test_reads_only_what_was_there_when_the_read_was_planned_unless_it_has_no_en
     assert_are(mq, first.column("value").to_pylist() + rest, VALUES[: 200 if mq.open_end else 100])
 
 
-def test_reading_twice_gives_the_same(mq: Format):
+def test_reading_twice_gives_the_same_rows(mq: Format):
     topic = mq.new_topic(2)
     mq.publish(topic, VALUES)
     columns = f"value binary, {mq.position_columns}"
@@ -73,7 +73,7 @@ def test_reading_twice_gives_the_same(mq: Format):
     assert mq.read(topic, columns, **mq.repeatable).equals(first)
 
 
-def test_only_the_columns_asked_for_in_that_order(mq: Format):
+def test_only_the_requested_columns_in_their_order(mq: Format):
     topic = mq.new_topic()
     mq.publish(topic, VALUES[:5])
     table = mq.read(topic, "topic string, value string")
@@ -90,7 +90,7 @@ def test_values_from_nothing_to_a_mebibyte(mq: Format):
     assert_are(mq, mq.read(topic).column("value").to_pylist(), values)
 
 
-def test_batches_are_as_small_as_asked_for(mq: Format):
+def test_batches_are_as_small_as_requested(mq: Format):
     topic = mq.new_topic()
     mq.publish(topic, VALUES)
     batches = list(mq.batches(topic, maxBatchRows=500))
@@ -114,7 +114,7 @@ def test_more_tasks_than_partitions_read_the_same(mq: Format):
     assert split.equals(whole)
 
 
-def test_an_absent_topic_is_an_error_that_says_so_and_creates_nothing(mq: Format):
+def test_a_missing_topic_is_a_clear_error_and_creates_nothing(mq: Format):
     before, topic = mq.topics(), mq.unused_topic()
     with pytest.raises(TopicNotFoundError) as caught:
         mq.read(topic)
@@ -132,13 +132,13 @@ def test_a_connection_cut_after_some_bytes_loses_nothing(mq: Format, link: Fault
     assert at < _bytes_of_a_read(mq, link, topic)
     link.add(Fault(kind, "b2c", at=at, connections=6 if at == 1 else 12))
     rows = mq.read(topic, f"value binary, {mq.position_columns}", via=link).to_pylist()
-    # Connections that carry requests only may end before they come this far.
+    # Connections that carry requests only may end before this byte.
     assert len(link.happened) >= 5
     assert_are(mq, [row["value"] for row in rows], VALUES)
     mq.assert_each_once(rows)
 
 
-def test_a_connection_cut_again_and_again_loses_nothing(mq: Format, link: FaultProxy, rng: random.Random):
+def test_a_connection_cut_repeatedly_loses_nothing(mq: Format, link: FaultProxy, rng: random.Random):
     if not mq.reconnects:
         pytest.skip("a read ends with its connection, and what it left comes to the next one")
     topic = mq.new_topic()
@@ -153,7 +153,7 @@ def test_a_connection_cut_again_and_again_loses_nothing(mq: Format, link: FaultP
     mq.assert_each_once(rows)
 
 
-def test_a_connection_that_stalls_is_given_up_and_loses_nothing(mq: Format, link: FaultProxy):
+def test_a_stalled_connection_is_replaced_and_loses_nothing(mq: Format, link: FaultProxy):
     topic = mq.new_topic()
     mq.publish(topic, VALUES)
     stall = Fault("stall", "b2c", at=_bytes_of_a_read(mq, link, topic) // 2, connections=4)
@@ -169,7 +169,7 @@ def test_a_connection_that_stalls_is_given_up_and_loses_nothing(mq: Format, link
     mq.assert_each_once(rows)
 
 
-def test_a_deaf_address_is_given_up_within_the_timeout(mq: Format):
+def test_an_unresponsive_address_fails_within_the_timeout(mq: Format):
     with FaultProxy(*mq.service) as link:
         link.add(Fault("deaf", connections=1000))
         with pytest.raises(MQSourceError, match=rf"{mq.name}.*127\.0\.0\.1:{link.port}"):
@@ -182,14 +182,14 @@ def test_a_deaf_address_is_given_up_within_the_timeout(mq: Format):
             )
 
 
-def test_a_port_where_nobody_listens_is_given_up_within_the_timeout(mq: Format):
+def test_a_closed_port_fails_within_the_timeout(mq: Format):
     port = free_port()
     with pytest.raises(MQSourceError, match=rf"{mq.name}.*127\.0\.0\.1:{port}.*refused"):
         mq.read("flights", service=("127.0.0.1", port), operationTimeout="1s")
 
 
 def _bytes_of_a_read(mq: Format, link: FaultProxy, topic: str) -> int:
-    """How much the broker sends over the connection that reads this topic of one task."""
+    """Return the bytes that the broker sends over the connection that reads this topic of one task."""
     most = max(link.passed("b2c") for _ in mq.batches(topic, via=link, **mq.aside))
-    link.cut_now()  # it waits for the next task, which is to have one of its own
+    link.cut_now()  # it stays idle for the next task, which must open a new one
     return most

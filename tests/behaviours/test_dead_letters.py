@@ -1,4 +1,4 @@
-"""What every format must do with `onCorrupt=deadLetter`: store bad messages elsewhere before they are given up."""
+"""`onCorrupt=deadLetter` in every format: bad messages are stored in another topic before they are acknowledged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.formats import Format, schema_of, start_query
 from tests.formats.nsq import NsqFormat
 
 PROPERTIES = {"pulsar-native": "properties", "tubemq": "attributes"}
-"""The columns with a message's properties; NSQ has none."""
+"""The column of a message's properties; NSQ has none."""
 
 COUNT = 60
 
@@ -36,10 +36,10 @@ def letter_options(topic: str) -> dict[str, Any]:
 
 
 def dead_letters(mq: Format, topic: str, count: int) -> list[dict[str, Any]]:
-    """What a dead letter topic holds, which is that many messages."""
+    """Return the content of a dead letter topic, which has this many messages."""
     more: dict[str, Any] = {"maxRows": count, "createChannel": True} if mq.name == "nsq" else {}
     if mq.name == "tubemq":
-        more["lowLatency"] = True  # or they are there when they are flushed
+        more["lowLatency"] = True  # otherwise they are visible only when they are flushed
     also = f", {PROPERTIES[mq.name]} map<string,string>" if mq.name in PROPERTIES else ""
     rows = mq.read(topic, f"value binary{also}", **more).to_pylist(maps_as_pydicts="strict")
     return [{"value": row["value"], "properties": row.get(PROPERTIES.get(mq.name))} for row in rows]
@@ -47,7 +47,7 @@ def dead_letters(mq: Format, topic: str, count: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def topics(mq: Format) -> tuple[str, str]:
-    """A topic with good and bad messages, and one for dead letters."""
+    """Return a topic with good and bad messages, and one for dead letters."""
     topic, dead = mq.new_topic(2), mq.new_topic()
     mq.publish(topic, [value_of(n) for n in range(COUNT)])
     return topic, dead
@@ -65,7 +65,7 @@ def test_rows_and_dead_letters_are_all_messages(
     letters = dead_letters(mq, dead, len(BAD))
     assert sorted(letter["value"] for letter in letters) == sorted(BAD)
     if mq.name in PROPERTIES:
-        # Pulsar names partitions, as its Java client does.
+        # Pulsar's names have the partition, as those of its Java client.
         places = [f"{topic}-partition-{n}" for n in range(2)] if mq.name == "pulsar-native" else [topic]
         for letter in letters:
             properties = letter["properties"]
@@ -77,14 +77,14 @@ def test_rows_and_dead_letters_are_all_messages(
         assert caplog.text.count(f"a dead letter to topic {dead}: REAL_TOPIC {topic}, ORIGIN_MESSAGE_ID ") == len(BAD)
 
 
-def test_a_task_that_runs_again_repeats_nothing_but_dead_letters(mq: Format, topics: tuple[str, str]) -> None:
+def test_a_repeated_task_repeats_only_dead_letters(mq: Format, topics: tuple[str, str]) -> None:
     topic, dead = topics
     how = letter_options(dead) | {"maxBatchRows": 7}
     if not mq.rows_stay:
         how["maxInFlight"] = 12
     with closing(mq.batches(topic, "value string", **how)) as batches:  # type: ignore[type-var] # a generator
         first = next(batches).num_rows + next(batches).num_rows
-    # In NSQ the first batch is finished, and the second one is put back.
+    # In NSQ the first batch is finished, and the second one is requeued.
     assert first
     counters, rows = Counters(), []
     schema = schema_of(f"value string, {mq.position_columns}")
@@ -116,11 +116,11 @@ def test_a_streams_triggers_store_dead_letters(mq: Format) -> None:
     assert sorted({letter["value"] for letter in dead_letters(mq, dead, len(BAD))}) == sorted(BAD)
 
 
-def test_a_missing_dead_letter_topic_is_noticed_before_the_query_begins(mq: Format) -> None:
+def test_a_missing_dead_letter_topic_is_an_error_before_the_query_begins(mq: Format) -> None:
     feed, dead = mq.feed(1), mq.unused_topic()
     given = dict(feed.stream) | {name: str(value) for name, value in letter_options(dead).items()}
     if mq.name == "nsq":
-        # There a topic is made by publishing to it.
+        # NSQ creates a topic when a message is published to it.
         feed.publish([value_of(0)])
         assert mq.read(feed.topic, "value string", maxRows=1, **letter_options(dead)).num_rows == 0
         assert [letter["value"] for letter in dead_letters(mq, dead, 1)] == [value_of(0)]
@@ -133,7 +133,7 @@ def test_a_missing_dead_letter_topic_is_noticed_before_the_query_begins(mq: Form
     assert dead not in mq.topics()
 
 
-def test_options_that_need_each_other(mq: Format) -> None:
+def test_options_required_together(mq: Format) -> None:
     topic = mq.new_topic()
     both = "onCorrupt=deadLetter.* and deadLetterTopic go together"
     with pytest.raises(OptionError, match=both):
@@ -144,7 +144,7 @@ def test_options_that_need_each_other(mq: Format) -> None:
         mq.options(topic, onCorrupt="deadLetter", deadLetterTopic=topic)
 
 
-def test_nothing_is_given_up_where_the_dead_letter_is_not_stored(
+def test_messages_are_kept_if_their_dead_letter_is_not_stored(
     mq: Format, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, dead = topics
@@ -166,13 +166,13 @@ def test_nothing_is_given_up_where_the_dead_letter_is_not_stored(
     task = mq.door.plan(options, ())[0]
     with pytest.raises(MQSourceError, match=f"^{mq.name}: reading .*: dead letters to topic {dead}: no room$"):
         list(mq.door.read(options, task, schema))
-    # Nobody has taken anything: in NSQ what was delivered is put back, and comes again.
+    # Nothing is acknowledged: NSQ requeues delivered messages, so they are delivered again.
     monkeypatch.undo()
     more = {} if mq.rows_stay else {"maxRows": COUNT}
     assert sorted(mq.read(topic, **more).column("value").to_pylist()) == sorted(value_of(n) for n in range(COUNT))
 
 
-def test_what_only_looks_sends_nothing(mq: Format) -> None:
+def test_the_options_of_a_preview_send_no_dead_letters(mq: Format) -> None:
     given = {name.lower(): str(value) for name, value in letter_options("dead").items()}
     door = mq.door
     assert isinstance(door, BaseFormat)

@@ -1,4 +1,4 @@
-"""Payloads that the official clients encrypt are read, and they read what is written here; see `payload/cipher.py`."""
+"""Encryption of payloads, both ways between the official clients and this package; see `payload/cipher.py`."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "chunks": {"batching": False, "compression": "ZLIB"},
 }
 LARGE = 12 << 20
-"""Beyond the broker's 5 MiB also when it is compressed, and with a chunk that is not full."""
+"""More than the broker's 5 MiB, also when it is compressed, and with a last chunk that is not full."""
 
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of key pairs: PEM as `openssl genrsa` and `openssl ecparam -genkey` write it."""
+    """Return a folder of key pairs: PEM as written by `openssl genrsa` and `openssl ecparam -genkey`."""
     folder = tmp_path_factory.mktemp("keys")
     pairs = {
         "rsa": rsa.generate_private_key(public_exponent=65_537, key_size=2048),
@@ -111,7 +111,9 @@ def test_both_ways_with_the_cpp_client(pulsar: PulsarUnderTest, pulsar_format: P
     assert [consumer.receive(20_000).data() for _ in values] == values
 
 
-def test_what_is_not_batched_can_be_compacted(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, keys: Path):
+def test_encrypted_messages_without_batches_can_be_compacted(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, keys: Path
+):
     topic = pulsar.topic()
     how = {"cryptoPublicKeys": files(keys, "public", "rsa"), "batching": False}
     write(pulsar, topic, {"key": ["a", "b", "a"], "value": [b"a1", b"b1", b"a2"]}, **how)
@@ -122,7 +124,7 @@ def test_what_is_not_batched_can_be_compacted(pulsar: PulsarUnderTest, pulsar_fo
 
 @pytest.fixture
 def mixed(pulsar: PulsarUnderTest, keys: Path) -> str:
-    """A topic with a message for `rsa`, a batch for `other`, and a message that is not encrypted."""
+    """Return a topic with a message for `rsa`, a batch for `other`, and an unencrypted message."""
     topic = pulsar.topic()
     write(pulsar, topic, {"value": [b"mine"]}, cryptoPublicKeys=files(keys, "public", "rsa"))
     write(pulsar, topic, {"value": [b"not", b"mine"]}, cryptoPublicKeys=files(keys, "public", "other"))
@@ -139,7 +141,7 @@ def mixed(pulsar: PulsarUnderTest, keys: Path) -> str:
     ],
     ids=["no key", "wrong key", "no file"],
 )
-def test_what_cannot_be_decrypted_is_an_error_or_left_out_or_ciphertext(
+def test_undecryptable_messages_are_an_error_or_discarded_or_ciphertext(
     pulsar_format: PulsarFormat, mixed: str, keys: Path, caplog: pytest.LogCaptureFixture, files_of: str, reason: str
 ):
     pairs = [pair.split("=") for pair in files_of.split(",")]
@@ -159,7 +161,7 @@ def test_what_cannot_be_decrypted_is_an_error_or_left_out_or_ciphertext(
     assert ([key["key"] for key in context["keys"]], context["batch_size"]) == (["other"], 2)
 
 
-def test_a_queue_acknowledges_what_it_discards(pulsar: PulsarUnderTest, mixed: str, keys: Path):
+def test_a_queue_acknowledges_discarded_messages(pulsar: PulsarUnderTest, mixed: str, keys: Path):
     options = queues.drain_options(
         pulsar, mixed, cryptoPrivateKeys=files(keys, "private", "rsa"), cryptoFailureAction="DISCARD"
     )
@@ -173,7 +175,7 @@ def test_a_queue_acknowledges_what_it_discards(pulsar: PulsarUnderTest, mixed: s
 
 @pytest.fixture
 def encrypting(pulsar: PulsarUnderTest) -> str:
-    """A namespace that requires encryption, and deduplicates."""
+    """Return a namespace that requires encryption and deduplicates."""
     namespace = pulsar.new_namespace()
     pulsar.admin.require_encryption(namespace)
     pulsar.admin.set_deduplication(namespace, enabled=True)
@@ -184,7 +186,7 @@ def test_a_namespace_that_requires_encryption(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, keys: Path, encrypting: str
 ):
     topic = pulsar.topic(namespace=encrypting)
-    # Not an error that is retried until sendTimeout.
+    # The error is not retried until sendTimeout.
     with pytest.raises(BrokerError, match=r"Encryption is required.*set cryptoPublicKeys") as caught:
         write(pulsar, topic, {"value": [b"v"]})
     assert not caught.value.retryable
@@ -196,7 +198,7 @@ def test_a_namespace_that_requires_encryption(
     assert pulsar_format.read(topic, cryptoPrivateKeys=private).column("value").to_pylist() == [b"v"]
 
 
-def test_a_write_without_its_key_goes_unencrypted_if_it_is_told_to(pulsar: PulsarUnderTest, keys: Path):
+def test_a_write_without_its_key_is_unencrypted_if_the_option_allows_it(pulsar: PulsarUnderTest, keys: Path):
     topic = pulsar.topic()
     write(pulsar, topic, {"value": [b"v"]}, cryptoPublicKeys=f"rsa={keys}/none.pem", cryptoFailureAction="SEND")
     assert [message.data() for message in read_official(pulsar, topic, 1)] == [b"v"]

@@ -1,4 +1,4 @@
-"""Topics whose end is no message: transactions, markers, compaction, termination, small ledgers."""
+"""Topics that do not end with a message: transactions, markers, compaction, termination, small ledgers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 
 
 def values_of(mq: PulsarFormat, topic: str, **options) -> list[bytes | None]:
-    """The values in order, after a look at the positions."""
+    """Return the values in order, after a check of the positions."""
     rows = mq.read(topic, f"value binary, {MESSAGE_ID}", **options).to_pylist()
     assert_each_once(rows, mq.position_of)
     return [row["value"] for row in rows]
@@ -36,7 +36,7 @@ def test_aborted_transactions_between_messages_are_left_out(featured: PulsarForm
     assert values_of(featured, topic, minPartitions=5, adminUrl=broker.admin_url) == expected
 
 
-def test_an_open_transaction_hides_what_follows_until_it_ends(featured: PulsarFormat, java: JavaClient):
+def test_an_open_transaction_hides_later_messages_until_it_ends(featured: PulsarFormat, java: JavaClient):
     topic, broker = featured.broker.topic(), featured.broker
     java.produce(broker, topic, some("plain"))
     transaction = java.begin(broker, "open")
@@ -53,7 +53,7 @@ def test_a_terminated_topic_without_messages_is_empty(featured: PulsarFormat):
     assert values_of(featured, topic) == []
 
 
-def test_a_compacted_topic_is_read_compacted_only_when_asked_for(featured: PulsarFormat, java: JavaClient):
+def test_a_compacted_topic_is_read_compacted_only_by_option(featured: PulsarFormat, java: JavaClient):
     topic, broker = featured.broker.topic(), featured.broker
     messages = [{"key": f"k{n % 5}", "value": f"{n}".encode()} for n in range(40)]
     java.produce(broker, topic, messages[:23])
@@ -70,14 +70,14 @@ def test_a_compacted_topic_is_read_compacted_only_when_asked_for(featured: Pulsa
     assert values_of(featured, topic) == everything
 
 
-def test_a_compacted_topic_whose_last_messages_are_all_gone_ends(featured: PulsarFormat, java: JavaClient):
+def test_a_compacted_topic_without_its_last_messages_ends(featured: PulsarFormat, java: JavaClient):
     topic, broker = featured.broker.topic(), featured.broker
     java.produce(broker, topic, [{"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}, {"key": "b", "value": None}])
     broker.admin.compact(topic)
     assert values_of(featured, topic, readCompacted=True) == [b"1"]
 
 
-def test_the_brokers_own_times_and_indexes_are_exact(featured: PulsarFormat, java: JavaClient):
+def test_broker_publish_times_and_indexes_are_exact(featured: PulsarFormat, java: JavaClient):
     topic, broker = featured.broker.topic(), featured.broker
     before = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(milliseconds=1)
     java.produce(broker, topic, some("single", 3))
@@ -86,7 +86,7 @@ def test_the_brokers_own_times_and_indexes_are_exact(featured: PulsarFormat, jav
     rows = featured.read(topic, "value binary, broker_index bigint, broker_publish_time timestamp").to_pylist()
     after = datetime.datetime.now(datetime.timezone.utc)
     assert all(before <= row["broker_publish_time"] <= after for row in rows)
-    # Each chunk of a message takes an index; the message has its last one's.
+    # Each chunk of a message takes an index; the message has the index of its last chunk.
     indexes = [row["broker_index"] for row in rows]
     assert indexes[:13] == list(range(13))
     assert indexes[13] > 13
@@ -95,7 +95,7 @@ def test_the_brokers_own_times_and_indexes_are_exact(featured: PulsarFormat, jav
 
 
 @pytest.mark.parametrize("loaded_again", [False, True])
-def test_a_topic_terminated_with_an_empty_ledger_has_its_messages(
+def test_a_topic_terminated_with_an_empty_ledger_is_read_completely(
     pulsar: PulsarUnderTest, query: Callable[..., Query], loaded_again: bool
 ):
     topic = pulsar.topic()

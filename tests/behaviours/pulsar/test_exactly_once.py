@@ -1,4 +1,4 @@
-"""`deliveryGuarantee=exactly-once` on a broker that deduplicates: what an attempt leaves, the next one completes."""
+"""`deliveryGuarantee=exactly-once` on a broker that deduplicates: a later attempt completes an interrupted one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.behaviours.pulsar.test_writer import read_official
 from tests.fix_brokers import PulsarUnderTest, wait_until
 
 TASK = TaskAttempt("query", batch_id=7, partition=3)
-"""Each test has topics of its own, so that all of them can write under one name."""
+"""Each test has separate topics, so that all of them can write under one name."""
 
 
 @pytest.fixture(scope="module")
 def namespace(_pulsar_session: PulsarUnderTest) -> str:
-    """A namespace whose topics deduplicate."""
+    """Return a namespace whose topics deduplicate."""
     return _pulsar_session.new_namespace(deduplicates=True)
 
 
@@ -53,7 +53,7 @@ def write(broker: PulsarUnderTest, topic: str, batch: pa.RecordBatch, task: Task
 def left_behind(
     broker: PulsarUnderTest, topic: str, batch: pa.RecordBatch, task: TaskAttempt = TASK, **more: Any
 ) -> None:
-    """An attempt that is killed when its full batches of ten are stored."""
+    """Run an attempt that is killed when its full batches of ten are stored."""
     with PulsarWriter(options(broker, topic, **more), task) as writer:
         writer.write(batch)
         writer._wait_until(lambda: not any(producer.pending for producer in writer._open))
@@ -64,7 +64,7 @@ def stored(broker: PulsarUnderTest, topic: str, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_an_attempt_goes_on_where_another_was_killed(pulsar: PulsarUnderTest, topic: str, batching: bool) -> None:
+def test_an_attempt_continues_a_killed_one(pulsar: PulsarUnderTest, topic: str, batching: bool) -> None:
     left_behind(pulsar, topic, rows(*range(35)), batching=batching)
     assert stored(pulsar, topic, 30 if batching else 35) == list(range(30 if batching else 35))
     for attempt in range(2):
@@ -72,8 +72,8 @@ def test_an_attempt_goes_on_where_another_was_killed(pulsar: PulsarUnderTest, to
     assert stored(pulsar, topic, 100) == list(range(100))
 
 
-def test_a_row_that_a_policy_refuses_is_there_when_the_policy_has_changed(pulsar: PulsarUnderTest, topic: str) -> None:
-    """The broker refuses it by itself and would store what is sent behind it, which would stand for it later."""
+def test_a_row_refused_by_a_policy_is_stored_after_the_policy_changes(pulsar: PulsarUnderTest, topic: str) -> None:
+    """The broker refuses only this row; if it stored the next one, that would later hide this row as a duplicate."""
     pulsar.require_version((2, 11), "has policies of topics off by default")
     limit = f"{topic.replace('://', '/')}/maxMessageSize"
     batch = pa.record_batch({"value": [b"%06d" % number + b"-" * (3000 if number == 5 else 0) for number in range(10)]})
@@ -88,7 +88,7 @@ def test_a_row_that_a_policy_refuses_is_there_when_the_policy_has_changed(pulsar
     assert found == batch["value"].to_pylist()
 
 
-def test_a_batch_that_is_run_again_adds_what_is_not_there(pulsar: PulsarUnderTest, topic: str) -> None:
+def test_a_repeated_batch_adds_only_missing_rows(pulsar: PulsarUnderTest, topic: str) -> None:
     for number, job in enumerate(("a", "b")):
         left_behind(pulsar, topic, rows(*range(20 + 10 * number)), TaskAttempt(job), producerName="flights")
     write(pulsar, topic, rows(*range(40)), TaskAttempt("c"), producerName="flights")
@@ -98,7 +98,7 @@ def test_a_batch_that_is_run_again_adds_what_is_not_there(pulsar: PulsarUnderTes
 
 
 @pytest.mark.parametrize("compression", ["NONE", "ZSTD"])
-def test_messages_in_chunks_are_there_once(pulsar: PulsarUnderTest, topic: str, compression: str) -> None:
+def test_messages_in_chunks_are_stored_once(pulsar: PulsarUnderTest, topic: str, compression: str) -> None:
     pulsar.require_version((3, 3), "cannot deduplicate chunks")
     large = random.Random(1).randbytes(6 << 20)
     batch = pa.record_batch({"value": [b"before", large, b"behind", large]})
@@ -107,16 +107,16 @@ def test_messages_in_chunks_are_there_once(pulsar: PulsarUnderTest, topic: str, 
     for _ in range(2):
         write(pulsar, topic, batch, **given)
     reader = pulsar.client().create_reader(topic, official.MessageId.earliest)
-    # What is left of other attempts are chunks without the last one, which are no message.
+    # Other attempts leave behind chunks without the last one, which are no message.
     write(pulsar, topic, rows(0), replace(TASK, partition=0))
     assert [reader.read_next(20_000).data() for _ in range(5)] == [*batch["value"].to_pylist(), b"000000"]
 
 
 @pytest.mark.parametrize("behind", [0, 1])
-def test_a_message_of_which_one_chunk_is_stored_is_there_once_after_an_unload(
+def test_a_message_with_one_stored_chunk_is_stored_once_after_an_unload(
     pulsar: PulsarUnderTest, topic: str, behind: int
 ) -> None:
-    """A broker that loads a topic takes the id of whatever entry is the last one, be it a chunk."""
+    """A broker that loads a topic takes the sequence id of the last entry, even if that is a chunk."""
     batch = pa.record_batch({"value": [b"before"] * behind + [random.Random(1).randbytes(11 << 20), b"behind"]})
     pulsar.require_version((3, 3), "cannot deduplicate chunks")
     with PulsarWriter(options(pulsar, topic, chunking=True), TASK) as writer:
@@ -156,7 +156,7 @@ def test_a_replay_with_other_rows_fails(pulsar: PulsarUnderTest, topic: str, aga
     assert stored(pulsar, topic, 30) == list(range(30))
 
 
-def test_a_replay_that_leaves_a_partition_out_fails(pulsar: PulsarUnderTest, namespace: str) -> None:
+def test_a_replay_without_rows_for_a_partition_fails(pulsar: PulsarUnderTest, namespace: str) -> None:
     topic = pulsar.topic(2, namespace=namespace)
     here = {"value": [b"1"] * 10, "partition": pa.array([0] * 10, pa.int32())}
     there = here | {"partition": pa.array([1] * 10, pa.int32())}
@@ -166,7 +166,7 @@ def test_a_replay_that_leaves_a_partition_out_fails(pulsar: PulsarUnderTest, nam
 
 
 def strict(schema: str, *values: Any) -> tuple[pa.RecordBatch, dict[str, str]]:
-    """Rows for partition 1 of a topic, and the options for a schema."""
+    """Return rows for partition 1 of a topic, and the options for a schema."""
     batch = {"value": pa.array(values, pa.string()), "partition": pa.array([1] * len(values), pa.int32())}
     return pa.record_batch(batch), {"schema": schema}
 
@@ -176,13 +176,13 @@ def strict(schema: str, *values: Any) -> tuple[pa.RecordBatch, dict[str, str]]:
     ["STRING", '{"type": "JSON", "schema": {"type": "record", "name": "R", "fields": []}}'],
     ids=["STRING", "JSON"],
 )
-def test_partitions_without_rows_are_looked_at_where_a_schema_is_a_must(pulsar: PulsarUnderTest, schema: str) -> None:
+def test_partitions_without_rows_are_checked_if_a_schema_is_required(pulsar: PulsarUnderTest, schema: str) -> None:
     namespace = pulsar.new_namespace(deduplicates=True)
     pulsar.admin.request("POST", f"namespaces/{namespace}/schemaValidationEnforced", True)
     topic = pulsar.topic(3, namespace=namespace)
     batch, given = strict(schema, *["{}"] * 20)
     left_behind(pulsar, topic, batch, **given)
-    # A task without rows has them in no partition.
+    # A task without rows has none in any partition.
     with pytest.raises(ReplayError, match=r"partition-1.*has 0 rows, an earlier one has stored 10"):
         PulsarWriter(options(pulsar, topic, **given), TASK).write_all(iter([]))
     for number in range(2):
@@ -195,7 +195,7 @@ MODES = ["Exclusive", "WaitForExclusive", "ExclusiveWithFencing"]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_who_is_alone_writes_once_as_well(pulsar: PulsarUnderTest, namespace: str, mode: str) -> None:
+def test_exclusive_producers_also_write_once(pulsar: PulsarUnderTest, namespace: str, mode: str) -> None:
     topic = pulsar.topic(3, namespace=namespace)
     left_behind(pulsar, topic, rows(*range(35)), accessMode=mode)
     with pytest.raises(ReplayError, match="differ from the rows stored"):
@@ -206,7 +206,9 @@ def test_who_is_alone_writes_once_as_well(pulsar: PulsarUnderTest, namespace: st
     assert sorted(stored(pulsar, topic, 100)) == list(range(100))
 
 
-def test_a_task_cannot_look_where_another_one_is_alone(pulsar: PulsarUnderTest, namespace: str) -> None:
+def test_a_task_cannot_check_a_partition_that_another_task_holds_exclusively(
+    pulsar: PulsarUnderTest, namespace: str
+) -> None:
     topic = pulsar.topic(2, namespace=namespace)
     batch = pa.record_batch({"value": [b"1"], "partition": pa.array([0], pa.int32())})
     other = pa.record_batch({"value": [b"2"], "partition": pa.array([1], pa.int32())})
@@ -228,7 +230,7 @@ def test_two_attempts_never_write_at_once(pulsar: PulsarUnderTest, topic: str) -
     assert stored(pulsar, topic, 20) == list(range(20))
 
 
-def test_a_broker_that_does_not_deduplicate_is_found_out(pulsar: PulsarUnderTest) -> None:
+def test_a_broker_without_deduplication_is_detected(pulsar: PulsarUnderTest) -> None:
     topic = pulsar.topic()
     sentence = rf"set-deduplication --enable {pulsar.namespace}`, or brokerDeduplicationEnabled=true"
     with pytest.raises(UnsupportedFeatureError, match=sentence):

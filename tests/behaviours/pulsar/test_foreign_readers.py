@@ -1,4 +1,4 @@
-"""The official clients, C++ and Java, read what the writer writes, and read it as it was meant."""
+"""Messages of the writer, read unchanged by the official clients, C++ and Java."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_both_clients_read_everything_of_a_message(
     assert [message["eventTime"] for message in found] == EVENT_TIMES_MS
     assert [message["properties"] for message in found] == PROPERTIES
     assert [message["sequenceId"] for message in found] == [0, 1, 2, 3]
-    # What gets no smaller by it is not compressed: by themselves the short ones are not.
+    # Messages that do not shrink are sent uncompressed: the short ones do not shrink on their own.
     assert [message["compression"] for message in found] == ([codec] * 4 if batching else ["NONE"] * 3 + [codec])
 
 
-def test_keys_of_text_are_text(pulsar: PulsarUnderTest, java: JavaClient):
+def test_text_keys_are_text_to_the_clients(pulsar: PulsarUnderTest, java: JavaClient):
     topic = pulsar.topic()
     write(pulsar, topic, {"value": ["text", "t"], "key": ["schlüssel", None]})
     assert [message.partition_key() for message in read_official(pulsar, topic, 2)] == ["schlüssel", ""]
@@ -70,7 +70,7 @@ def test_keys_of_text_are_text(pulsar: PulsarUnderTest, java: JavaClient):
 
 
 @pytest.mark.parametrize("compression", ["NONE", "LZ4"])
-def test_large_messages_come_in_chunks(pulsar: PulsarUnderTest, java: JavaClient, compression: str):
+def test_large_messages_are_sent_in_chunks(pulsar: PulsarUnderTest, java: JavaClient, compression: str):
     topic = pulsar.topic()
     large = random.Random(1).randbytes(12 << 20)
     columns = {"value": [b"before", large, b"behind"], "key": ["a", "b", "c"]}
@@ -84,25 +84,25 @@ def test_large_messages_come_in_chunks(pulsar: PulsarUnderTest, java: JavaClient
     assert [message["key"] for message in found] == [b"a", b"b", b"c"]
 
 
-def test_a_delayed_message_comes_when_it_is_due(pulsar: PulsarUnderTest, java: JavaClient):
+def test_a_delayed_message_is_delivered_when_it_is_due(pulsar: PulsarUnderTest, java: JavaClient):
     topic = pulsar.topic()
     consumer = pulsar.client().subscribe(topic, "s", consumer_type=official.ConsumerType.Shared)
     with ThreadPoolExecutor(1) as pool:
         shared = pool.submit(java.share, pulsar, topic, 2, kind="Shared")
-        # Its start may take longer than the delay, and then nothing is delayed.
+        # The consumer's start may take longer than the delay, and then nothing is delayed.
         wait_until(lambda: len(pulsar.admin.stats(topic)["subscriptions"]) == 2, "both have subscribed")
         due_ms = int(time.time() * 1000) + 5000
         write(pulsar, topic, {"value": [b"later", b"now"], "deliver_at": pa.array([due_ms * 1000, None], TIME)})
         first, second = shared.result()
     assert (first["value"], second["value"]) == (b"now", b"later")
-    # The stock broker looks once a second, and may be early by as much.
+    # The stock broker checks once a second, and may deliver that much early.
     assert second["receivedAt"] >= due_ms - 1000
     assert consumer.receive(20_000).data() == b"now"
     late = consumer.receive(20_000)
     assert late.data() == b"later"
 
 
-# So many that each of two consumers has some, as unevenly as the broker may divide the hashes by their random names.
+# Enough keys that each of two consumers has some, however unevenly the broker divides the hashes by random names.
 KEYS = [f"k{n}" for n in range(60)]
 
 
@@ -118,7 +118,7 @@ def test_each_key_of_a_key_shared_subscription_has_one_consumer(
         columns["ordering_key"] = [key.encode() for key in chosen]
         columns["key"] = [rng.choice(KEYS) for _ in chosen]
     topic = pulsar.topic()
-    # Its consumers are there before the messages: one that comes later takes keys over from the other one.
+    # Its consumers subscribe before the messages: a later one takes keys over from the other one.
     received: SimpleQueue[tuple[int, str]] = SimpleQueue()
     for number in range(2):
         subscribe_official(pulsar, topic, number, received)

@@ -1,4 +1,4 @@
-"""Whatever happens to the topic, the broker or the link while a range is read: nothing is lost, nothing comes twice."""
+"""Faults of the topic, the broker or the link while a range is read: nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 
 ROW = f"value binary, {MESSAGE_ID}"
 SMALL = {"receiveQueueBytes": "1m", "maxBatchRows": 1, "receiverQueueSize": 200}
-"""So that much is still to come from the broker when the first batch is handed over."""
+"""The limits leave this much with the broker when the first batch is handed over."""
 
 
 def publish_batches(mq: PulsarFormat, topic: str, entries: int, *, size: int = 1000, messages: int = 10) -> list[bytes]:
-    """Publishes batches fast; the values."""
+    """Publish batches fast; return the values."""
     values = [n.to_bytes(4, "big") * (size // 4) for n in range(entries * messages)]
     with RawProducer(mq.service, topic) as producer:
         for at in range(0, len(values), messages):
@@ -34,7 +34,7 @@ def publish_batches(mq: PulsarFormat, topic: str, entries: int, *, size: int = 1
 
 @pytest.fixture
 def numbered(pulsar_format: PulsarFormat) -> tuple[str, list[bytes]]:
-    """A topic of 600 batches of ten messages of 1000 bytes, and its values."""
+    """Return a topic of 600 batches of ten messages of 1000 bytes, and its values."""
     topic = pulsar_format.broker.topic()
     return topic, publish_batches(pulsar_format, topic, 600)
 
@@ -84,15 +84,15 @@ def test_a_bit_that_is_always_flipped_is_reported(pulsar_format: PulsarFormat, l
         producer.send(metadata(), b"x" * 500_000)
     options = pulsar_format.options(topic, service=("127.0.0.1", link.port))
     (task,) = plan_batch(options)
-    for n in range(4):  # what is distrusted is read again over the same connection
+    for n in range(4):  # a corrupt entry is read again over the same connection
         link.add(Fault("flip", "b2c", at=200_000 + 500_000 * n, connections=100))
     with pytest.raises(CorruptMessageError, match=rf"{re.escape(topic)}.*{task.end.ledger}:0.*checksum"):
         list(read_range(options, task, schema_of(ROW)))
 
 
-def test_a_reader_that_is_given_up_leaves_nothing_behind(pulsar_format: PulsarFormat, numbered):
+def test_an_abandoned_reader_leaves_nothing_behind(pulsar_format: PulsarFormat, numbered):
     topic, _ = numbered
-    before = set(threading.enumerate())  # those of connections that wait since an earlier test, perhaps
+    before = set(threading.enumerate())  # perhaps those of idle connections of an earlier test
     batches = pulsar_format.batches(topic, ROW, **SMALL)
     next(batches)
     assert len(pulsar_format.broker.admin.subscriptions(topic)) == 1
@@ -103,7 +103,7 @@ def test_a_reader_that_is_given_up_leaves_nothing_behind(pulsar_format: PulsarFo
 
 
 class ElsewhereProxy(FaultProxy):
-    """Makes lookups name an address where nobody listens, as those of a cluster in another network do."""
+    """A proxy that makes lookups return an address where nothing listens, as in a cluster in another network."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port)

@@ -1,4 +1,4 @@
-"""What the schemas of the official Java client write is read as the values that were given to them."""
+"""Values written with schemas of the official Java client, read unchanged."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_json(written: dict[str, Any], implementation: str) -> None:
     assert decoded.values.to_pylist() == [EVERYTHING, dict.fromkeys(EVERYTHING)]
 
 
-def test_what_avro_does_not_know_can_be_of_any_type(written: dict[str, Any]) -> None:
+def test_types_unknown_to_avro_can_be_read_as_any_type(written: dict[str, Any]) -> None:
     types = {
         "amount": pa.decimal128(38, 2),
         "large": pa.decimal128(38, 0),

@@ -1,4 +1,4 @@
-"""Letters of a queue: what is given up or put off, as Pulsar's Java client reads and writes it."""
+"""Dead letters and retry messages of a queue, as Pulsar's Java client reads and writes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MakeLetters = Callable[..., QueueLetters]
 
 @pytest.fixture
 def letters(pulsar: PulsarUnderTest, closing: Callable[[QueueLetters], QueueLetters]) -> MakeLetters:
-    """Makes the letters of a task: `letters(topic, deadLetterTopic=...)`; closed with the test."""
+    """Make the letters of a task: `letters(topic, deadLetterTopic=...)`; close them with the test."""
 
     def make(
         topic: str,
@@ -60,7 +60,7 @@ def letters(pulsar: PulsarUnderTest, closing: Callable[[QueueLetters], QueueLett
 
 
 def logged(messages: Sequence[Any]) -> pa.RecordBatch:
-    """Entries as the log has them."""
+    """Return entries in the form of the log."""
     rows = [
         {
             "ledger": message.ledger_id,
@@ -75,7 +75,7 @@ def logged(messages: Sequence[Any]) -> pa.RecordBatch:
 
 
 def received(open_consumer: Open, topic: str, count: int, **how: Any) -> list[Any]:
-    """So many entries, acknowledged."""
+    """Receive and acknowledge this many entries."""
     consumer = open_consumer(topic, **how)
     consumer.grant(count)
     messages = take(consumer, count)
@@ -84,8 +84,8 @@ def received(open_consumer: Open, topic: str, count: int, **how: Any) -> list[An
     return messages
 
 
-def told(found: dict[str, Any], *, of: str) -> dict[str, Any]:
-    """What Java's client says of a message, with what names its topic or its position made alike."""
+def reported(found: dict[str, Any], *, of: str) -> dict[str, Any]:
+    """Return the fields that Java's client reports of a message, without names of its topic and position."""
     properties = dict(found["properties"])
     assert properties.pop("REAL_TOPIC") == of
     positions = {properties.pop("ORIGIN_MESSAGE_ID"), properties.pop("ORIGIN_MESSAGE_IDY_TIME")}
@@ -94,7 +94,7 @@ def told(found: dict[str, Any], *, of: str) -> dict[str, Any]:
     return {name: found.get(name) for name in kept} | {"properties": properties}
 
 
-def test_a_java_consumer_goes_on_with_what_was_put_off(
+def test_a_java_consumer_continues_our_retry_messages(
     pulsar: PulsarUnderTest, java: JavaClient, open_consumer: Open, letters: MakeLetters
 ):
     theirs, ours = pulsar.topic(), pulsar.topic()
@@ -108,19 +108,19 @@ def test_a_java_consumer_goes_on_with_what_was_put_off(
     our_second, our_dead = java.reconsume(pulsar, ours, 1, **how)
     assert our_second["topic"] == retry_topic_of(ours, NAME)
     assert our_dead["topic"] == dead_letter_topic_of(ours, NAME)
-    assert told(our_second, of=ours) == told(second, of=theirs)
-    assert told(our_dead, of=ours) == told(dead, of=theirs)
+    assert reported(our_second, of=ours) == reported(second, of=theirs)
+    assert reported(our_dead, of=ours) == reported(dead, of=theirs)
     assert our_dead["properties"]["RECONSUMETIMES"] == "2"
 
 
-def test_we_go_on_with_what_a_java_consumer_has_put_off(
+def test_our_retry_messages_continue_those_of_a_java_consumer(
     pulsar: PulsarUnderTest, java: JavaClient, open_consumer: Open, letters: MakeLetters
 ):
     topic = pulsar.topic()
     java.produce(pulsar, topic, [{"value": b"v", "key": "k"}])
     (first,) = java.reconsume(pulsar, topic, 1, subscription=NAME, most=16, delay_ms=100, dead=0)
     retry = retry_topic_of(topic, NAME)
-    # The subscription is the same on both topics; the letters of letters keep the first origin.
+    # The subscription is the same on both topics; letters of letters keep the first origin.
     messages = received(open_consumer, retry, 1)
     making = letters(topic)
     making.put_off(logged(messages))
@@ -165,7 +165,7 @@ def test_batches_and_chunks_become_letters_of_their_messages(
     assert counters.dead_letters == 5
 
 
-def test_only_what_is_left_of_a_batch_becomes_letters(
+def test_only_unacknowledged_messages_of_a_batch_become_letters(
     pulsar: PulsarUnderTest, open_consumer: Open, letters: MakeLetters
 ):
     topic = pulsar.topic()
@@ -177,7 +177,7 @@ def test_only_what_is_left_of_a_batch_becomes_letters(
     assert rows == [b"a", b"c"]
 
 
-def test_a_corrupt_entry_is_given_up_as_it_is_and_cannot_be_put_off(
+def test_a_corrupt_entry_is_sent_to_dead_letters_unchanged_and_cannot_be_retried(
     pulsar: PulsarUnderTest, open_consumer: Open, letters: MakeLetters
 ):
     topic, dead = pulsar.topic(), pulsar.topic()

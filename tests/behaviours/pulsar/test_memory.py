@@ -1,4 +1,4 @@
-"""Memory is bounded by the options, not by what a topic holds."""
+"""Memory use, bounded by the options and not by the size of a topic."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ print(rows, most_bytes() - before, digest.hexdigest())
 
 
 def read_apart(mq: PulsarFormat, topic: str) -> tuple[int, int, str]:
-    """Rows, the growth of a process that reads a small topic and then this one, and the digest of all values."""
+    """Return rows, the growth of a process that reads a small topic and then this one, and the digest of all values."""
     small = mq.broker.topic()
     mq.publish(small, [])
     done = subprocess.run(
@@ -62,7 +62,7 @@ def read_apart(mq: PulsarFormat, topic: str) -> tuple[int, int, str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel for a process's peak memory")
 @pytest.mark.parametrize("gap_at", [None, 5])
-def test_a_topic_of_many_entries_takes_no_more_than_the_limits(pulsar_format: PulsarFormat, gap_at):
+def test_a_topic_of_many_entries_stays_within_the_memory_limits(pulsar_format: PulsarFormat, gap_at):
     topic, value = pulsar_format.broker.topic(), random.Random(1).randbytes(MEBIBYTE)
     with RawProducer(pulsar_format.service, topic) as producer:
         for n in range(200):
@@ -77,7 +77,7 @@ def test_a_topic_of_many_entries_takes_no_more_than_the_limits(pulsar_format: Pu
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel for a process's peak memory")
-def test_a_topic_of_chunked_messages_of_20_mebibytes_takes_no_more_than_a_few_of_them(pulsar_format: PulsarFormat):
+def test_memory_holds_only_a_few_chunked_messages_of_20_mebibytes(pulsar_format: PulsarFormat):
     topic, value = pulsar_format.broker.topic(), random.Random(2).randbytes(20 * MEBIBYTE)
     producer = pulsar_format.broker.client().create_producer(
         topic, batching_enabled=False, chunking_enabled=True, send_timeout_millis=60_000

@@ -1,4 +1,4 @@
-"""Nothing that looks at a topic that does not exist creates it, where a broker creates what is named."""
+"""Operations on a missing topic, which do not create it even if the broker creates topics that a client names."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.formats.pulsar import PulsarFormat
 
 PARTITIONS = 3
 FOREVER = "20m"
-"""What would be tried again until this `operationTimeout` has passed would fail the test by its own timeout."""
+"""Retries until this `operationTimeout` would fail the test by its own timeout."""
 
 
 @pytest.fixture(params=["partitioned", "non-partitioned"])
 def namespace(pulsar: PulsarUnderTest, request: pytest.FixtureRequest) -> str:
-    """One whose topics are created as soon as somebody names them."""
+    """Return a namespace whose topics are created as soon as a client names them."""
     made = pulsar.new_namespace()
     policy: dict[str, Any] = {"allowAutoTopicCreation": True, "topicType": request.param}
     if request.param == "partitioned":
@@ -38,7 +38,7 @@ def namespace(pulsar: PulsarUnderTest, request: pytest.FixtureRequest) -> str:
 
 
 def everything(pulsar: PulsarUnderTest, namespace: str) -> tuple[list[str], list[str]]:
-    """All topics, and all that are partitioned, which need not have a partition yet."""
+    """Return all topics, and all partitioned topics, which need not have a partition yet."""
     listed = pulsar.admin.request("GET", f"persistent/{namespace}")
     return sorted(listed), sorted(pulsar.admin.request("GET", f"persistent/{namespace}/partitioned"))
 
@@ -111,14 +111,14 @@ def test_a_partition_that_a_topic_does_not_have_is_not_created(pulsar: PulsarUnd
 
 @pytest.mark.parametrize("name", ["public/absent/t", "absent/tests/t"])
 @pytest.mark.parametrize("use", [read_batch, write, lambda *where: write(*where, createtopic="true")])
-def test_a_namespace_that_does_not_exist_is_said_at_once(pulsar: PulsarUnderTest, name: str, use):
+def test_a_missing_namespace_is_reported_at_once(pulsar: PulsarUnderTest, name: str, use):
     with pytest.raises(TopicNotFoundError, match="check the names"):
         use(pulsar, name)
 
 
-def test_a_partitioned_topic_that_nobody_has_used_yet(pulsar: PulsarUnderTest, namespace: str):
+def test_an_unused_partitioned_topic(pulsar: PulsarUnderTest, namespace: str):
     topic = f"persistent://{namespace}/unused"
-    # What stays behind where a partitioned topic was created by asking for it: no partition of it is there.
+    # The state after a lookup created a partitioned topic: none of its partitions exists.
     pulsar.admin.request("PUT", f"persistent/{namespace}/unused/partitions?createLocalTopicOnly=true", PARTITIONS)
     for partition in range(PARTITIONS):
         with contextlib.suppress(Exception):

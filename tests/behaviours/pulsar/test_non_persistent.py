@@ -1,4 +1,4 @@
-"""Topics that store nothing: rows reach who is connected, and what is lost is said.
+"""Topics that store nothing: rows reach the connected consumers, and losses are reported.
 
 Seen on broker 4.0.8: all four types of a subscription are allowed; a consumer is sent what is published while it has
 permits, and of all the rest nothing; without ACKs it is not held up, whatever `maxUnackedMessagesPerConsumer` says; and
@@ -61,13 +61,13 @@ def unused(broker: PulsarUnderTest) -> str:
 
 
 def wait_until_listening(broker: PulsarUnderTest, topic: str, *subscriptions: str) -> None:
-    """Until their consumers have permits: these come after they have subscribed, and nothing is kept until then."""
+    """Wait until their consumers have permits, which arrive after they subscribe: until then nothing is kept."""
 
     def is_listening() -> bool:
         try:
             found = broker.admin.stats(topic)["subscriptions"]
         except AdminError:
-            return False  # nobody has it loaded yet
+            return False  # no client has it loaded yet
         consumers = [found.get(name, {}).get("consumers") for name in subscriptions]
         return all(some and all(one["availablePermits"] > 0 for one in some) for some in consumers)
 
@@ -84,7 +84,7 @@ def received(consumer: official.Consumer, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_rows_reach_who_is_connected(pulsar: PulsarUnderTest, caplog: pytest.LogCaptureFixture, partitions: int):
+def test_rows_reach_the_connected_consumers(pulsar: PulsarUnderTest, caplog: pytest.LogCaptureFixture, partitions: int):
     topic = unused(pulsar)
     if partitions:
         pulsar.admin.create_topic(topic, partitions)
@@ -103,14 +103,14 @@ def test_rows_reach_who_is_connected(pulsar: PulsarUnderTest, caplog: pytest.Log
     assert received(late, 1) == ["last"]
 
 
-def test_a_topic_that_nobody_uses_is_not_there(pulsar: PulsarUnderTest):
+def test_an_unused_topic_does_not_exist(pulsar: PulsarUnderTest):
     topic = unused(pulsar)
     with pytest.raises(TopicNotFoundError, match="or set createTopic=true to create the topic"):
         write(pulsar, topic, "a")
     assert write(pulsar, topic, "a", createTopic="true") == 1
 
 
-def test_no_more_entries_are_under_way_than_a_broker_takes(pulsar: PulsarUnderTest, caplog: pytest.LogCaptureFixture):
+def test_entries_in_flight_stay_within_the_brokers_limit(pulsar: PulsarUnderTest, caplog: pytest.LogCaptureFixture):
     topic = unused(pulsar)
     with caplog.at_level(logging.WARNING, "spark_mq_source"):
         assert write(pulsar, topic, *numbered(20_000), createTopic="true", batching="false") == 20_000
@@ -118,7 +118,7 @@ def test_no_more_entries_are_under_way_than_a_broker_takes(pulsar: PulsarUnderTe
 
 
 @pytest.mark.slow
-def test_what_the_broker_drops_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_messages_dropped_by_the_broker_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     few = {"maxConcurrentNonPersistentMessagePerConnection": "0"}
     with PulsarStandalone(tmp_path / "pulsar", overrides=few) as broker:
         under_test = PulsarUnderTest(broker.service_url, broker.admin_url, broker.admin, broker=broker)
@@ -126,11 +126,11 @@ def test_what_the_broker_drops_is_said(tmp_path: Path, caplog: pytest.LogCapture
         with caplog.at_level(logging.WARNING, "spark_mq_source"):
             assert write(under_test, topic, *numbered(5_000), createTopic="true", batching="false") == 5_000
         (dropped,) = re.findall(r"the broker dropped (\d+) of the entries that were sent: too many", caplog.text)
-        # What the broker took, whoever was connected: a consumer that is slow misses more.
+        # The broker took these, whether or not a consumer was connected: a slow consumer misses more.
         assert broker.admin.stats(topic)["msgInCounter"] == 5_000 - int(dropped)
 
 
-def test_a_write_goes_on_after_an_unload(pulsar: PulsarUnderTest):
+def test_a_write_continues_after_an_unload(pulsar: PulsarUnderTest):
     topic = unused(pulsar)
     consumer = pulsar.client().subscribe(topic, "s")
 
@@ -145,7 +145,7 @@ def test_a_write_goes_on_after_an_unload(pulsar: PulsarUnderTest):
     found = received(consumer, 1)
     while found[-1] != "b":
         found += received(consumer, 1)
-    # What was not acknowledged when the topic was unloaded is sent again: it may be lost, or come twice.
+    # Messages unacknowledged at the unload are sent again: they may be lost, or be duplicates.
     assert found in (["b"], ["a", "b"], ["a", "a", "b"])
 
 
@@ -157,7 +157,9 @@ def test_a_write_goes_on_after_an_unload(pulsar: PulsarUnderTest):
         ({"chunking": "true"}, "chunking needs a topic that stores messages"),
     ],
 )
-def test_what_needs_a_topic_that_stores(pulsar: PulsarUnderTest, more: dict[str, str], sentence: str):
+def test_options_that_need_a_topic_that_stores_are_refused(
+    pulsar: PulsarUnderTest, more: dict[str, str], sentence: str
+):
     topic = "non-persistent://public/default/t"
     with pytest.raises(OptionError, match=sentence):
         write(pulsar, topic, "a", **more)
@@ -166,7 +168,7 @@ def test_what_needs_a_topic_that_stores(pulsar: PulsarUnderTest, more: dict[str,
             write(pulsar, None, "a", columns={"topic": topic}, **more)
 
 
-# -- reading, as a queue: tests publish when the consumers are there and have room, and a read ends by its `maxRows`
+# -- reading, as a queue: tests publish when the consumers have permits, and a read ends by its `maxRows`
 
 
 KINDS = ("Exclusive", "Failover", "Shared", "Key_Shared")
@@ -175,7 +177,7 @@ PATIENCE = {"idleTimeout": "100s", "initialPosition": None}
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trigger is ended by its rows, and not by the time that a test takes to publish them."""
+    """End triggers by their rows, and not by the time that a test takes to publish them."""
     monkeypatch.setattr(queue_reader, "TRIGGER_SECONDS", 100.0)
 
 
@@ -186,11 +188,11 @@ def live_topic(broker: PulsarUnderTest, partitions: int = 0) -> str:
 
 
 def room(broker: PulsarUnderTest, topic: str) -> int:
-    """How many messages the subscription's consumers may be sent."""
+    """Return the number of messages that the subscription's consumers may be sent."""
     try:
         found = broker.admin.stats(topic)["subscriptions"]
     except AdminError:
-        return 0  # nobody has it loaded yet
+        return 0  # no client has it loaded yet
     return sum(int(one["availablePermits"]) for one in found.get(SUBSCRIPTION, {}).get("consumers", ()))
 
 
@@ -204,7 +206,7 @@ def publish_when_there(broker: PulsarUnderTest, topic: str, messages: Sequence[s
 
 
 def read_at_once(options: PulsarOptions, tasks: Sequence[PulsarQueueRange]) -> Callable[[], list[pa.Table]]:
-    """Runs tasks at the same time; waits for their rows."""
+    """Run tasks at the same time; wait for their rows."""
     pool = ThreadPoolExecutor(len(tasks))
     running = [pool.submit(read_tasks, options, [task]) for task in tasks]
     pool.shutdown(wait=False)
@@ -217,7 +219,7 @@ def stream(queue: Callable[..., SubscriptionQuery]) -> Callable[..., Subscriptio
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_has_once_what_comes_while_its_triggers_run(
+def test_a_stream_reads_once_the_messages_published_while_its_triggers_run(
     pulsar: PulsarUnderTest, stream: Callable[..., SubscriptionQuery], kind: str
 ):
     topic = live_topic(pulsar)
@@ -233,7 +235,7 @@ def test_a_stream_has_once_what_comes_while_its_triggers_run(
         assert table.column("message_id").to_pylist() == [{"ledger_id": 0, "entry_id": 0, "batch_index": -1}] * 100
         wait_until(lambda: has_left(pulsar, topic), "the task has left")
         publish(pulsar, topic, ["between two triggers"])
-        # Spark does the batch over, with the driver and without.
+        # Spark repeats the batch, with and without the driver.
         assert query.read(tasks) == table.to_pylist()
         query.restart()
         assert query.read_to(end) == table.to_pylist()
@@ -245,7 +247,7 @@ def test_a_stream_has_once_what_comes_while_its_triggers_run(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [1, 10])
-def test_a_drain_ends_with_its_rows_and_a_run_has_them_again(
+def test_a_drain_ends_with_its_rows_and_a_rerun_returns_them_again(
     pulsar: PulsarUnderTest, tmp_path: Path, kind: str, batch: int
 ):
     topic = live_topic(pulsar)
@@ -261,9 +263,7 @@ def test_a_drain_ends_with_its_rows_and_a_run_has_them_again(
     assert read(options).equals(table)
 
 
-def test_each_consumer_of_each_partition_has_its_part(
-    pulsar: PulsarUnderTest, stream: Callable[..., SubscriptionQuery]
-):
+def test_each_consumer_of_each_partition_gets_a_part(pulsar: PulsarUnderTest, stream: Callable[..., SubscriptionQuery]):
     topic = live_topic(pulsar, 2)
     query = stream(topic, consumersPerPartition=2, maxRowsPerTrigger=200)
     tasks = query.tasks()
@@ -278,10 +278,10 @@ def test_each_consumer_of_each_partition_has_its_part(
         assert sorted(one + other) == sorted(numbered(100, f"{partition}."))
 
 
-def test_attempts_that_run_at_once_have_the_same_rows(
+def test_concurrent_attempts_have_the_same_rows(
     pulsar: PulsarUnderTest, stream: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
 ):
-    """All messages have one id: what an attempt has written down does not make another leave out its own."""
+    """All messages have one id: an attempt does not leave out messages that another one has logged."""
     monkeypatch.setattr(queue_reader, "PATIENCE_SECONDS", 0.0)
     topic = live_topic(pulsar)
     query = stream(topic, maxRowsPerTrigger=100)
@@ -294,7 +294,7 @@ def test_attempts_that_run_at_once_have_the_same_rows(
     assert sorted(values(one)) == sorted(numbered(100))
 
 
-def test_nobody_is_held_up_without_acknowledgements(pulsar: PulsarUnderTest, tmp_path: Path):
+def test_missing_acknowledgements_block_no_consumer(pulsar: PulsarUnderTest, tmp_path: Path):
     namespace = pulsar.admin.create_namespace(f"public/{tmp_path.name.replace('_', '-')}")
     pulsar.admin.request("POST", f"namespaces/{namespace}/maxUnackedMessagesPerConsumer", 10)
     topic = f"non-persistent://{namespace}/t"
@@ -305,7 +305,7 @@ def test_nobody_is_held_up_without_acknowledgements(pulsar: PulsarUnderTest, tmp
     assert values(table) == numbered(300)
 
 
-def test_a_topic_that_nobody_uses_is_read_when_it_may_be_made(pulsar: PulsarUnderTest):
+def test_an_unused_topic_is_read_if_it_may_be_created(pulsar: PulsarUnderTest):
     topic = unused(pulsar)
     with pytest.raises(TopicNotFoundError, match=r"exists only while it is used: .*createTopic=true"):
         FORMAT.plan(drain_options(pulsar, topic, initialPosition=None), ())
@@ -316,7 +316,7 @@ def test_a_topic_that_nobody_uses_is_read_when_it_may_be_made(pulsar: PulsarUnde
     assert values(table) == numbered(10)
 
 
-def test_all_that_is_there_now_ends_with_a_trigger_without_a_message(
+def test_available_now_ends_with_a_trigger_without_messages(
     pulsar: PulsarUnderTest, stream: Callable[..., SubscriptionQuery], caplog: pytest.LogCaptureFixture
 ):
     topic = live_topic(pulsar)

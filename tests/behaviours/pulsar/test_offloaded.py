@@ -1,4 +1,4 @@
-"""`readOffloaded`: what Pulsar's own offloader put into an S3 server gives the rows that the broker sends."""
+"""`readOffloaded`: objects of Pulsar's offloader in an S3 server give the same rows that the broker sends."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ ENTRIES_PER_LEDGER = 20
 def broker(
     s3: S3Server, tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PulsarUnderTest]:
-    """A broker with authentication that offloads to the S3 server, and itself reads from its bookies."""
+    """Return a broker with authentication that offloads to the S3 server, and itself reads from its bookies."""
     version = pytestconfig.getoption("--pulsar-version")
-    # The names of the driver `S3`; `aws-s3` asks Amazon where the bucket is.
+    # The names of the driver `S3`; `aws-s3` asks Amazon for the region of the bucket.
     monkeypatch.setenv("ACCESS_KEY_ID", s3.environment["AWS_ACCESS_KEY_ID"])
     monkeypatch.setenv("ACCESS_KEY_SECRET", s3.environment["AWS_SECRET_ACCESS_KEY"])
     settings = {
@@ -76,19 +76,19 @@ def access(broker: PulsarUnderTest, topic: str) -> dict[str, str]:
 
 
 def rows_of(broker: PulsarUnderTest, topic: str, **more: str) -> tuple[list[dict[str, Any]], list[Any]]:
-    """The rows, in order, and the ranges that they are from."""
+    """Return the rows, in order, and the ranges that they are from."""
     given = access(broker, topic) | {name.lower(): text for name, text in more.items()}
     schema, _ = SPARK_MQ.columns_by_default(given)
     if "valueformat" not in given:
         schema = arrow_schema_of({name: types[0] for name, types in COLUMNS.readable.items()})
     options = SPARK_MQ.fit_read(SPARK_MQ.parse_options(given), schema)
-    # As Spark hands them to its tasks.
+    # In the form in which Spark passes them to its tasks.
     options, plan = pickle.loads(pickle.dumps((options, SPARK_MQ.plan(options, ()))))  # noqa: S301 - our own
     return [row for r in plan for batch in SPARK_MQ.read(options, r, schema) for row in batch.to_pylist()], list(plan)
 
 
 def rows_of_stream(broker: PulsarUnderTest, topic: str, **more: str) -> tuple[list[dict[str, Any]], list[Any]]:
-    """The rows of a query with `Trigger.AvailableNow`, started again after each trigger, and the ranges."""
+    """Return the rows of a query with `Trigger.AvailableNow`, started again after each trigger, and the ranges."""
     given = access(broker, topic) | {name.lower(): text for name, text in more.items()}
     schema = arrow_schema_of({name: types[0] for name, types in COLUMNS.readable.items()})
     options = SPARK_MQ.fit_read(SPARK_MQ.parse_stream_options(given), schema)

@@ -1,4 +1,4 @@
-"""What needs a broker of its own: one that is restarted, crashes, or is impatient with silent clients."""
+"""Tests that need a separate broker: one that is restarted, crashes, or drops silent clients soon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Filled = tuple[str, list[bytes]]
 
 @pytest.fixture(scope="module")
 def impatient(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarFormat]:
-    """A broker that drops clients which were silent for four seconds, and that a test may crash."""
+    """Return a broker that drops clients which were silent for four seconds, and that a test may crash."""
     overrides = {"keepAliveIntervalSeconds": str(KEEP_ALIVE_SECONDS)}
     broker = PulsarStandalone(tmp_path_factory.mktemp("pulsar-impatient"), overrides=overrides)
     under_test = _under_test(_start(pytestconfig, broker))
@@ -32,7 +32,7 @@ def impatient(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def query(impatient: PulsarFormat, closing: Callable[[Query], Query]) -> Callable[..., Query]:
-    """Starts queries there, from the first message on."""
+    """Start queries there, from the first message on."""
     return lambda topic, **options: closing(
         query_of(impatient.broker, topic, {"startingOffsets": "earliest", **options})
     )
@@ -40,7 +40,7 @@ def query(impatient: PulsarFormat, closing: Callable[[Query], Query]) -> Callabl
 
 @pytest.fixture
 def filled(impatient: PulsarFormat) -> Filled:
-    """A topic of batches of ten messages of 1000 bytes, and its values."""
+    """Return a topic of batches of ten messages of 1000 bytes, and its values."""
     topic = impatient.broker.topic()
     return topic, publish_batches(impatient, topic, 600)
 
@@ -51,7 +51,7 @@ def test_a_consumer_of_batches_that_pauses_keeps_its_connection(impatient: Pulsa
         batches = impatient.batches(topic, ROW, **SMALL, keepAliveInterval="300ms", service=("127.0.0.1", link.port))
         rows = next(batches).to_pylist()
         opened = link.connections
-        # Silence is the point: longer than the broker waits for a sign of life, with the receive queue full.
+        # The silence is intended: longer than the broker waits for a PONG, with the receive queue full.
         time.sleep(3 * KEEP_ALIVE_SECONDS)
         for one in batches:
             rows += one.to_pylist()
@@ -60,9 +60,9 @@ def test_a_consumer_of_batches_that_pauses_keeps_its_connection(impatient: Pulsa
     assert_each_once(rows, impatient.position_of)
 
 
-def test_a_consumer_of_batches_that_is_dropped_while_it_pauses_goes_on(impatient: PulsarFormat, filled: Filled):
+def test_a_consumer_of_batches_dropped_while_it_pauses_continues(impatient: PulsarFormat, filled: Filled):
     topic, values = filled
-    # Our own interval is the default of 30 s: with the queue full nothing is read, and the broker's PING stays there.
+    # Our interval is the default of 30 s: with the queue full nothing is read, so the broker's PING is not answered.
     batches = impatient.batches(topic, ROW, **SMALL)
     rows = next(batches).to_pylist()
     time.sleep(3 * KEEP_ALIVE_SECONDS)
@@ -84,7 +84,7 @@ def test_a_broker_that_crashes_and_restarts_while_a_range_is_read(impatient: Pul
     assert_each_once(rows, impatient.position_of)
 
 
-def test_connections_outlive_a_driver_that_computes(impatient: PulsarFormat, query: Callable[..., Query]):
+def test_connections_survive_a_driver_that_computes(impatient: PulsarFormat, query: Callable[..., Query]):
     topic = impatient.new_topic(2)
     with impatient.proxy() as proxy:
         options = {"serviceUrl": f"pulsar://{proxy.address}", "keepAliveInterval": "500ms"}
@@ -93,7 +93,7 @@ def test_connections_outlive_a_driver_that_computes(impatient: PulsarFormat, que
             publish(impatient.broker, f"{topic}-partition-{n}", numbered(4, f"{n}."))
         q.trigger()
         opened = proxy.connections
-        # In Python, so that whoever answers the broker has to get its turn beside this.
+        # In Python, so that the thread that answers the broker needs the interpreter's lock beside this one.
         until = time.monotonic() + 3 * KEEP_ALIVE_SECONDS
         while time.monotonic() < until:
             pass

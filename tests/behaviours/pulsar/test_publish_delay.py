@@ -1,4 +1,4 @@
-"""Rows of a source that is slow do not wait for their batch to be full, where the user says so."""
+"""The option that sends rows of a slow source before their batch is full."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_row_of_a_slow_source(pulsar: PulsarUnderTest, pulsar_format: PulsarFo
     def source() -> Iterator[pa.RecordBatch]:
         yield rows(b"a", b"b")
         yield rows(b"c")
-        # Nothing more comes until others have seen these.
+        # No more rows follow until these are visible.
         seen.wait(60 if delay else 1)
         yield rows(b"d", b"e")
 

@@ -1,4 +1,4 @@
-"""Reads and writes with `columns=pulsar-spark`, against the official client and our own columns."""
+"""Reads and writes with `columns=pulsar-spark`, compared with the official client and our default columns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write(broker: PulsarUnderTest, topic: str, columns: dict[str, Any], **option
 
 
 def read(broker: PulsarUnderTest, topic: str, ddl: str | None = None, **options: Any) -> tuple[str, list[Any]]:
-    """The columns by default, and the rows of these or the given ones."""
+    """Return the default columns, and the rows of these or the given ones."""
     texts = given(broker, topic, **options)
     columns, typed = DOOR.columns_by_default(texts)
     schema = schema_of(ddl or ddl_of_schema(columns))
@@ -71,7 +71,7 @@ def test_flat_columns_are_written_and_read_as_pulsar_spark_has_them(pulsar: Puls
     ]
 
 
-def test_topics_with_different_schemas_are_read_as_bytes_if_the_job_says_so(pulsar: PulsarUnderTest) -> None:
+def test_topics_with_different_schemas_are_read_as_bytes_by_option(pulsar: PulsarUnderTest) -> None:
     topic = pulsar.topic()
     write(pulsar, topic, {"n": ["a", "b"]})
     ddl, rows = read(pulsar, topic, allowDifferentTopicSchemas="true")
@@ -91,7 +91,7 @@ def test_rows_name_their_topics_unless_the_option_does(pulsar: PulsarUnderTest) 
 
 
 @pytest.mark.parametrize("option", ["flatten", "keyFormat"])
-def test_options_that_change_the_columns_have_no_meaning(pulsar: PulsarUnderTest, option: str) -> None:
+def test_options_that_change_the_columns_are_refused(pulsar: PulsarUnderTest, option: str) -> None:
     value = {"flatten": "true", "keyFormat": "string"}[option]
     with pytest.raises(OptionError, match=f"{option} has no meaning with columns=pulsar-spark"):
         read(pulsar, pulsar.topic(), **{option: value})

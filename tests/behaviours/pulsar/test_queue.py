@@ -1,4 +1,4 @@
-"""Subscriptions as queues: batch reads that drain them, and streams by way of the write-ahead folder."""
+"""Subscriptions as queues: batch reads that drain them, and streams with a write-ahead folder."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def wait_until_acknowledged(broker: PulsarUnderTest, topic: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
-def test_what_a_compacted_topic_leaves_out_does_not_wait_for_ever(
+def test_messages_removed_by_compaction_are_acknowledged(
     pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], kind: str
 ):
     topic = pulsar.topic()
@@ -55,7 +55,7 @@ def test_what_a_compacted_topic_leaves_out_does_not_wait_for_ever(
         producer.send(b"%d" % n, partition_key=f"k{n % 10}")
     pulsar.admin.compact(topic)
     query = queue(topic, subscriptionType=kind, readCompacted="true", maxRowsPerTrigger=4)
-    # What was left out goes with what is behind it; what a trigger leaves there stays.
+    # Skipped messages are acknowledged with the next delivered one; messages left by a trigger stay.
     assert query.trigger() == numbered(100)[90:94]
     assert backlog(pulsar, topic) == 6
     producer.send(b"last", partition_key="k10")
@@ -68,7 +68,7 @@ def test_what_a_compacted_topic_leaves_out_does_not_wait_for_ever(
 
 
 @pytest.mark.parametrize(("kind", "batch"), [("Exclusive", 1), ("Failover", 7), ("Shared", 1), ("Key_Shared", 7)])
-def test_a_drain_has_each_message_once_and_leaves_none(pulsar: PulsarUnderTest, kind: str, batch: int):
+def test_a_drain_reads_each_message_once_and_leaves_none(pulsar: PulsarUnderTest, kind: str, batch: int):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(100), batch=batch)
     table = read(drain_options(pulsar, topic, subscriptionType=kind, maxRows=100))
@@ -77,7 +77,7 @@ def test_a_drain_has_each_message_once_and_leaves_none(pulsar: PulsarUnderTest, 
     assert values(read(drain_options(pulsar, topic, subscriptionType=kind))) == []
 
 
-def test_a_drain_of_partitions_takes_what_maxrows_says_in_all(pulsar: PulsarUnderTest):
+def test_maxrows_limits_all_partitions_of_a_drain_together(pulsar: PulsarUnderTest):
     topic = pulsar.topic(3)
     for partition in range(3):
         publish(pulsar, f"{topic}-partition-{partition}", numbered(20, f"{partition}."))
@@ -88,14 +88,14 @@ def test_a_drain_of_partitions_takes_what_maxrows_says_in_all(pulsar: PulsarUnde
     assert sorted(first + second) == sorted(numbered(20, "0.") + numbered(20, "1.") + numbered(20, "2."))
 
 
-def test_maxrows_counts_whole_entries_and_puts_the_rest_back(pulsar: PulsarUnderTest):
+def test_maxrows_counts_whole_entries_and_requeues_the_rest(pulsar: PulsarUnderTest):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(40), batch=10)
     assert values(read(drain_options(pulsar, topic, maxRows=25))) == numbered(20)
     assert values(read(drain_options(pulsar, topic, maxRows=3))) == numbered(40)[20:30]
     rest = read(drain_options(pulsar, topic, maxRows=10), "value string, redelivery_count int")
     assert values(rest) == numbered(40)[30:]
-    assert rest.column("redelivery_count").to_pylist() == [0] * 10  # what was received and put back is not counted
+    assert rest.column("redelivery_count").to_pylist() == [0] * 10  # messages received and put back are not counted
 
 
 def test_a_peek_leaves_the_messages(pulsar: PulsarUnderTest):
@@ -107,7 +107,7 @@ def test_a_peek_leaves_the_messages(pulsar: PulsarUnderTest):
     assert backlog(pulsar, topic) == 50
 
 
-def test_what_a_drain_cannot_decode_is_a_dead_letter_before_it_is_acknowledged(
+def test_an_undecodable_message_is_stored_as_a_dead_letter_before_its_acknowledgement(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, monkeypatch: pytest.MonkeyPatch
 ):
     topic, dead = pulsar.topic(), pulsar.topic()
@@ -130,12 +130,12 @@ def test_what_a_drain_cannot_decode_is_a_dead_letter_before_it_is_acknowledged(
     assert sorted(drain(), key=int) == [value.decode() for value in sent if value[:1] != b"\xff"]
     wait_until_acknowledged(pulsar, topic)
     stored = pulsar_format.read(dead).column("value").to_pylist()
-    # What the attempt that failed had sent may be there, too.
+    # Dead letters sent by the failed attempt may be stored, too.
     assert set(stored) == {value for value in sent if value[:1] == b"\xff"}
     assert len(stored) <= 6 + 2
 
 
-def test_a_run_gives_the_same_rows_again(pulsar: PulsarUnderTest, tmp_path: Path):
+def test_a_rerun_returns_the_same_rows(pulsar: PulsarUnderTest, tmp_path: Path):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(30), batch=5)
     options = drain_options(pulsar, topic, walDir=tmp_path, runId="r", maxRows=30)
@@ -146,7 +146,7 @@ def test_a_run_gives_the_same_rows_again(pulsar: PulsarUnderTest, tmp_path: Path
     assert read(options, "value binary").column("value").to_pylist() == [value.encode() for value in numbered(30)]
 
 
-def test_a_pattern_that_nothing_matches_has_no_rows(
+def test_a_pattern_without_matches_has_no_rows(
     pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], tmp_path: Path
 ):
     pattern = f"{pulsar.new_namespace()}/none-.*"
@@ -156,7 +156,7 @@ def test_a_pattern_that_nothing_matches_has_no_rows(
     assert queue(None, topicsPattern=pattern, maxRowsPerTrigger=5).trigger() == []
 
 
-def test_a_drain_is_not_done_over(pulsar: PulsarUnderTest):
+def test_a_drain_without_wal_dir_is_not_repeated(pulsar: PulsarUnderTest):
     topic = pulsar.topic()
     options = drain_options(pulsar, topic)
     (task,) = FORMAT.plan(options, ())
@@ -168,7 +168,7 @@ def test_a_drain_is_not_done_over(pulsar: PulsarUnderTest):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_has_each_message_once(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], kind: str):
+def test_a_stream_reads_each_message_once(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], kind: str):
     topic = pulsar.topic()
     q = queue(topic, subscriptionType=kind)
     assert q.trigger() == []
@@ -180,7 +180,7 @@ def test_a_stream_has_each_message_once(pulsar: PulsarUnderTest, queue: Callable
     wait_until_acknowledged(pulsar, topic)
 
 
-def test_a_subscription_begins_with_the_query(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+def test_a_query_creates_its_subscription(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
     topic = pulsar.topic()
     publish(pulsar, topic, ["before"])
     q = queue(topic, initialPosition="latest")
@@ -189,7 +189,7 @@ def test_a_subscription_begins_with_the_query(pulsar: PulsarUnderTest, queue: Ca
 
 
 class KilledError(Exception):
-    """A task ends here."""
+    """A simulated end of a task."""
 
 
 def test_an_attempt_that_dies_between_log_and_ack_loses_and_repeats_nothing(
@@ -197,7 +197,7 @@ def test_an_attempt_that_dies_between_log_and_ack_loses_and_repeats_nothing(
 ):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(30), batch=3)
-    # The second attempt waits in vain for as many as it was planned for: it gets those that the first has logged.
+    # The second attempt waits in vain for all planned messages: it gets those that the first has logged.
     q = queue(topic, idleTimeout="3s")
     tasks = q.tasks()
     with monkeypatch.context() as dying:
@@ -217,7 +217,7 @@ def test_an_attempt_that_dies_between_log_and_ack_loses_and_repeats_nothing(
     assert q.trigger() == []
 
 
-def test_a_topic_that_is_unloaded_again_and_again_is_read_once(
+def test_a_topic_unloaded_repeatedly_is_read_once(
     pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
 ):
     topic = pulsar.topic()
@@ -237,14 +237,14 @@ def test_a_topic_that_is_unloaded_again_and_again_is_read_once(
     assert len(grants) > 3
 
     def is_acknowledged() -> bool:
-        # A topic that is being unloaded answers for ACKs that it forgets: their messages come again, and are left out.
+        # A topic that is being unloaded confirms ACKs that it loses: their messages are redelivered, and left out.
         assert q.trigger() == []
         return backlog(pulsar, topic) == 0
 
     wait_until(is_acknowledged, "all of it is acknowledged")
 
 
-def test_tasks_are_as_many_as_minpartitions(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+def test_minpartitions_sets_the_number_of_tasks(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
     topic = pulsar.topic(2)
     for partition in range(2):
         publish(pulsar, f"{topic}-partition-{partition}", numbered(9, f"{partition}."))
@@ -321,7 +321,7 @@ def test_a_foreign_consumer_joins_and_leaves(pulsar: PulsarUnderTest, queue: Cal
 
 
 def put_back(consumer: Any, *, messages: int, times: int) -> None:
-    """Until each of so many messages has come back so often."""
+    """Negatively acknowledge until each of `messages` messages has been redelivered `times` times."""
     found: dict[bytes, int] = {}
     while len(found) < messages or min(found.values()) < times:
         message = consumer.receive(20_000)
@@ -329,7 +329,7 @@ def put_back(consumer: Any, *, messages: int, times: int) -> None:
         consumer.negative_acknowledge(message)
 
 
-def test_messages_that_come_too_often_end_the_query(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+def test_messages_delivered_too_often_end_the_query(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
     import pulsar as official
 
     topic = pulsar.topic()
@@ -342,7 +342,7 @@ def test_messages_that_come_too_often_end_the_query(pulsar: PulsarUnderTest, que
         negative_ack_redelivery_delay_ms=10,
         receiver_queue_size=3,
     )
-    # The counts are forgotten when the last consumer leaves; this one takes nothing.
+    # The broker resets the counts when the last consumer leaves; this one receives nothing.
     staying = pulsar.client().subscribe(
         topic, SUBSCRIPTION, consumer_type=official.ConsumerType.Shared, receiver_queue_size=0
     )
@@ -355,7 +355,7 @@ def test_messages_that_come_too_often_end_the_query(pulsar: PulsarUnderTest, que
     staying.close()
 
 
-def test_messages_that_come_too_often_become_dead_letters(
+def test_messages_delivered_too_often_become_dead_letters(
     pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]
 ):
     import pulsar as official
@@ -380,7 +380,7 @@ def test_messages_that_come_too_often_become_dead_letters(
 
 
 @pytest.mark.slow
-def test_what_is_put_off_comes_again_later_until_it_is_given_up(pulsar: PulsarUnderTest):
+def test_retried_messages_return_until_they_become_dead_letters(pulsar: PulsarUnderTest):
     import pulsar as official
 
     topic = pulsar.topic()
@@ -415,7 +415,7 @@ def test_what_is_put_off_comes_again_later_until_it_is_given_up(pulsar: PulsarUn
 
 
 @pytest.mark.slow
-def test_what_is_put_off_first_is_kept_for_a_subscription_that_begins_at_latest(pulsar: PulsarUnderTest):
+def test_the_first_retried_messages_are_kept_for_a_subscription_at_latest(pulsar: PulsarUnderTest):
     topic = pulsar.topic()
     how = {"initialPosition": "latest", "retryTopic": "true", "createTopic": "true"}
     assert values(read(drain_options(pulsar, topic, **how))) == []
@@ -426,7 +426,7 @@ def test_what_is_put_off_first_is_kept_for_a_subscription_that_begins_at_latest(
     wait_until_acknowledged(pulsar, f"{topic}-{SUBSCRIPTION}-RETRY")
 
 
-def test_what_others_hold_does_not_keep_it_from_ending(
+def test_messages_held_by_others_do_not_block_available_now(
     pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]
 ):
     import pulsar as official
@@ -477,21 +477,19 @@ def test_a_stream_ends_with_its_terminated_topics(pulsar: PulsarUnderTest, queue
         go_on()
 
 
-def test_chunks_that_do_not_fit_a_batch_come_with_the_next(
-    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]
-):
+def test_chunks_beyond_a_batch_are_in_the_next(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
     topic = pulsar.topic()
     q = queue(topic, maxRowsPerTrigger=1)
     producer = pulsar.client().create_producer(topic, chunking_enabled=True, batching_enabled=False)
     for letter in "ABC":
         producer.send(letter.encode() * (11 << 20))
     producer.close()
-    # A message of which some chunks arrived in an earlier batch may come after the others.
+    # A message with chunks in an earlier batch may follow the others.
     assert sorted((value[0], value.count(value[0])) for value in q.until(3)) == [(letter, 11 << 20) for letter in "ABC"]
     wait_until_acknowledged(pulsar, topic)
 
 
-def test_consumers_have_names_that_stay(
+def test_consumer_names_are_stable(
     pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
 ):
     topic = pulsar.topic()
@@ -510,10 +508,10 @@ def test_consumers_have_names_that_stay(
     assert all(names == ["flights-0000"] for names in seen)
 
 
-def test_what_a_killed_broker_forgets_is_left_out(
+def test_acknowledgements_lost_by_a_killed_broker_cause_no_duplicates(
     pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
 ):
-    """As a broker does: the cursor goes back, and messages that were acknowledged come again with a count of 0."""
+    """As after a crash of the broker: the cursor goes back, and acknowledged messages return with a count of 0."""
     topic = pulsar.topic()
     q = queue(topic, idleTimeout="1s")
     publish(pulsar, topic, numbered(10))

@@ -1,4 +1,4 @@
-"""Consumers of one subscription whose messages are acknowledged one by one: the facts that queue mode stands on."""
+"""Consumers of one subscription with individual acknowledgements: the broker's behaviour that queue mode relies on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Entry = tuple[int, int]
 
 @pytest.fixture
 def open_consumer(pulsar: PulsarUnderTest, closing: Callable[[PulsarClient], PulsarClient]) -> Open:
-    """Opens consumers, each on connections of its own: `open_consumer(topic, SubType.Shared, consumer_name="a")`."""
+    """Open consumers, each on its own connections: `open_consumer(topic, SubType.Shared, consumer_name="a")`."""
 
     def open_(topic: str, kind: SubType = SubType.Shared, *, timeout: str = "60s", **how: Any) -> QueueConsumer:
         client = closing(PulsarClient(options(pulsar, "t", operationTimeout=timeout)))
@@ -46,7 +46,7 @@ def options(pulsar: PulsarUnderTest, topic: str, **more: str) -> PulsarOptions:
 
 
 def publish(pulsar: PulsarUnderTest, topic: str, values: Sequence[bytes], *, keys: Sequence[str] = ()) -> list[Entry]:
-    """One message an entry."""
+    """Publish one message an entry."""
     with RawProducer(PulsarFormat(pulsar).service, topic) as producer:
         return [
             producer.send(raw.metadata(raw.text(6, keys[n % len(keys)]) if keys else b"", sequence_id=n), value)
@@ -55,7 +55,7 @@ def publish(pulsar: PulsarUnderTest, topic: str, values: Sequence[bytes], *, key
 
 
 def take(consumer: QueueConsumer, count: int) -> list[Any]:
-    """So many messages, which must come."""
+    """Receive this many messages, or fail."""
     found: list[Any] = []
     deadline = time.monotonic() + PATIENCE
     while len(found) < count:
@@ -69,7 +69,7 @@ def nothing_comes(consumer: QueueConsumer, seconds: float = 1.0) -> bool:
 
 
 def grant(consumer: QueueConsumer, permits: int) -> None:
-    """Permits that the broker has when this returns: others' commands may overtake FLOW, which has no answer."""
+    """Grant permits; the broker has them on return: other commands may overtake FLOW, which has no answer."""
     consumer.grant(permits)
     assert consumer.request_stats().result(PATIENCE).available_permits == permits
 
@@ -105,16 +105,16 @@ def test_entries_are_acknowledged_one_by_one(pulsar: PulsarUnderTest, open_consu
     again = open_consumer(topic, kind)
     again.grant(100)
     assert ids(take(again, 5)) == sent[1::2]
-    # Seen on broker 4.0.8: when the last consumer leaves, what was counted is forgotten.
+    # Seen on broker 4.0.8: when the last consumer leaves, redelivery counts are reset.
     assert nothing_comes(again)
     again.acknowledge(sent).result(PATIENCE)
     assert again.request_stats().result(PATIENCE).msg_backlog == 0
 
 
-def test_an_acknowledgement_that_crosses_the_end_of_its_consumer_fails_when_that_is_closed(
+def test_an_acknowledgement_in_flight_fails_when_its_consumer_is_closed(
     pulsar: PulsarUnderTest, fault_proxy: Callable[[str, int], FaultProxy]
 ):
-    """The broker does not answer it, because the topic was unloaded, and says so to a consumer that is closed here."""
+    """The broker does not answer it, because the topic was unloaded, and does not report that to a closed consumer."""
     topic = pulsar.topic()
     sent = publish(pulsar, topic, [b"%d" % n for n in range(6)])
     link = fault_proxy(*PulsarFormat(pulsar).service)
@@ -135,7 +135,7 @@ def test_an_acknowledgement_that_crosses_the_end_of_its_consumer_fails_when_that
         assert again.request_stats().result(PATIENCE).msg_backlog == 6
 
 
-def test_a_driver_that_plans_does_not_take_a_failover_subscription_over(pulsar: PulsarUnderTest, open_consumer: Open):
+def test_planning_does_not_take_over_a_failover_subscription(pulsar: PulsarUnderTest, open_consumer: Open):
     topic = pulsar.topic()
     publish(pulsar, topic, [b"%d" % n for n in range(6)])
     first = open_consumer(topic, SubType.Failover, consumer_name="m")

@@ -1,4 +1,4 @@
-"""Ranges are (start, end]: they chain, and neither end needs to be a message."""
+"""Ranges (start, end] that follow each other without gaps; neither end needs to be a message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROW = f"value binary, {MESSAGE_ID}"
 
 
 def mixed(mq: PulsarFormat, java: JavaClient) -> tuple[str, list[bytes], list[Position]]:
-    """A topic of single messages, batches, chunks and several ledgers; its values and their positions in order."""
+    """Return a topic of single messages, batches, chunks and several ledgers; its values and positions in order."""
     topic, broker = mq.broker.topic(), mq.broker
     values, ids = [], []
     for part, how in enumerate(
@@ -45,14 +45,14 @@ def read_between(mq: PulsarFormat, topic: str, start: Position, end: Position, *
     return [row["value"] for row in rows]
 
 
-def test_cutting_at_every_message_gives_each_once(pulsar_format: PulsarFormat, java: JavaClient):
+def test_a_cut_at_any_message_returns_each_once(pulsar_format: PulsarFormat, java: JavaClient):
     topic, values, ids = mixed(pulsar_format, java)
     for n, cut in enumerate(ids):
         assert read_between(pulsar_format, topic, EARLIEST, cut) == values[: n + 1]
         assert read_between(pulsar_format, topic, cut, ids[-1]) == values[n + 1 :]
 
 
-def test_a_range_begins_right_past_the_end_of_a_ledger_but_no_farther(featured: PulsarFormat, java: JavaClient):
+def test_a_range_may_begin_one_entry_past_the_end_of_a_ledger(featured: PulsarFormat, java: JavaClient):
     topic = featured.broker.topic()
     values = [str(n).encode() for n in range(25)]
     ids = [Position(*i[:2]) for i in java.produce(featured.broker, topic, values)]
@@ -74,7 +74,7 @@ def test_a_start_far_past_the_end_is_a_loss(pulsar_format: PulsarFormat, java: J
         sentence = rf"{topic}: position {start} does not exist: the last entry before it is {last};"
         with pytest.raises(DataLossError, match=sentence):
             pulsar_format.plan(topic, startingOffsets=json_of(topic, start))
-        # A task that was planned so, or whose topic was made anew meanwhile.
+        # A task planned from there, or whose topic was deleted and created again meanwhile.
         end = Position(2**41, 5)
         with pytest.raises(DataLossError, match="does not exist: the last entry before it is"):
             read_between(pulsar_format, topic, start, end)
@@ -107,7 +107,7 @@ def test_an_end_between_the_chunks_leaves_the_message_to_the_next_range(pulsar_f
         assert rest == [b"0123456789" * 500] * (not is_whole) + [b"after"]
 
 
-def test_a_range_looks_far_back_and_across_ledgers_for_the_first_chunk(featured: PulsarFormat, java: JavaClient):
+def test_a_range_finds_a_first_chunk_far_back_in_another_ledger(featured: PulsarFormat, java: JavaClient):
     topic = featured.broker.topic()
     java.produce(featured.broker, topic, [str(n).encode() for n in range(15)])
     (big,) = java.produce(featured.broker, topic, [b"0123456789" * 500], chunkBytes=500)
@@ -117,7 +117,7 @@ def test_a_range_looks_far_back_and_across_ledgers_for_the_first_chunk(featured:
     assert read_between(featured, topic, start, end) == [b"0123456789" * 500]
 
 
-def test_chunks_without_their_first_are_passed_over(pulsar_format: PulsarFormat):
+def test_chunks_without_their_first_are_skipped(pulsar_format: PulsarFormat):
     topic = pulsar_format.broker.topic()
     with RawProducer(pulsar_format.service, topic) as producer:
         producer.send(metadata(chunk("headless", 1, 3, 30)), b"0123456789")
@@ -180,7 +180,7 @@ def test_min_partitions_split_a_topic_without_changing_it(
     assert read_tasks(pulsar_format.options(topic, **options), tasks).column("value").to_pylist() == values
 
 
-def test_a_range_that_ends_behind_the_last_entry_of_a_ledger_can_be_split(pulsar_format: PulsarFormat):
+def test_a_range_that_ends_past_the_last_entry_of_a_ledger_can_be_split(pulsar_format: PulsarFormat):
     topic = pulsar_format.broker.topic()
     entries = publish(pulsar_format.broker, topic, numbered(3))
     pulsar_format.broker.admin.unload(topic)
@@ -190,9 +190,9 @@ def test_a_range_that_ends_behind_the_last_entry_of_a_ledger_can_be_split(pulsar
     assert table.column("value").to_pylist() == numbered(3)
 
 
-def test_a_start_whose_ledger_is_gone_cannot_be_told_from_a_loss(pulsar_format: PulsarFormat):
+def test_a_start_in_a_deleted_ledger_is_reported_as_a_possible_loss(pulsar_format: PulsarFormat):
     topic, ids = trimmed(pulsar_format.broker)
-    # Of the last message of its ledger nothing on the broker knows any more that it was the last one.
+    # The broker has no record that this message was the last one of its ledger.
     for start in (ids[1], ids[-1]):
         with pytest.raises(DataLossError, match=r"whatever followed it.*failOnDataLoss=false"):
             pulsar_format.read(topic, startingOffsets=json_of(topic, start))
@@ -200,7 +200,7 @@ def test_a_start_whose_ledger_is_gone_cannot_be_told_from_a_loss(pulsar_format: 
         assert table.column("value").to_pylist() == [b"left"]
 
 
-def test_earliest_begins_with_what_is_left(pulsar_format: PulsarFormat):
+def test_earliest_begins_with_the_first_remaining_message(pulsar_format: PulsarFormat):
     topic, _ = trimmed(pulsar_format.broker)
     assert pulsar_format.read(topic).column("value").to_pylist() == [b"left"]
     assert pulsar_format.read(topic, startingOffsets="earliest").column("value").to_pylist() == [b"left"]

@@ -1,4 +1,4 @@
-"""What a broker removes under a running read: it is read, or it is reported; and what was read first is no loss."""
+"""Data that a broker deletes during a read: it is read or reported; data read before its deletion is no loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLOW = {"receiverQueueSize": 2, "maxBatchRows": 1, "operationTimeout": "8s"}
 
 
 class Topic:
-    """Ten closed ledgers of four entries each, which a subscription keeps until `trim_to`, and an empty one."""
+    """A topic of ten closed ledgers of four entries, which a subscription keeps until `trim_to`, and an empty one."""
 
     def __init__(self, mq: PulsarFormat, *, keep_data: bool = False) -> None:
         self.mq = mq
@@ -41,7 +41,7 @@ class Topic:
         wait_until(lambda: len(self.admin.ledgers(self.name)) > LEDGERS, "the topic is loaded")
 
     def trim_to(self, count: int) -> None:
-        """Has the ledgers of the first `count` messages deleted, and no others."""
+        """Have the ledgers of the first `count` messages deleted, and no others."""
         consumer = self.mq.broker.client().subscribe(self.name, "keeper")
         # One more, because 2.10 keeps the ledger of the last entry that is acknowledged.
         for _ in range(min(count + 1, len(VALUES))):
@@ -57,12 +57,12 @@ class Topic:
         wait_until(gone, "the ledgers are gone")
 
     def truncate(self, _: int) -> None:
-        """Has everything deleted."""
+        """Have everything deleted."""
         self.admin.request("DELETE", f"{self.name.replace('://', '/')}/truncate")
         wait_until(lambda: self.admin.ledgers(self.name)[0][0] > self.ids[-1].ledger, "the ledgers are gone")
 
     def expire(self, _: int) -> None:
-        """Moves all cursors to the end, readers' included; that deletes nothing by itself."""
+        """Move all cursors to the end, readers' included; that alone deletes nothing."""
         before = time.time()
         wait_until(lambda: time.time() > before + 2, "messages older than a second")
         self.admin.request("POST", f"{self.name.replace('://', '/')}/all_subscription/expireMessages/1")
@@ -71,7 +71,7 @@ class Topic:
         )
 
     def read_slowly(self, **options: Any) -> Iterator[str]:
-        """The values of a batch read as they come."""
+        """Yield the values of a batch read one by one."""
         made = self.mq.options(self.name, **SLOW | options)
         for task in plan_batch(made):
             for one in read_range(made, task, schema_of("value string")):
@@ -87,10 +87,10 @@ def take(reading: Iterator[str], count: int) -> list[str]:
     return [next(reading) for _ in range(count)]
 
 
-# -- removed before it was read
+# -- deleted before it was read
 
 
-# Each once: the simulation reads and removes at any time (batch_read_removal).
+# Each once: the simulation reads and deletes at any time (batch_read_removal).
 @pytest.mark.parametrize(
     ("read", "trimmed"),
     [(1, 4), (ENTRIES - 1, 7), (ENTRIES, LEDGERS - 1), (ENTRIES + 1, LEDGERS), (2 * ENTRIES, LEDGERS)],
@@ -101,13 +101,15 @@ def test_ledgers_trimmed_ahead_of_a_reader_are_a_loss(topic: Topic, read: int, t
     topic.trim_to(trimmed * ENTRIES)
     with pytest.raises(DataLossError, match=r"gone from the broker.*failOnDataLoss=false"):
         rows += reading
-    # Until it is noticed it is what was published, in order.
+    # The rows before the error are those published, in order.
     assert rows == VALUES[: len(rows)]
     assert len(rows) < trimmed * ENTRIES
 
 
 @pytest.mark.parametrize("trimmed", [4, LEDGERS - 1])
-def test_a_tolerant_reader_goes_on_with_what_is_left(topic: Topic, trimmed: int, caplog: pytest.LogCaptureFixture):
+def test_a_tolerant_reader_continues_with_the_remaining_messages(
+    topic: Topic, trimmed: int, caplog: pytest.LogCaptureFixture
+):
     reading = topic.read_slowly(failOnDataLoss=False)
     rows = take(reading, ENTRIES - 1)
     topic.trim_to(trimmed * ENTRIES)
@@ -119,11 +121,13 @@ def test_a_tolerant_reader_goes_on_with_what_is_left(topic: Topic, trimmed: int,
     assert "gone from the broker" in caplog.text
 
 
-# -- removed after it was read, or not removed at all
+# -- deleted after it was read, or not deleted
 
 
 @pytest.mark.parametrize("limit", [1, ENTRIES, 3 * ENTRIES])
-def test_a_stream_goes_on_past_a_ledger_that_it_has_read(topic: Topic, query: Callable[..., Query], limit: int):
+def test_a_stream_continues_past_a_deleted_ledger_that_it_has_read(
+    topic: Topic, query: Callable[..., Query], limit: int
+):
     q = query(topic.name, startingOffsets="earliest", maxEntriesPerTrigger=limit)
     assert q.drain_to(VALUES[3 * ENTRIES - 1]) == VALUES[: 3 * ENTRIES]
     topic.trim_to(3 * ENTRIES)
@@ -131,7 +135,7 @@ def test_a_stream_goes_on_past_a_ledger_that_it_has_read(topic: Topic, query: Ca
 
 
 @pytest.mark.parametrize("read", [ENTRIES, 3 * ENTRIES + 1, 5 * ENTRIES])
-def test_what_was_read_may_go(topic: Topic, read: int):
+def test_messages_may_be_deleted_once_they_are_read(topic: Topic, read: int):
     reading = topic.read_slowly()
     rows = take(reading, read)
     topic.trim_to(read)
@@ -139,8 +143,8 @@ def test_what_was_read_may_go(topic: Topic, read: int):
     assert rows == VALUES
 
 
-def test_what_was_received_may_go(topic: Topic):
-    # All of it is in the queue when it is deleted: what counts is what the broker had when it was sent.
+def test_messages_may_be_deleted_once_they_are_received(topic: Topic):
+    # All of it is in the receive queue when it is deleted: only the state of the broker when it sent them matters.
     reading = topic.read_slowly(receiverQueueSize=1000)
     rows = take(reading, 1)
     wait_until(
@@ -156,7 +160,7 @@ def test_what_was_received_may_go(topic: Topic):
     assert rows == VALUES
 
 
-def test_a_cursor_that_expiry_moved_is_brought_back(pulsar_format: PulsarFormat):
+def test_a_cursor_moved_by_expiry_is_moved_back(pulsar_format: PulsarFormat):
     topic = Topic(pulsar_format, keep_data=True)
     reading = topic.read_slowly()
     rows = take(reading, ENTRIES)

@@ -1,4 +1,4 @@
-"""What cannot be read ends in time, in one sentence that names format, topic, address, remedy; nothing is created."""
+"""Errors of reads and writes: in time, in one sentence with format, topic, address and remedy; nothing is created."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def without_link(error: MQSourceError) -> str:
 
 
 def missing_topic(pulsar_format: PulsarFormat, topic: str, doing: str) -> str:
-    """The sentence that begins and ends alike whatever is done with a topic that does not exist."""
+    """Return the sentence about a missing topic; its beginning and end are the same for all operations."""
     broker, door = pulsar_format.broker, pulsar_format.door
     given = {"serviceurl": broker.service_url, "topic": topic}
     writing = given | {"createtopic": str(doing == "write and create").lower()}
@@ -54,7 +54,7 @@ def missing_topic(pulsar_format: PulsarFormat, topic: str, doing: str) -> str:
         ("write", "writing to {}", ", or set createTopic=true to create the topic"),
     ],
 )
-def test_the_sentence_about_a_missing_topic_says_what_can_be_done(
+def test_the_error_about_a_missing_topic_names_the_remedies(
     pulsar_format: PulsarFormat, doing: str, before: str, after: str
 ):
     topic = pulsar_format.broker.unused_topic()
@@ -64,7 +64,7 @@ def test_the_sentence_about_a_missing_topic_says_what_can_be_done(
     )
 
 
-def test_what_createtopic_cannot_create_does_not_ask_for_it(pulsar_format: PulsarFormat):
+def test_the_error_about_a_topic_that_cannot_be_created_does_not_suggest_createtopic(pulsar_format: PulsarFormat):
     sentence = missing_topic(pulsar_format, "persistent://public/absent/t", "write and create")
     assert sentence.endswith(
         "check the names of topic, namespace and tenant: createTopic=true creates topics only where the broker "
@@ -94,7 +94,7 @@ def test_columns_of_a_topic_without_a_schema(
 
     def make() -> None:
         if stream:
-            source.streamReader(columns).initialOffset()  # the first method that Spark calls reports what is wrong
+            source.streamReader(columns).initialOffset()  # the first method that Spark calls reports the error
         else:
             source.reader(columns)
 
@@ -110,7 +110,7 @@ def test_columns_of_a_topic_without_a_schema(
     )
 
 
-def test_a_pattern_in_a_namespace_that_is_absent(pulsar_format: PulsarFormat):
+def test_a_pattern_in_a_missing_namespace(pulsar_format: PulsarFormat):
     # The broker answers with no topics, as for a namespace that is empty (seen on 4.0.8).
     assert pulsar_format.plan(None, topicsPattern="public/absent/t.*") == []
     assert "public/absent" not in pulsar_format.broker.admin.namespaces()

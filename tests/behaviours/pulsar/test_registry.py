@@ -1,4 +1,4 @@
-"""What the registry says of a topic's schemas."""
+"""Schemas of a topic in the registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.formats.pulsar import pulsar_options
 
 
 def record(**fields: official_schema.Field) -> type[official_schema.Record]:
-    """A version of the record; a broker takes another one whose fields have defaults."""
+    """Return a version of the record; a broker accepts another one whose fields have defaults."""
     return type("Flight", (official_schema.Record,), fields)
 
 
@@ -40,7 +40,7 @@ def test_versions_of_a_topic(pulsar: PulsarUnderTest, partitions: int) -> None:
             assert [json.loads(schema.schema_data) for schema in (first, latest)] == [One.schema(), Two.schema()]
 
 
-def test_a_topic_without_a_schema_and_none_at_all(pulsar: PulsarUnderTest) -> None:
+def test_topics_without_a_schema_and_a_missing_topic(pulsar: PulsarUnderTest) -> None:
     with PulsarClient(pulsar_options(pulsar.service_url, "t")) as client:
         for name in (pulsar.topic(), pulsar.topic(2), pulsar.unused_topic()):
             assert client.schema_of(name) is None

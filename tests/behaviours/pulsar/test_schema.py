@@ -1,4 +1,4 @@
-"""Values with a schema: the official clients read them by it, the broker shows it, and refuses what does not fit."""
+"""Values with a schema: the official clients read them by it, the broker shows it and refuses incompatible ones."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def receive(broker: PulsarUnderTest, topic: str, count: int, schema: Any) -> lis
 
 @pytest.mark.parametrize("partitions", [0, 3])
 @pytest.mark.parametrize("batching", [True, False])
-def test_a_struct_is_read_by_the_schema_made_of_it(pulsar: PulsarUnderTest, batching: bool, partitions: int):
+def test_a_struct_is_read_by_the_schema_derived_from_it(pulsar: PulsarUnderTest, batching: bool, partitions: int):
     topic = pulsar.topic(partitions)
     write(pulsar, topic, {"value": VALUES, "key": ["a", "b", "c"]}, valueFormat="json", batching=batching)
     found = schema_of(pulsar, topic)
@@ -78,7 +78,7 @@ def test_a_struct_is_read_by_the_schema_made_of_it(pulsar: PulsarUnderTest, batc
     assert {m.schema_version() for m in messages.values()} == {"\0" * 8}
 
 
-def test_a_struct_goes_with_the_schema_that_the_topic_has(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
+def test_a_struct_is_written_by_the_schema_of_the_topic(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
     topic = pulsar.topic()
     pulsar.client().create_producer(topic, schema=official_schema.JsonSchema(Flight))
     write(pulsar, topic, {"value": VALUES}, valueFormat="json", schema=AVRO)
@@ -90,7 +90,7 @@ def test_a_struct_goes_with_the_schema_that_the_topic_has(pulsar: PulsarUnderTes
     assert [row["value"] is None for row in rows] == [False, True, False]
 
 
-def test_a_field_more_is_a_new_version(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
+def test_an_additional_field_is_a_new_version(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
     topic = pulsar.topic()
     write(pulsar, topic, {"value": pa.array([{"a": 1}])}, valueFormat="json")
     write(pulsar, topic, {"value": pa.array([{"a": 1, "b": "x"}])}, valueFormat="json")
@@ -99,7 +99,7 @@ def test_a_field_more_is_a_new_version(pulsar: PulsarUnderTest, pulsar_format: P
     assert [int.from_bytes(version, "big") for version in versions] == [0, 1, 0]
 
 
-def test_avro_that_is_encoded_already(pulsar: PulsarUnderTest):
+def test_values_already_encoded_as_avro(pulsar: PulsarUnderTest):
     topic = pulsar.topic()
     encoded = io.BytesIO()
     value = {"carrier": "AA", "number": 1, "distance": 0.5, "at": None, "stops": None, "to": {"city": "JFK"}}
@@ -123,7 +123,7 @@ def test_json_without_a_schema(pulsar: PulsarUnderTest, pulsar_format: PulsarFor
     assert rows == [{"value": '{"a b":1}', "schema_version": None}]
 
 
-def test_another_type_than_the_topics_is_refused_with_the_brokers_reason(pulsar: PulsarUnderTest):
+def test_a_type_other_than_the_topics_is_refused_with_the_brokers_reason(pulsar: PulsarUnderTest):
     topic = pulsar.topic()
     write(pulsar, topic, {"value": ["x"]}, schema="STRING")
     with pytest.raises(BrokerError) as caught:
@@ -133,7 +133,7 @@ def test_another_type_than_the_topics_is_refused_with_the_brokers_reason(pulsar:
     assert pulsar.admin.stats(topic)["msgInCounter"] == 1
 
 
-def test_a_namespace_that_wants_a_schema(pulsar: PulsarUnderTest):
+def test_a_namespace_that_requires_a_schema(pulsar: PulsarUnderTest):
     namespace = pulsar.new_namespace()
     pulsar.admin.request("POST", f"namespaces/{namespace}/schemaValidationEnforced", True)
     topic = pulsar.topic(namespace=namespace)

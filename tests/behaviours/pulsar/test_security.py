@@ -1,4 +1,4 @@
-"""Every way to say who we are, to a broker that asks and allows only what was granted; reading and writing alike."""
+"""Every way to authenticate to a broker that authorizes, for reading and writing."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ Supply = Callable[[Callable[..., object]], str]
 
 @dataclass
 class Way:
-    """A way to say who we are.
+    """A way to authenticate.
 
     Attributes:
-        options: that say it.
-        role: who the broker takes us for.
-        principal: who an error says we are.
-        secrets: what nothing may show.
+        options: for it.
+        role: the role that the broker assigns.
+        principal: the principal that errors name.
+        secrets: texts that must not appear anywhere.
     """
 
     options: Mapping[str, str]
@@ -64,7 +64,7 @@ def credentials(pulsar_featured: PulsarUnderTest) -> Credentials:
 
 @pytest.fixture
 def issuer(credentials: Credentials, monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
-    """An issuer whose tokens the broker takes."""
+    """Run an issuer whose tokens the broker accepts."""
     monkeypatch.setattr(oauth2, "_tokens", {})
     with Issuer(lambda: credentials.token(ROLE)) as issuer:
         yield issuer
@@ -135,7 +135,7 @@ def way(  # noqa: PLR0911 - one a way
 
 @pytest.fixture
 def namespace(pulsar_featured: PulsarUnderTest) -> str:
-    """A namespace in which nobody may do anything yet."""
+    """Return a namespace without any permissions."""
     return pulsar_featured.new_namespace()
 
 
@@ -147,7 +147,7 @@ def write_one(broker: PulsarUnderTest, topic: str, given: Mapping[str, str]) -> 
     write(broker, topic, {"value": [b"v"]}, **given)
 
 
-def test_what_is_granted_is_done_and_what_is_not_says_who_and_what(
+def test_granted_operations_work_and_others_are_refused_with_principal_and_operation(
     pulsar_featured: PulsarUnderTest, namespace: str, way: Way, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.DEBUG)
@@ -191,7 +191,7 @@ def test_what_is_granted_is_done_and_what_is_not_says_who_and_what(
 
 @pytest.mark.parametrize("does", ["reads", "writes"])
 @pytest.mark.parametrize("kind", ["token", "password", "client secret", "certificate"])
-def test_who_is_not_believed_is_told_so_and_nothing_else(
+def test_invalid_credentials_are_refused_without_details(
     pulsar_featured: PulsarUnderTest,
     credentials: Credentials,
     issuer: Issuer,
@@ -233,16 +233,16 @@ def test_who_is_not_believed_is_told_so_and_nothing_else(
     assert secret not in str(caught.value)
 
 
-# -- tokens that expire on the way
+# -- tokens that expire during the operation
 
 
 MESSAGES = 2_000
 SMALL = {"maxBatchRows": 1, "receiverQueueSize": 20, "operationTimeout": "5s"}
-"""So that much is still to come from the broker when the first batch is handed over."""
+"""The limits leave this much with the broker when the first batch is handed over."""
 
 
 class Frames(io.StringIO):
-    """What passed a recording proxy."""
+    """The commands that passed a recording proxy."""
 
     def passed(self, kind: str) -> int:
         return sum(json.loads(line)["type"] == kind for line in self.getvalue().splitlines())
@@ -254,12 +254,12 @@ def proxied(featured: PulsarFormat, frames: Frames) -> RecordingProxy:
 
 
 def soon(credentials: Credentials) -> str:
-    """A token that is good for connecting, and not for long."""
+    """Return a token that is valid for connecting, and not for long."""
     return credentials.token("admin", expires_at_s=time.time() + 4)
 
 
 class Renewal:
-    """The first token expires soon; those that are asked for after `renew` do not."""
+    """A source of tokens: the first one expires soon; those fetched after `renew` do not."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -294,7 +294,7 @@ def renewed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[dict[str, str]]:
-    """Options by which a token is renewed."""
+    """Yield options that renew a token."""
     way = getattr(request, "param", "supplier")
     if way == "file":
         renewal.file = tmp_path / "token"
@@ -313,7 +313,7 @@ def renewed(
         yield {"authIssuerUrl": issuer.url, "authClientId": CLIENT_ID, "authClientSecret": CLIENT_SECRET}
 
 
-def test_a_write_goes_on_with_a_renewed_token_on_its_connection(
+def test_a_write_continues_with_a_renewed_token_on_its_connection(
     featured: PulsarFormat, renewal: Renewal, renewed: dict[str, str]
 ):
     topic = featured.broker.topic()
@@ -335,7 +335,7 @@ def test_a_write_goes_on_with_a_renewed_token_on_its_connection(
 
 @pytest.fixture
 def topic(featured: PulsarFormat) -> str:
-    """Batches of ten messages, on the broker that looks for expired tokens every second."""
+    """Return a topic of batches of ten messages, on the broker that checks for expired tokens every second."""
     name = featured.broker.topic()
     values = [b"%d" % n for n in range(MESSAGES)]
     write(featured.broker, name, {"value": values}, batchingMaxMessages=10, **featured.defaults)
@@ -343,7 +343,7 @@ def topic(featured: PulsarFormat) -> str:
 
 
 @pytest.mark.parametrize("renewed", ["file", "supplier", "plug-in", "OAuth2"], indirect=True)
-def test_a_read_goes_on_with_a_renewed_token_on_its_connection(
+def test_a_read_continues_with_a_renewed_token_on_its_connection(
     featured: PulsarFormat, topic: str, renewal: Renewal, renewed: dict[str, str]
 ):
     reader = PulsarFormat(featured.broker)
@@ -363,7 +363,7 @@ def test_a_read_goes_on_with_a_renewed_token_on_its_connection(
     assert [int(row["value"]) for row in rows] == list(range(MESSAGES))
 
 
-def test_a_token_that_nobody_renews_ends_the_read(featured: PulsarFormat, topic: str, credentials: Credentials):
+def test_an_expired_token_ends_the_read(featured: PulsarFormat, topic: str, credentials: Credentials):
     token = soon(credentials)
     reader = PulsarFormat(featured.broker)
     with proxied(featured, frames := Frames()) as proxy:
@@ -375,7 +375,7 @@ def test_a_token_that_nobody_renews_ends_the_read(featured: PulsarFormat, topic:
     assert token not in str(caught.value)
 
 
-def test_a_token_that_nobody_renews_ends_the_write(featured: PulsarFormat, credentials: Credentials):
+def test_an_expired_token_ends_the_write(featured: PulsarFormat, credentials: Credentials):
     topic = featured.broker.topic()
     token = soon(credentials)
     with proxied(featured, frames := Frames()) as proxy:
@@ -390,14 +390,14 @@ def test_a_token_that_nobody_renews_ends_the_write(featured: PulsarFormat, crede
 
 
 def write_until_refused(writer: PulsarWriter) -> None:
-    """The broker takes what comes before it looks at the answer."""
+    """Write until an error: the broker accepts messages until it checks the answer."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         writer.write(pa.record_batch({"value": [b"1"]}))
         writer.flush()
 
 
-# -- a method of one's own
+# -- methods of plug-ins
 
 
 @pytest.mark.slow
@@ -406,7 +406,7 @@ def test_a_proxy_that_forwards_by_server_name(pulsar_featured: PulsarUnderTest, 
     broker, topic = pulsar_featured.require_own(), pulsar_featured.topic()
     port = urlsplit(broker.service_url_tls).port
     assert port is not None
-    # This name has no address: only the proxy finds the broker.
+    # This name does not resolve: only the proxy finds the broker.
     with SniProxy("broker.test", HOST, port) as proxy:
         given = {
             "serviceUrl": f"pulsar+ssl://broker.test:{port}",
@@ -423,7 +423,7 @@ def test_a_proxy_that_forwards_by_server_name(pulsar_featured: PulsarUnderTest, 
 
 
 def test_a_method_of_several_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supply: Supply):
-    """The broker's side is a provider in its class path, so it is a broker of this test's own."""
+    """The broker's side is a provider in its class path, so the test starts a separate broker."""
     libraries = distribution() / "lib"
     subprocess.run(
         ["javac", "-proc:none", "-cp", f"{libraries}/*", "-d", tmp_path, SOURCES / "StepsProvider.java"], check=True

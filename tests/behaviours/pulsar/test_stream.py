@@ -1,4 +1,4 @@
-"""The driver's side of a stream on a real broker, without Spark: triggers chain, limits hold, pins keep, loss shows."""
+"""The driver's side of a stream on a real broker, without Spark: chained triggers, limits, pins, data loss."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.formats.pulsar import read_tasks
 # -- where a query starts
 
 
-def test_starts_at_latest_unless_told_otherwise(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_starts_at_latest_by_default(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic(2)
     for n in range(2):
         publish(pulsar, f"{topic}-partition-{n}", numbered(3, "old"))
@@ -47,7 +47,7 @@ def test_starts_at_latest_unless_told_otherwise(pulsar: PulsarUnderTest, query: 
     assert q.trigger() == []
 
 
-def test_a_pin_right_before_a_ledger_is_where_it_was_brought_to(
+def test_a_pin_right_before_a_ledger_counts_as_moved(
     pulsar: PulsarUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
 ):
     topic = pulsar.topic()
@@ -103,7 +103,7 @@ def test_starts_at_a_time(pulsar: PulsarUnderTest, query: Callable[..., Query]):
         ("startingTimestamp", {"TOPIC": 0, "nowhere": 0}, "persistent://public/default/nowhere"),
     ],
 )
-def test_a_start_that_names_what_is_not_read_is_refused(
+def test_a_start_for_a_topic_that_is_not_read_is_refused(
     pulsar: PulsarUnderTest, query: Callable[..., Query], option: str, start: dict[str, object], unknown: str
 ):
     topic = pulsar.topic(2)
@@ -111,14 +111,14 @@ def test_a_start_that_names_what_is_not_read_is_refused(
     refused = f"{option} names {unknown.replace('TOPIC', topic)}, which this query does not read"
     with pytest.raises(OptionError, match=refused):
         query(topic, **given).stream.initial()
-    # Where a query goes on, its options of the start have no meaning any more.
+    # A continued query ignores the options of its start.
     publish(pulsar, f"{topic}-partition-1", ["1"])
     begun = query(topic, startingOffsets="earliest")
     begun.trigger()
     assert query(topic, checkpoint=begun.at, **given).trigger() == []
 
 
-def test_a_position_that_is_gone_is_no_start(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_a_start_at_a_deleted_position_is_a_loss(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic, ids = trimmed(pulsar)
     start = json.dumps({topic: ids[0].to_json()})
     with pytest.raises(DataLossError, match=f"the ledger of {ids[0]}, and whatever followed it up to"):
@@ -126,7 +126,7 @@ def test_a_position_that_is_gone_is_no_start(pulsar: PulsarUnderTest, query: Cal
     assert query(topic, startingOffsets=start, failOnDataLoss=False).trigger() == ["left"]
 
 
-# -- what is new
+# -- new partitions and topics
 
 
 def test_new_partitions_and_new_topics_start_at_earliest(pulsar: PulsarUnderTest, query: Callable[..., Query]):
@@ -175,19 +175,19 @@ def test_a_limit_is_exact_across_ledgers(pulsar: PulsarUnderTest, query: Callabl
     assert q.triggers == [limit] * full + [rest] * (rest > 0)
 
 
-# -- a first batch that is done again
+# -- a repeated first batch
 
 
 @pytest.mark.parametrize("subscription", [{}, {"subscription": PIN}])
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_first_batch_that_began_at_latest_is_repeated_from_where_it_began(
+def test_a_first_batch_that_began_at_latest_is_repeated_from_the_same_start(
     pulsar: PulsarUnderTest, query: Callable[..., Query], before: int, subscription: dict[str, str]
 ):
     topic = pulsar.topic(2, namespace=pulsar.new_namespace(keep_data=not subscription))
     zero, one = (f"{topic}-partition-{n}" for n in range(2))
     publish(pulsar, zero, numbered(before, "old"))
     q = query(topic, **subscription)
-    # The first trigger finds nothing, and is none.
+    # The first trigger finds nothing new, so no batch is run.
     start = q.plan()
     assert start == q.at
     pulsar.admin.unload(zero)
@@ -200,7 +200,7 @@ def test_a_first_batch_that_began_at_latest_is_repeated_from_where_it_began(
         publish(pulsar, zero, numbered(3, "later"))
         publish(pulsar, one, numbered(3, "later"))
         q.restart()
-        # As Spark does where the checkpoint has the end of the first batch, and no commit; twice interrupted.
+        # Spark does so if the checkpoint has the end of the first batch, and no commit; twice interrupted.
         again = through_json(q.stream.initial())
         for _ in range(2):
             rows = read_tasks(q.options, q.stream.ranges(again, end), ROW).to_pylist()
@@ -216,7 +216,7 @@ def test_a_first_batch_that_began_at_latest_is_repeated_from_where_it_began(
 
 
 @pytest.mark.parametrize(("start", "waiting"), [("earliest", 10), ("latest", 1)])
-def test_a_pin_is_made_where_the_query_starts(
+def test_a_pin_is_created_at_the_start_of_the_query(
     pulsar: PulsarUnderTest, query: Callable[..., Query], start: str, waiting: int
 ):
     topic = pulsar.topic()
@@ -225,7 +225,7 @@ def test_a_pin_is_made_where_the_query_starts(
     assert backlog(pulsar, topic) == waiting
 
 
-def test_a_pin_that_exists_is_brought_to_the_start(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_an_existing_pin_is_moved_to_the_start(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     ids = publish(pulsar, topic, numbered(10))
     for at in (ids[6], ids[2], ids[8], ids[0]):
@@ -267,7 +267,7 @@ def test_a_restart_moves_no_cursor(pulsar: PulsarUnderTest, query: Callable[...,
     assert again.trigger() == numbered(10)[4:]
 
 
-def test_a_subscription_that_is_held_is_waited_for(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_a_query_waits_for_a_subscription_held_by_another(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(3))
     holder = query(topic, startingOffsets="earliest", subscription=PIN)
@@ -287,7 +287,7 @@ def test_a_subscription_that_is_held_is_waited_for(pulsar: PulsarUnderTest, quer
 # -- loss
 
 
-def test_cursors_that_expiry_moves_lose_nothing_that_is_kept(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_cursors_moved_by_expiry_lose_no_retained_messages(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     q = query(topic, startingOffsets="earliest", subscription=PIN, maxEntriesPerTrigger=2)
     publish(pulsar, topic, numbered(6))
@@ -301,7 +301,7 @@ def test_cursors_that_expiry_moves_lose_nothing_that_is_kept(pulsar: PulsarUnder
 
 
 @pytest.mark.parametrize("pattern", [False, True])
-def test_a_topic_that_vanished(pulsar: PulsarUnderTest, query: Callable[..., Query], pattern: bool):
+def test_a_deleted_topic_is_a_loss(pulsar: PulsarUnderTest, query: Callable[..., Query], pattern: bool):
     namespace = pulsar.new_namespace()
     stays, goes = (pulsar.topic(namespace=namespace, prefix=prefix) for prefix in ("stays", "goes"))
     which = {"topicsPattern": f"{namespace}/.*"} if pattern else {"topics": f"{stays},{goes}"}
@@ -315,7 +315,7 @@ def test_a_topic_that_vanished(pulsar: PulsarUnderTest, query: Callable[..., Que
         q.trigger()
     q.stream.close()
     tolerant = query(failOnDataLoss=False, subscription=PIN, checkpoint=q.at, **which)
-    # What Spark says before the next trigger is planned: the previous one is done.
+    # Spark commits the previous batch before it plans the next trigger.
     tolerant.stream.commit(q.at)
     assert tolerant.trigger() == ["2"]
     assert tolerant.trigger() == []
@@ -359,7 +359,7 @@ def test_a_query_ends_within_an_entry_or_before_a_time(pulsar: PulsarUnderTest, 
     assert [row["value"] for row in in_time.rows] == in_order
 
 
-def test_ranges_are_the_same_whenever_they_are_asked(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_ranges_are_the_same_whenever_they_are_planned(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic(2)
     publish(pulsar, f"{topic}-partition-0", numbered(10))
     q = query(topic, startingOffsets="earliest", minPartitions=4)

@@ -1,4 +1,4 @@
-"""Limits in rows and bytes on a real broker: to the entry where it tells, close where entries have to be looked at."""
+"""Limits in rows and bytes on a real broker: exact with the broker's index, approximate by inspected entries."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.formats.pulsar import PulsarFormat, read_tasks
 
 @pytest.fixture
 def indexed(featured: PulsarFormat, closing: Callable[[Query], Query]) -> Callable[..., Query]:
-    """Starts queries on the broker that numbers messages."""
+    """Start queries on the broker that numbers messages."""
     given = {**featured.defaults, "startingOffsets": "earliest"}
     return lambda topic=None, **options: closing(query_of(featured.broker, topic, given | options))
 
 
 def mixed(broker: PulsarUnderTest, topic: str, batches: list[int]) -> list[str]:
-    """Publishes entries of these numbers of messages; the values in order."""
+    """Publish entries of these numbers of messages; return the values in order."""
     values: list[str] = []
     for n, size in enumerate(batches):
         part = numbered(size, f"{n}.")
@@ -31,13 +31,13 @@ def mixed(broker: PulsarUnderTest, topic: str, batches: list[int]) -> list[str]:
 
 
 def most_beyond(query: Query, limit: int) -> int:
-    """By how much the largest trigger of more than one entry is past the limit."""
+    """Return the largest excess over the limit among triggers of more than one entry."""
     return max(
         (rows - limit for rows, entries in zip(query.sizes, query.triggers, strict=True) if entries > 1), default=0
     )
 
 
-# -- entries that are alike: exact everywhere
+# -- equal entries: limits are exact on every broker
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_rows_are_whole_entries_within_the_limit(
 
 
 @pytest.mark.parametrize("admin", [False, True])
-def test_bytes_are_those_that_are_stored(pulsar: PulsarUnderTest, query: Callable[..., Query], admin: bool):
+def test_a_limit_of_bytes_counts_stored_bytes(pulsar: PulsarUnderTest, query: Callable[..., Query], admin: bool):
     topic = pulsar.topic()
     values = [f"{n:01000}" for n in range(20)]
     publish(pulsar, topic, values)
@@ -68,7 +68,7 @@ def test_bytes_are_those_that_are_stored(pulsar: PulsarUnderTest, query: Callabl
     assert tight.sizes == [1]
 
 
-def test_the_smallest_limit_counts(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_the_smallest_limit_is_obeyed(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(60), batch=6)
     most = {"maxEntriesPerTrigger": 4, "maxRowsPerTrigger": 24, "maxBytesPerTrigger": "10m"}
@@ -82,7 +82,7 @@ def test_the_smallest_limit_counts(pulsar: PulsarUnderTest, query: Callable[...,
     assert q.triggers == [4]
 
 
-def test_no_limit_where_spark_asks_for_everything(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_no_limit_applies_if_spark_asks_for_everything(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(10))
     q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=3, maxBytesPerTrigger=300)
@@ -92,7 +92,7 @@ def test_no_limit_where_spark_asks_for_everything(pulsar: PulsarUnderTest, query
 # -- several partitions
 
 
-def test_tasks_have_their_limit_of_records_across_ledgers_and_the_same_again(
+def test_tasks_stay_within_their_limit_of_records_across_ledgers_and_are_replanned_alike(
     pulsar: PulsarUnderTest, query: Callable[..., Query]
 ):
     topic = pulsar.topic()
@@ -115,7 +115,7 @@ def test_tasks_have_their_limit_of_records_across_ledgers_and_the_same_again(
 # -- the broker's index
 
 
-def test_rows_by_the_index_are_exact_however_entries_differ(
+def test_limits_by_the_index_are_exact_for_different_entries(
     featured: PulsarFormat, indexed: Callable[..., Query], rng: random.Random
 ):
     topic = featured.broker.topic()
@@ -125,11 +125,11 @@ def test_rows_by_the_index_are_exact_however_entries_differ(
     assert q.drain() == values
     print(q.sizes)  # noqa: T201
     assert most_beyond(q, 20) <= 0
-    # The first ones come as many as there may be.
+    # The first ones are as many as the limit allows.
     assert q.sizes[0] >= 8
 
 
-def test_a_transaction_that_the_index_counts_as_one_is_seen_all_the_same(
+def test_a_transaction_that_the_index_counts_as_one_stays_within_the_limit(
     featured: PulsarFormat, indexed: Callable[..., Query], java: JavaClient
 ):
     broker = featured.broker
@@ -148,10 +148,12 @@ def test_a_transaction_that_the_index_counts_as_one_is_seen_all_the_same(
     assert most_beyond(q, 30) <= 0
 
 
-# -- what has to be looked at
+# -- inspected entries
 
 
-def test_entries_that_differ_are_followed(pulsar: PulsarUnderTest, query: Callable[..., Query], rng: random.Random):
+def test_limits_adapt_to_entries_of_different_sizes(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], rng: random.Random
+):
     topic = pulsar.topic(2)
     expected = {n: mixed(pulsar, f"{topic}-partition-{n}", [rng.choice([1, 10]) for _ in range(40)]) for n in range(2)}
     q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=25, subscription=PIN)
@@ -159,12 +161,12 @@ def test_entries_that_differ_are_followed(pulsar: PulsarUnderTest, query: Callab
     for n, values in expected.items():
         assert [row["value"] for row in q.rows if row["partition"] == n] == values
     print(q.sizes)  # noqa: T201
-    # However wrong what was looked at, no entry has more than ten.
+    # However wrong the estimate, no entry has more than ten.
     assert max(q.sizes) <= 10 * 25
     assert len(q.sizes) > sum(map(len, expected.values())) // 250
 
 
-def test_an_admin_interface_that_is_not_there_ends_no_query(
+def test_a_missing_admin_interface_ends_no_query(
     pulsar: PulsarUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
 ):
     topic = pulsar.topic()
@@ -174,7 +176,7 @@ def test_an_admin_interface_that_is_not_there_ends_no_query(
     assert caplog.text.count("maxBytesPerTrigger goes by entries seen from now on") == 1
 
 
-def test_looking_leaves_nothing_behind(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_inspecting_entries_leaves_nothing_behind(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(30))
     q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=7)

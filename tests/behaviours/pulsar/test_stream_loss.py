@@ -1,4 +1,4 @@
-"""What is loss to a stream and what is not, and pins that a crash, a hung client or a busy driver puts to the test."""
+"""Data loss of a stream and gaps that are no loss; pins during a crash, with a hung client or a busy driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.formats.pulsar import PulsarFormat, read_tasks
 def assert_lost(
     query: Callable[..., Query], q: Query, topic: str, left: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The query stops with the range that is gone, each time; another one, that was told so, goes on with the rest."""
+    """Check that the query fails at the deleted range each time, and that a tolerant one continues with the rest."""
     at = position(q.at or {}, topic)
     for _ in range(2):
         with pytest.raises(DataLossError, match=rf"{topic}: messages after {at} up to \d+:-?\d+ are gone"):
@@ -46,12 +46,12 @@ def assert_lost(
     assert tolerant.trigger() == []
 
 
-# -- unread and gone
+# -- unread and deleted
 
 
 def delete_ledgers(broker: PulsarUnderTest, topic: str, last: int) -> None:
-    """Has the ledgers up to `last` deleted, once no cursor is there."""
-    # A cursor that is moved lets go of nothing as long as the topic stays loaded (seen on 4.0.8).
+    """Have the ledgers up to `last` deleted, once no cursor retains them."""
+    # A moved cursor releases no ledger while the topic stays loaded (seen on 4.0.8).
     broker.admin.unload(topic)
     broker.client().create_producer(topic).close()
 
@@ -62,7 +62,7 @@ def delete_ledgers(broker: PulsarUnderTest, topic: str, last: int) -> None:
     wait_until(gone, "the ledgers are gone")
 
 
-def test_expired_and_deleted_is_loss(
+def test_expired_and_deleted_messages_are_a_loss(
     pulsar: PulsarUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
 ):
     topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
@@ -79,7 +79,7 @@ def test_expired_and_deleted_is_loss(
     assert_lost(query, q, topic, ["left"], caplog)
 
 
-def test_a_loss_that_may_be_is_told_once(
+def test_a_possible_loss_is_reported_once(
     pulsar: PulsarUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
 ):
     topic = pulsar.topic()
@@ -108,7 +108,7 @@ def checkpoint_at(topic: str, at: Position) -> Offset:
 
 @pytest.mark.parametrize("options", [{}, {"subscription": PIN}, {"maxEntriesPerTrigger": 2}])
 @pytest.mark.parametrize(("ledgers", "entries_past"), [(0, None), (2, None), (2, 1), (2, 50)])
-def test_a_checkpoint_past_the_end_is_loss(
+def test_a_checkpoint_past_the_end_is_a_loss(
     pulsar: PulsarUnderTest,
     query: Callable[..., Query],
     options: dict[str, Any],
@@ -140,7 +140,7 @@ def test_a_checkpoint_past_the_end_is_loss(
     assert tolerant.trigger() == ["more"]
 
 
-def test_a_query_that_has_everything_goes_on_however_its_topic_ends(
+def test_a_query_at_the_end_continues_however_its_topic_ends(
     pulsar: PulsarUnderTest, query: Callable[..., Query], java: JavaClient
 ):
     topic = pulsar.topic()
@@ -162,11 +162,11 @@ def test_a_query_that_has_everything_goes_on_however_its_topic_ends(
     assert q.trigger() == []
 
 
-# -- gaps that are none
+# -- gaps that are no loss
 
 
 @pytest.mark.parametrize("read_compacted", [False, True])
-def test_what_compaction_leaves_out_is_no_loss(
+def test_messages_removed_by_compaction_are_no_loss(
     pulsar: PulsarUnderTest, query: Callable[..., Query], java: JavaClient, read_compacted: bool
 ):
     topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
@@ -177,7 +177,7 @@ def test_what_compaction_leaves_out_is_no_loss(
     assert q.trigger() == numbered(5)
     pulsar.admin.compact(topic)
     java.produce(pulsar, topic, [{"key": f"k{n % 3}", "value": f"{n}".encode()} for n in range(12, 15)])
-    # 9, 10 and 11 are the last of their keys as far as compaction has come.
+    # 9, 10 and 11 are the last of their keys in the compacted part.
     expected = ["9", "10", "11", "12", "13", "14"] if read_compacted else numbered(15)[5:]
     assert q.drain() == expected
     q.restart()
@@ -191,7 +191,7 @@ def test_aborted_messages_at_the_end_are_no_loss_and_no_trigger(featured: Pulsar
     with query_of(broker, topic, dict(options)) as q:
         java.produce(broker, topic, [b"0", b"1"])
         assert q.drain() == ["0", "1"]
-        # Enough to fill ledgers of ten entries with nothing but what nobody gets.
+        # Enough to fill ledgers of ten entries with aborted messages only.
         for n in range(3):
             transaction = java.begin(broker, f"end-{n}")
             java.produce(broker, topic, [b"never"] * 8, transaction=transaction)
@@ -202,7 +202,7 @@ def test_aborted_messages_at_the_end_are_no_loss_and_no_trigger(featured: Pulsar
         q.restart()
         assert q.trigger() == []
         java.produce(broker, topic, [b"2"])
-        # The limit counts what is not delivered, too: it is entries.
+        # The limit counts entries, so undelivered ones, too.
         assert q.drain() == ["2"]
         q.restart()
         assert q.trigger() == []

@@ -1,4 +1,4 @@
-"""A stream of many topic-partitions and of many triggers: few round trips, no connection, no memory that grows."""
+"""A stream of many topic-partitions and of many triggers: few round trips, no new connections, constant memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTITIONS = 100
 TRIGGERS = 1000
 
 
-def test_an_idle_trigger_of_many_partitions_asks_each_once_and_opens_nothing(
+def test_an_idle_trigger_of_many_partitions_asks_each_once_and_opens_no_connection(
     pulsar: PulsarUnderTest, query: Callable[..., Query]
 ):
     topic = pulsar.topic(PARTITIONS)
@@ -61,7 +61,7 @@ def test_memory_is_flat_over_many_triggers(pulsar: PulsarUnderTest, query: Calla
             noted.clear()
         pulsar.close_clients()
         gc.collect()
-        # The block that each connection receives into is counted below.
+        # The receive block of each connection is counted below.
         filters = [tracemalloc.Filter(False, name) for name in ("*/core/buffer.py", tracemalloc.__file__)]
         return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(filters).traces)
 

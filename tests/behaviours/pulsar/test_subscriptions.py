@@ -1,4 +1,4 @@
-"""How a query appears in the broker's statistics, and what it shares a durable subscription with."""
+"""Names of a query's consumers in the broker's statistics, and its use of a durable subscription beside others."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_the_consumers_of_a_query_are_named(pulsar: PulsarUnderTest, query: Call
     q = query(topic, subscription=PIN, consumerName="delays", startingOffsets="earliest")
     q.trigger()
     for n in range(2):
-        # The watcher and the subscription; the broker may still have to close those of tasks.
+        # The watcher and the subscription; the broker may still have to close the consumers of tasks.
         part = f"{topic}-partition-{n}"
         wait_until(lambda part=part: consumers(pulsar, part) == ["delays-driver"] * 2, "the driver's are there")
 
 
-def test_each_task_has_a_name_of_its_own_in_the_order_of_the_ranges(pulsar: PulsarUnderTest):
+def test_tasks_have_distinct_names_in_the_order_of_the_ranges(pulsar: PulsarUnderTest):
     topic = pulsar.topic(3)
     for n in range(3):
         publish(pulsar, f"{topic}-partition-{n}", numbered(10))
@@ -68,7 +68,9 @@ def test_each_task_has_a_name_of_its_own_in_the_order_of_the_ranges(pulsar: Puls
 # -- properties
 
 
-def test_properties_are_those_of_who_created_the_subscription(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_properties_are_those_set_when_the_subscription_was_created(
+    pulsar: PulsarUnderTest, query: Callable[..., Query]
+):
     pulsar.require_version((2, 11), "does not show the properties of a subscription")
     topic = pulsar.topic()
     wanted = {"team": "delays", "ünit": "ä b"}
@@ -88,8 +90,8 @@ def failover(query: Callable[..., Query], topic: str, **more: str) -> Query:
     return query(topic, subscription=PIN, subscriptionType="failover", startingOffsets="earliest", **more)
 
 
-def test_with_failover_others_may_stand_by(pulsar: PulsarUnderTest, query: Callable[..., Query]):
-    # Of a partition the order of the names says who is active.
+def test_other_consumers_may_stand_by_with_failover(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    # In one partition the order of the names decides which consumer is active.
     topic = pulsar.topic(1)
     q = failover(query, topic, consumerName="a")
     publish(pulsar, topic, numbered(3))
@@ -99,11 +101,11 @@ def test_with_failover_others_may_stand_by(pulsar: PulsarUnderTest, query: Calla
     assert q.trigger() == numbered(3, "more")
     assert pulsar.admin.stats(f"{topic}-partition-0")["subscriptions"][PIN]["type"] == "Failover"
     q.close()
-    # What the query has not let go of goes to who stood by: the last entry, which it keeps as a proof.
+    # The standby receives what the query has not acknowledged: the last entry, which it keeps to detect loss.
     assert other.receive(timeout_millis=20_000).data() == b"more2"
 
 
-def test_a_query_that_stands_by_waits_for_its_turn(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_a_standby_query_waits_until_it_is_active(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic(2)
     first = failover(query, topic)
     first.trigger()
@@ -121,7 +123,7 @@ def test_a_query_that_stands_by_waits_for_its_turn(pulsar: PulsarUnderTest, quer
     assert sorted(read) == ["0", "1"]
 
 
-def test_a_query_whose_turn_does_not_come_says_who_has_it(
+def test_a_standby_query_that_never_becomes_active_reports_the_reason(
     pulsar: PulsarUnderTest, query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(stream, "TURN_MS", 0)
@@ -132,7 +134,7 @@ def test_a_query_whose_turn_does_not_come_says_who_has_it(
         second.trigger()
 
 
-def test_with_exclusive_another_consumer_is_refused(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_exclusive_refuses_another_consumer(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     query(topic, subscription=PIN).trigger()
     with pytest.raises(official.ConsumerBusy):
@@ -153,7 +155,7 @@ def waiting(pulsar: PulsarUnderTest) -> Callable[[str, str], dict[TopicPartition
 
 
 @pytest.mark.parametrize("kind", [Types.Shared, Types.Failover])
-def test_a_backlog_is_asked_without_taking_a_message_from_the_consumers(
+def test_reading_a_backlog_takes_no_message_from_the_consumers(
     pulsar: PulsarUnderTest, waiting: Callable[[str, str], dict[TopicPartition, int]], kind: Any
 ):
     topic = pulsar.topic(2)
@@ -180,7 +182,7 @@ def backlog_of(broker: PulsarUnderTest, topic: str, subscription: str) -> int:
 
 
 @pytest.mark.parametrize("kind", [Types.Exclusive, Types.KeyShared])
-def test_a_backlog_that_cannot_be_asked_without_disturbing_anybody(
+def test_a_backlog_that_cannot_be_read_without_disturbing_consumers(
     pulsar: PulsarUnderTest, waiting: Callable[[str, str], dict[TopicPartition, int]], kind: Any
 ):
     topic = pulsar.topic()
@@ -195,7 +197,7 @@ def test_a_backlog_that_cannot_be_asked_without_disturbing_anybody(
     assert list(waiting(topic, "q").values()) == [1]
 
 
-def test_the_backlog_of_a_subscription_that_is_not_there(
+def test_the_backlog_of_a_missing_subscription(
     pulsar: PulsarUnderTest, waiting: Callable[[str, str], dict[TopicPartition, int]]
 ):
     topic = pulsar.topic()

@@ -1,4 +1,4 @@
-"""Terminated topics: a stream that asks for it ends with them, and no other does."""
+"""Terminated topics: only a stream with endAtTermination ends with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fix_brokers import PulsarUnderTest
 
 
 def read_to_end(q: Query) -> list[str]:
-    """What it reads until it says that its topics have ended."""
+    """Return the rows that it reads until it reports that its topics have ended."""
     read: list[str] = []
 
     def go_on() -> None:
@@ -58,7 +58,7 @@ def test_an_empty_topic_that_is_terminated_ends_a_stream(pulsar: PulsarUnderTest
     assert read_to_end(q) == []
 
 
-def test_a_stream_that_is_started_again_behind_the_end_ends_again(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_a_stream_restarted_behind_the_end_ends_again(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     values = [*rolled(pulsar, topic, 2, 3), "last"]
     publish(pulsar, topic, values[-1:])
@@ -85,7 +85,7 @@ def test_a_compacted_read_ends(pulsar: PulsarUnderTest, query: Callable[..., Que
     assert read_to_end(q)[-1] == "9"
 
 
-def test_a_stream_that_does_not_ask_goes_on(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+def test_a_stream_without_the_option_continues(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(3))
     pulsar.admin.terminate(topic)

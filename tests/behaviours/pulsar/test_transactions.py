@@ -1,4 +1,4 @@
-"""`deliveryGuarantee=transaction`: what can be seen, and when, as the broker's official client sees it."""
+"""`deliveryGuarantee=transaction`: visibility of rows to the broker's official client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TASK = TaskAttempt("query", batch_id=0)
 
 
 class CountingProxy(FaultProxy):
-    """Counts what the broker has sent, by connection, and cuts one instead of sending so much."""
+    """A proxy that counts the broker's bytes by connection, and cuts one before it exceeds a number of bytes."""
 
     def __init__(self, host: str, port: int) -> None:
         self.answered: Counter[int] = Counter()
@@ -78,10 +78,10 @@ def write(broker: PulsarUnderTest, topic: str, *numbers: int, **more: Any) -> Tr
 
 
 def visible(broker: PulsarUnderTest, topic: str) -> list[int]:
-    """What can be seen now, by the numbers that it holds."""
+    """Return the numbers in the messages that are visible now."""
     reader = broker.client().create_reader(topic, official.MessageId.earliest)
     found = []
-    # Broker 2.10.1 counts what cannot be seen among what is there, so nothing may come.
+    # Broker 2.10.1 counts invisible messages as available, so nothing may arrive.
     with contextlib.suppress(official.Timeout):
         while reader.has_message_available():
             found.append(int(reader.read_next(5_000).data()))
@@ -89,7 +89,7 @@ def visible(broker: PulsarUnderTest, topic: str) -> list[int]:
     return found
 
 
-def test_rows_can_be_seen_when_the_driver_has_committed(broker: PulsarUnderTest) -> None:
+def test_rows_are_visible_when_the_driver_has_committed(broker: PulsarUnderTest) -> None:
     topic = broker.topic(2)
     partitions = [f"{topic}-partition-{number}" for number in range(2)]
     one = write(broker, topic, *range(50))
@@ -101,7 +101,7 @@ def test_rows_can_be_seen_when_the_driver_has_committed(broker: PulsarUnderTest)
     assert sorted(found[0] + found[1]) == list(range(100))
 
 
-def test_no_row_of_an_attempt_that_was_not_taken_is_seen(broker: PulsarUnderTest) -> None:
+def test_rows_of_a_discarded_attempt_are_never_visible(broker: PulsarUnderTest) -> None:
     topic = broker.topic()
     loser, winner = write(broker, topic, *range(50)), write(broker, topic, *range(50))
     commit_transactions(options(broker, topic), [winner])
@@ -109,7 +109,7 @@ def test_no_row_of_an_attempt_that_was_not_taken_is_seen(broker: PulsarUnderTest
     assert visible(broker, topic) == list(range(50))
 
 
-def test_an_attempt_that_fails_aborts_its_transaction(broker: PulsarUnderTest) -> None:
+def test_a_failed_attempt_aborts_its_transaction(broker: PulsarUnderTest) -> None:
     topic = broker.topic()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -123,7 +123,7 @@ def test_an_attempt_that_fails_aborts_its_transaction(broker: PulsarUnderTest) -
     assert visible(broker, topic) == [7]
 
 
-def test_an_attempt_that_is_killed_hides_what_comes_behind_it_until_its_time_is_up(broker: PulsarUnderTest) -> None:
+def test_a_killed_attempt_hides_later_rows_until_its_transaction_times_out(broker: PulsarUnderTest) -> None:
     topic = broker.topic()
     killed = PulsarWriter(options(broker, topic, transactionTimeout="8s"), TASK)
     killed.write(rows(*range(20)))
@@ -137,7 +137,7 @@ def test_an_attempt_that_is_killed_hides_what_comes_behind_it_until_its_time_is_
     assert visible(broker, topic) == [7]
 
 
-def test_a_transaction_that_has_timed_out_fails_the_commit(broker: PulsarUnderTest) -> None:
+def test_a_transaction_that_timed_out_fails_the_commit(broker: PulsarUnderTest) -> None:
     topic = broker.topic()
     late, other = write(broker, topic, 1, transactionTimeout="1s"), write(broker, topic, 2)
     wait_until(lambda: len(broker.admin.open_transactions([topic])) == 1, "the coordinator has ended one of them")
@@ -150,13 +150,13 @@ def test_a_transaction_that_has_timed_out_fails_the_commit(broker: PulsarUnderTe
     assert visible(broker, topic) == [2]
 
 
-def test_a_commit_whose_answer_is_lost_is_looked_up(broker: PulsarUnderTest, proxy: CountingProxy) -> None:
+def test_a_commit_with_a_lost_answer_is_verified(broker: PulsarUnderTest, proxy: CountingProxy) -> None:
     topic = broker.topic()
     through_proxy = options(broker, topic, serviceUrl=f"pulsar://{proxy.address}")
     commit_transactions(through_proxy, [write(broker, topic, 0)])
     # One connection to look up, one to the coordinator.
     assert list(proxy.answered) == [0, 1]
-    proxy.lose_at = {3: proxy.answered[1] - 5}  # in the midst of what answers END_TXN
+    proxy.lose_at = {3: proxy.answered[1] - 5}  # within the answer to END_TXN
     commit_transactions(through_proxy, [write(broker, topic, 1)])
     assert proxy.lose_at == {}
     assert visible(broker, topic) == [0, 1]

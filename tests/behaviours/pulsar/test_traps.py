@@ -1,4 +1,4 @@
-"""What makes a broker drop the connection, wait for ever or begin again (seen on 4.0.8) is refused here or avoided."""
+"""Requests that make a broker disconnect, hang or start over (seen on 4.0.8): refused or avoided."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VALUES = [str(n).encode() for n in range(20)]
 
 @pytest.fixture
 def topic(pulsar_format: PulsarFormat) -> str:
-    """A topic of one partition with `VALUES`."""
+    """Return a topic of one partition with `VALUES`."""
     topic = pulsar_format.broker.topic()
     pulsar_format.publish(topic, VALUES)
     return topic
@@ -30,16 +30,16 @@ def client(pulsar_format: PulsarFormat, topic: str) -> Iterator[PulsarClient]:
 
 @pytest.fixture
 def consumer(client: PulsarClient, topic: str) -> Consumer:
-    """A consumer at the start of the topic, not yet granted anything."""
+    """Return a consumer at the start of the topic, without permits."""
     return client.open_consumer(TopicPartition(topic, -1), EARLIEST)
 
 
-def test_a_terminated_topic_whose_end_is_announced_only_after_acks_ends_all_the_same(pulsar_format, topic):
+def test_a_terminated_topic_whose_end_is_announced_only_after_acks_ends(pulsar_format, topic):
     pulsar_format.broker.admin.terminate(topic)
     assert pulsar_format.read(topic).column("value").to_pylist() == VALUES
 
 
-def test_the_same_name_twice_is_never_used(client, consumer, topic, pulsar_format):
+def test_a_subscription_name_is_never_used_twice(client, consumer, topic, pulsar_format):
     # A second non-durable consumer of the same name would share the first one's cursor, its start ignored.
     second = client.open_consumer(TopicPartition(topic, -1), EARLIEST)
     assert len(set(pulsar_format.broker.admin.subscriptions(topic))) == 2
@@ -49,7 +49,7 @@ def test_the_same_name_twice_is_never_used(client, consumer, topic, pulsar_forma
         assert (first.ledger_id, first.entry_id) == (consumer.opened.last.ledger, 0)
 
 
-def test_a_subscription_named_by_the_user_begins_the_names_shown_to_the_broker(pulsar_format, topic):
+def test_the_users_subscription_name_is_a_prefix_of_the_names_on_the_broker(pulsar_format, topic):
     pulsar_format.publish(topic, VALUES)  # a second entry: the reader is not yet done with the first batch of rows
     batches = pulsar_format.batches(topic, subscription="nightly", maxBatchRows=1)
     next(batches)

@@ -34,7 +34,7 @@ def record(name: str, **fields: official_schema.Field) -> type[official_schema.R
 
 
 def optional(kind: type[official_schema.Field], *arguments: Any) -> official_schema.Field:
-    """A field that may be missing: a broker takes a version with it, and one without it."""
+    """Return a field that may be missing: a broker accepts a version with it, and one without it."""
     return kind(*arguments, required_default=True)
 
 
@@ -68,7 +68,7 @@ def publish(
 
 
 def publish_bytes(broker: PulsarUnderTest, topic: str, *values: bytes) -> None:
-    """Without a schema."""
+    """Publish without a schema."""
     producer = broker.client().create_producer(topic)
     for value in values:
         producer.send(value)
@@ -76,7 +76,7 @@ def publish_bytes(broker: PulsarUnderTest, topic: str, *values: bytes) -> None:
 
 
 def publish_all_versions(broker: PulsarUnderTest, topic: str, kind: Schema) -> list[dict[str, Any]]:
-    """Rows of three versions, and again of the first; as they are read by the last."""
+    """Publish rows of three versions, and again of the first; return them as read by the last version."""
     full = {"carrier": "UA", "number": 2, "distance": 1.5, "tags": {"gate": "B1"}}
     publish(broker, topic, kind, 0, [{"carrier": "AA", "number": 1}])
     publish(broker, topic, kind, 1, [{"carrier": "DL", "number": 3, "distance": 2.5}])
@@ -158,11 +158,11 @@ def test_the_types_of_the_python_client(pulsar: PulsarUnderTest, pulsar_format: 
     ddl = EVERYTHING % (",data:binary" if is_avro else "")
     assert columns(pulsar, topic).startswith(f"key binary, {ddl}, topic string")
     rows = pulsar_format.read(topic, ddl, valueFormat="auto").to_pylist()
-    # In JSON the client has the value of an enum, and in Avro its name.
+    # In JSON the client writes the value of an enum, and in Avro its name.
     read = {"gate": "B" if is_avro else "2", "leg": {"city": "x"}, "legs": [{"city": None}, {"city": ""}]}
     assert [row["value"] for row in rows] == [
         full | data | read | {"counts": [("a", 1)]},
-        # What is not given is false in the client, and a record with nothing in it.
+        # A missing value is false in the client, and a record without fields.
         dict.fromkeys((*full, *data, *read)) | {"number": 0, "flag": False, "leg": {"city": None}},
     ]
 
@@ -178,7 +178,7 @@ def test_the_default_columns_are_those_of_the_latest_schema(pulsar: PulsarUnderT
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
-def test_a_stream_goes_on_with_its_schema(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, kind: Schema) -> None:
+def test_a_stream_continues_with_its_schema(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, kind: Schema) -> None:
     topic = pulsar.topic(1)
     publish(pulsar, topic, kind, 0, [{"carrier": "AA", "number": 1}])
     given = {"serviceUrl": pulsar.service_url, "topic": topic, "startingOffsets": "earliest", "valueFormat": "auto"}
@@ -188,14 +188,14 @@ def test_a_stream_goes_on_with_its_schema(pulsar: PulsarUnderTest, pulsar_format
     query.until(2)
     query.close()
     assert query.values == [{"carrier": "AA", "number": 1}, {"carrier": "UA", "number": 2}]
-    # Planned anew, with the new field.
+    # Planned again, with the new field.
     query = start_query(pulsar_format, given, "value struct<carrier:string,number:int,distance:double>")
     query.until(2)
     query.close()
     assert [row["distance"] for row in query.values] == [None, 1.5]
 
 
-def test_topics_that_differ_are_read_apart(pulsar: PulsarUnderTest) -> None:
+def test_topics_with_different_schemas_are_read_separately(pulsar: PulsarUnderTest) -> None:
     first, second = pulsar.topic(), pulsar.topic()
     pulsar.client().create_producer(first, schema=official_schema.AvroSchema(RECORDS[0])).close()
     pulsar.client().create_producer(second, schema=official_schema.StringSchema()).close()

@@ -1,4 +1,4 @@
-"""Typed columns by the protobuf schemas that the Java client registers, of classes that protobuf itself brings."""
+"""Typed columns by the protobuf schemas that the Java client registers, of classes that protobuf itself contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows written with typed columns, as the official clients and our own reads get them."""
+"""Rows written with typed columns, read by the official clients and by our own reads."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def test_classes_of_the_python_and_java_clients_read_structs(
 
 
 @pytest.mark.parametrize("name", STRUCTS)
-def test_every_type_comes_back_by_the_registry(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, name: str) -> None:
+def test_every_type_is_read_unchanged_by_the_registry(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, name: str
+) -> None:
     topic = pulsar.topic()
     values = pa.array([FULL_ROW, None, dict.fromkeys(FULL.names)], FULL)
     write(pulsar, topic, {"value": values}, valueFormat=name)
@@ -95,7 +97,7 @@ def test_every_type_comes_back_by_the_registry(pulsar: PulsarUnderTest, pulsar_f
     assert read.to_pylist() == values.to_pylist()
 
 
-def test_a_decimal_of_json_is_a_text_to_the_official_clients(pulsar: PulsarUnderTest, java: JavaClient) -> None:
+def test_a_decimal_of_json_is_text_to_the_official_clients(pulsar: PulsarUnderTest, java: JavaClient) -> None:
     topic = pulsar.topic()
     write(pulsar, topic, {"value": pa.array([FULL_ROW], FULL)}, valueFormat="json")
     assert json.loads(java.values(pulsar, topic, 1)[0])["price"] == "-12345.6789"
@@ -104,7 +106,7 @@ def test_a_decimal_of_json_is_a_text_to_the_official_clients(pulsar: PulsarUnder
     assert json.loads(message.data())["price"] == message.value().price == "-12345.6789"
 
 
-def test_messages_of_protobuf_come_back_by_the_registry(
+def test_protobuf_messages_are_read_unchanged_by_the_registry(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, java: JavaClient
 ) -> None:
     topic = pulsar.topic()
@@ -130,7 +132,7 @@ def write_auto(mq: PulsarFormat, topic: str, table: pa.Table, **more: str) -> No
     write_batches(mq, given, table.schema, [table.to_batches()])
 
 
-def test_the_newest_schema_decides_how_rows_are_encoded_and_stays_the_newest(
+def test_rows_are_encoded_by_the_newest_schema_which_stays_the_newest(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat
 ) -> None:
     made = pa.table({"value": pa.array(FLIGHTS, FLIGHT)})
@@ -157,7 +159,7 @@ def test_the_newest_schema_decides_how_rows_are_encoded_and_stays_the_newest(
         assert pulsar_format.read(topic, ddl, **AUTO).to_pylist()[-len(FLIGHTS) :] == rows.to_pylist()
 
 
-def test_rows_that_do_not_fit_the_newest_schema_are_refused_before_a_task(
+def test_rows_incompatible_with_the_newest_schema_are_refused_before_a_task(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat
 ) -> None:
     topic, bare = pulsar.topic(), pulsar.topic()
@@ -222,7 +224,7 @@ SINGLE: dict[str, tuple[Any, str]] = {
     "local_date": (datetime.date(1969, 12, 31), "1969-12-31"),
     "local_time": (1_000, "00:00:00.000001"),
     "local_date_time": (datetime.datetime(2013, 1, 1, 0, 0, 1), "2013-01-01T00:00:01"),
-    # The Java client's own texts of these depend on the time zone of the process.
+    # The Java client's texts of these depend on the time zone of the process.
     "date": (datetime.datetime(2013, 1, 1, tzinfo=UTC), ""),
     "time": (86_399_999, ""),
     "timestamp": (datetime.datetime(2013, 1, 1, tzinfo=UTC), ""),
@@ -242,7 +244,7 @@ def test_single_values(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, jav
     assert rows == [value, None, value]
 
 
-def test_a_task_that_is_repeated_stores_typed_rows_once(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat) -> None:
+def test_a_repeated_task_stores_typed_rows_once(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat) -> None:
     namespace = pulsar.new_namespace()
     pulsar.admin.set_deduplication(namespace, enabled=True)
     topic = pulsar.topic(namespace=namespace)
@@ -251,7 +253,7 @@ def test_a_task_that_is_repeated_stores_typed_rows_once(pulsar: PulsarUnderTest,
     fitted = PulsarFormat.door.fit(given, batches[0].schema)
     attempt = TaskAttempt("typed-job")
     PulsarFormat.door.write(fitted, iter(batches), attempt)
-    # The same rows in batches of other sizes: which bytes a row is does not depend on them.
+    # The same rows in batches of other sizes: the encoding of a row does not depend on them.
     again = pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=113)
     PulsarFormat.door.write(fitted, iter(again), attempt)
     read = pulsar_format.read(topic, f"value {ddl_of(FLIGHT)}", valueFormat="auto").column("value").to_pylist()

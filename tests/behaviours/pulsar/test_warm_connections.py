@@ -1,4 +1,4 @@
-"""Connections that wait for the next task: taken where they are good, closed and replaced where they are not."""
+"""Idle connections kept for the next task: reused if they are usable, otherwise closed and replaced."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ VALUES = [b"%d" % n for n in range(50)]
 
 @dataclass
 class Task:
-    """One task that is run again and again, as a trigger's tasks are in one of Spark's workers.
+    """A task that is run again and again, like a trigger's tasks in one of Spark's workers.
 
     Attributes:
-        link: what stands between it and the broker; every test has one of its own, so that no other's waits for it.
+        link: the proxy before the broker; each test has a separate one, so that no connection of another is reused.
     """
 
     link: FaultProxy
@@ -41,15 +41,15 @@ class Task:
     ranges: list[PulsarRange]
 
     def run(self) -> int:
-        """Reads everything; how many connections it opened for that."""
+        """Read everything; return how many connections it opened for that."""
         before = self.link.connections
         table = read_tasks(self.options, self.ranges)
         assert table["value"].to_pylist() == VALUES
         return self.link.connections - before
 
     def until_warm(self) -> None:
-        """Until it needs no connection of its own."""
-        # The one before may not have heard yet that its consumer is closed.
+        """Repeat until it needs no new connection."""
+        # The previous run may not have the confirmation yet that its consumer is closed.
         wait_until(lambda: self.run() == 0, "a task that opens no connection")
 
 
@@ -72,9 +72,9 @@ def test_the_next_task_opens_no_connection(mq: PulsarFormat, link: FaultProxy):
     again.until_warm()
 
 
-def test_one_that_waits_is_closed(mq: PulsarFormat, link: FaultProxy, monkeypatch: pytest.MonkeyPatch):
+def test_an_idle_connection_is_closed(mq: PulsarFormat, link: FaultProxy, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(warm, "IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(warm, "_OF_PROCESS", {})  # others' wait for longer
+    monkeypatch.setattr(warm, "_OF_PROCESS", {})  # connections of other tests stay idle for longer
     again = task(mq, link)
     again.run()
     link.wait_for(lambda proxy: proxy.open == 0)
@@ -83,10 +83,10 @@ def test_one_that_waits_is_closed(mq: PulsarFormat, link: FaultProxy, monkeypatc
 
 @dataclass
 class Waiting:
-    """Connections on their own, which wait for nobody else.
+    """Connections that wait for no other test.
 
     Attributes:
-        key: what tells that they are alike.
+        key: the key by which they are reused.
         sessions: all of them, open.
     """
 
@@ -101,14 +101,14 @@ def waiting(mq: PulsarFormat, closing: Callable[[Session], Session]) -> Waiting:
     return Waiting(SessionKey.of(options, *where, None), sessions)
 
 
-def test_the_one_handed_over_last_is_taken_first_and_once(waiting: Waiting):
+def test_the_connection_returned_last_is_taken_first_and_once(waiting: Waiting):
     pool = WarmSessions()
     for session in waiting.sessions:
         pool.give(waiting.key, session)
     assert [pool.take(waiting.key) for _ in range(4)] == [*reversed(waiting.sessions), None]
 
 
-def test_only_so_many_wait(waiting: Waiting, monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_idle_connections_is_limited(waiting: Waiting, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(warm, "MAX_IDLE", 2)
     pool = WarmSessions()
     for session in waiting.sessions:
@@ -116,8 +116,8 @@ def test_only_so_many_wait(waiting: Waiting, monkeypatch: pytest.MonkeyPatch):
     assert [session.closed for session in waiting.sessions] == [True, False, False]
 
 
-def test_one_that_has_waited_too_long_is_not_taken(waiting: Waiting, monkeypatch: pytest.MonkeyPatch):
-    # A process that was stopped goes on before anything has been closed.
+def test_a_connection_idle_for_too_long_is_not_taken(waiting: Waiting, monkeypatch: pytest.MonkeyPatch):
+    # A process that was stopped resumes before any connection has been closed.
     pool = WarmSessions()
     pool.give(waiting.key, waiting.sessions[0])
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + warm.IDLE_SECONDS, sleep=time.sleep)
@@ -125,7 +125,7 @@ def test_one_that_has_waited_too_long_is_not_taken(waiting: Waiting, monkeypatch
     assert pool.take(waiting.key) is None
 
 
-def test_one_that_ended_or_is_in_use_is_not_taken(mq: PulsarFormat, waiting: Waiting):
+def test_an_ended_or_busy_connection_is_not_taken(mq: PulsarFormat, waiting: Waiting):
     ended, used, _ = waiting.sessions
     pool = WarmSessions()
     pool.give(waiting.key, ended)
@@ -137,7 +137,7 @@ def test_one_that_ended_or_is_in_use_is_not_taken(mq: PulsarFormat, waiting: Wai
 
 
 @pytest.mark.parametrize("abort", [False, True])
-def test_a_broken_one_is_replaced(mq: PulsarFormat, link: FaultProxy, abort: bool):
+def test_a_broken_connection_is_replaced(mq: PulsarFormat, link: FaultProxy, abort: bool):
     again = task(mq, link)
     again.until_warm()
     assert link.cut_now(abort=abort) >= 1
@@ -145,7 +145,7 @@ def test_a_broken_one_is_replaced(mq: PulsarFormat, link: FaultProxy, abort: boo
     again.until_warm()
 
 
-def test_one_that_was_left_in_the_middle_of_a_range_does_not_wait(mq: PulsarFormat, link: FaultProxy):
+def test_a_connection_left_in_the_middle_of_a_range_is_not_kept(mq: PulsarFormat, link: FaultProxy):
     again = task(mq, link, maxBatchRows="1")
     batches = read_range(again.options, again.ranges[0], schema_of("value binary"))
     assert next(batches).num_rows
@@ -153,7 +153,7 @@ def test_one_that_was_left_in_the_middle_of_a_range_does_not_wait(mq: PulsarForm
     link.wait_for(lambda proxy: proxy.open == 0)
 
 
-def test_no_reader_waits_with_it(mq: PulsarFormat, link: FaultProxy):
+def test_an_idle_connection_has_no_reader(mq: PulsarFormat, link: FaultProxy):
     again = task(mq, link)
     again.until_warm()
     topic = again.ranges[0].topic_partition.topic
@@ -161,7 +161,7 @@ def test_no_reader_waits_with_it(mq: PulsarFormat, link: FaultProxy):
     assert link.open
 
 
-def test_nobody_gets_the_connection_of_another(featured: PulsarFormat, secured_link: FaultProxy):
+def test_a_connection_is_not_reused_with_other_credentials(featured: PulsarFormat, secured_link: FaultProxy):
     again = task(featured, secured_link)
     again.until_warm()
     credentials = featured.broker.require_own().credentials
@@ -177,12 +177,12 @@ def test_nobody_gets_the_connection_of_another(featured: PulsarFormat, secured_l
     again.until_warm()
 
 
-def test_a_fork_begins_without_any(mq: PulsarFormat, link: FaultProxy):
+def test_a_forked_process_begins_without_idle_connections(mq: PulsarFormat, link: FaultProxy):
     again = task(mq, link)
     again.until_warm()
     key = SessionKey.of(again.options, "127.0.0.1", link.port, None)
     with warnings.catch_warnings():
-        # Python warns of threads that are not there in the child, which touches none.
+        # Python warns of threads that do not exist in the child, which uses none.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""What the writer sends is there, once or more, and in order: whatever happens on the way."""
+"""Rows of the writer under faults: stored at least once and in order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read_official(broker: PulsarUnderTest, topic: str, count: int) -> list[Any]:
     return messages
 
 
-def test_where_messages_are_replicated_and_what_the_broker_shows_of_producers(pulsar: PulsarUnderTest):
+def test_replication_and_the_producers_shown_by_the_broker(pulsar: PulsarUnderTest):
     topic = pulsar.topic()
     official_producer = pulsar.client().create_producer(topic)
     official_producer.send(b"theirs", disable_replication=True)
@@ -81,7 +81,7 @@ def test_where_messages_are_replicated_and_what_the_broker_shows_of_producers(pu
     assert list(ours) == list(theirs) == [LOCAL]
 
 
-def test_a_cluster_that_cannot_be_reached_is_replaced_by_another_one(pulsar: PulsarUnderTest):
+def test_an_unreachable_cluster_is_replaced_by_another_one(pulsar: PulsarUnderTest):
     topic = pulsar.topic()
     clusters = {
         "serviceUrl": f"pulsar://{HOST}:{free_port()}",
@@ -101,7 +101,7 @@ def test_a_cluster_that_cannot_be_reached_is_replaced_by_another_one(pulsar: Pul
 
 @pytest.mark.parametrize("scheme", ["JavaStringHash", "Murmur3_32Hash"])
 @pytest.mark.parametrize("is_text", [True, False])
-def test_a_key_goes_where_the_java_client_sends_it(
+def test_a_key_is_routed_as_by_the_java_client(
     pulsar: PulsarUnderTest,
     pulsar_format: PulsarFormat,
     java: JavaClient,
@@ -123,7 +123,7 @@ def test_a_key_goes_where_the_java_client_sends_it(
     assert {int(row["value"]): row["partition"] for row in rows} == {n: i[3] for n, i in enumerate(ids)}
 
 
-def test_a_missing_topic_is_created_with_its_partitions_and_another_number_is_an_error_before_a_task(
+def test_a_missing_topic_is_created_and_another_number_of_partitions_is_an_error_before_a_task(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat
 ):
     ours, of_rows = pulsar.unused_topic(), pulsar.unused_topic()
@@ -142,7 +142,7 @@ def test_a_missing_topic_is_created_with_its_partitions_and_another_number_is_an
             PulsarFormat.door.fit(options(pulsar, existing, **more), pa.schema({"value": pa.binary()}))
 
 
-def test_rows_say_where_they_go(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
+def test_rows_are_sent_to_their_topic_and_partition_columns(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
     several, one, default = pulsar.topic(3), pulsar.topic(), pulsar.topic()
     columns = {
         "value": [b"0", b"1", b"2", b"3", b"4"],
@@ -173,7 +173,7 @@ def test_rows_without_a_key_are_spread_batch_by_batch(pulsar: PulsarUnderTest, p
         assert values == [n for n in range(7000) if n // 100 % 4 == number]
 
 
-# What goes wrong on the way.
+# Faults.
 
 
 def numbered(total: int, size: int = 1000) -> Iterator[dict[str, Any]]:
@@ -186,7 +186,7 @@ def numbers(mq: PulsarFormat, topic: str) -> list[int]:
 
 
 def assert_complete(found: list[int], total: int) -> None:
-    """Everything is there, and in order: what was sent again goes on from where it began again."""
+    """Check that all are stored in order, except for runs that were sent again."""
     assert set(found) == set(range(total))
     seen = -1
     for before, number in zip([-1, *found], found, strict=False):
@@ -197,7 +197,7 @@ def assert_complete(found: list[int], total: int) -> None:
 @pytest.mark.parametrize(
     ("fault", "deduplicates"), [("unload", False), ("unload", True), ("cut", False), ("cut", True)]
 )
-def test_a_write_goes_on_when_its_topic_is_unloaded_or_its_link_cut(
+def test_a_write_continues_when_its_topic_is_unloaded_or_its_link_cut(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link: FaultProxy, fault: str, deduplicates: bool
 ):
     topic = pulsar.topic(namespace=pulsar.new_namespace(deduplicates=deduplicates))
@@ -211,7 +211,7 @@ def test_a_write_goes_on_when_its_topic_is_unloaded_or_its_link_cut(
         writer.flush()
     found = numbers(pulsar_format, topic)
     assert_complete(found, 20_000)
-    # What the broker may have refused, unheard on a lost connection, is sent as something new. 2.10.1 and 2.11.0
+    # Rows that the broker refused on a lost connection, unknown to the writer, are sent as new. 2.10.1 and 2.11.0
     # sometimes break the connection when they unload.
     if fault == "unload" and deduplicates and not pulsar.is_before((3, 3)):
         assert found == list(range(20_000))
@@ -221,14 +221,14 @@ def test_a_flipped_bit_is_sent_again(
     pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link: FaultProxy, rng: random.Random
 ):
     topic = pulsar.topic()
-    # Past the requests, most bytes are payload.
+    # Past the requests most bytes are payload.
     link.add(Fault("flip", "c2b", at=rng.randrange(50_000, 5_000_000), connections=2))
     write(pulsar, topic, *numbered(10_000), service=("127.0.0.1", link.port))
     assert len(link.happened) == 1
     assert set(numbers(pulsar_format, topic)) == set(range(10_000))
 
 
-def test_a_connection_that_hangs_is_replaced(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link: FaultProxy):
+def test_a_hanging_connection_is_replaced(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link: FaultProxy):
     pulsar.require_version((3, 3), "holds a producer's name until its own keep-alive ends a connection that hangs")
     topic = pulsar.topic()
     # One connection to look up, one to write.
@@ -248,7 +248,7 @@ def test_a_broker_that_sends_no_receipt(pulsar: PulsarUnderTest, link: FaultProx
     assert re.search(sentence, str(caught.value))
 
 
-def test_no_more_is_under_way_than_allowed(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
+def test_pending_bytes_stay_within_their_limit(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
     topic = pulsar.topic(3)
     most = 0
     with PulsarWriter(options(pulsar, topic, batchingMaxBytes=100_000, maxPendingBytes=300_000), ATTEMPT) as writer:

@@ -53,7 +53,7 @@ Publish = Callable[[str, list[str]], None]
 # -- the query reads all partitions
 
 
-def test_starts_at_latest_unless_told_otherwise(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+def test_starts_at_latest_by_default(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
     topic = tubemq.topic(3)
     publish(topic, numbered(5, "old"))
     late, early = query(topic), query(topic, startingOffsets="earliest")
@@ -145,7 +145,7 @@ def test_a_partition_that_is_not_there_is_loss(tubemq: TubeUnderTest, query: Mak
     assert query(topic, checkpoint=at, failOnDataLoss=False, operationTimeout="2s").trigger() == ["2"]
 
 
-def test_a_start_that_names_what_is_not_read_is_refused(tubemq: TubeUnderTest, query: MakeQuery):
+def test_a_start_for_a_topic_that_is_not_read_is_refused(tubemq: TubeUnderTest, query: MakeQuery):
     topic = tubemq.topic()
     with pytest.raises(OptionError, match="startingOffsets names 1:elsewhere:0, which this query does not read"):
         query(topic, startingOffsets=f'{{"{topic}": "earliest", "1:elsewhere:0": 0}}').stream.initial()
