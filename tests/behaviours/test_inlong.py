@@ -1,4 +1,4 @@
-"""InLong's messages in the brokers that InLong writes to: a message gives the rows of its records, all or none."""
+"""InLong's messages in the brokers that InLong writes to: a message gives the rows of all its records, or none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def message(*numbers: int, stream: str = "s") -> bytes:
 
 
 def messages(count: int) -> tuple[list[bytes], list[int]]:
-    """So many messages of one to three records, and the numbers in them."""
+    """Return this many messages of one to three records, and the numbers in them."""
     numbers = iter(range(3 * count))
     made = [[next(numbers) for _ in range(at % 3 + 1)] for at in range(count)]
     return [message(*some) for some in made], [n for some in made for n in some]
@@ -54,7 +54,7 @@ def test_each_record_is_a_row_with_the_position_of_its_message(mq: Format) -> No
 
 
 @every
-def test_the_protobuf_form_is_known_by_its_properties(mq: Format) -> None:
+def test_the_protobuf_form_is_recognized_by_its_properties(mq: Format) -> None:
     feed = mq.feed(1)
     objects = [{"msg_time": 1700000000001, "source_ip": "10.0.0.1", "body": b"%d|x" % n} for n in range(3)]
     body = bytes(cramjam.snappy.compress_raw(proxy.MessageObjs(msgs=objects).SerializeToString()))
@@ -73,7 +73,7 @@ def test_the_protobuf_form_is_known_by_its_properties(mq: Format) -> None:
 
 
 @every
-def test_a_damaged_message_is_treated_as_a_whole(mq: Format) -> None:
+def test_a_damaged_message_is_rejected_as_a_whole(mq: Format) -> None:
     topic, dead = mq.new_topic(), mq.new_topic()
     bad = [message(3, 4)[:-9] + message(3, 4)[-2:], inlong_msg(1, [("streamId=s", [b"5|good", b"x|bad"])])]
     mq.publish(topic, [message(1, 2), *bad, message(6)], partition=0)
@@ -93,7 +93,7 @@ def test_a_damaged_message_is_treated_as_a_whole(mq: Format) -> None:
 
 
 @every
-def test_a_stream_goes_on_after_whole_messages(mq: Format) -> None:
+def test_a_stream_resumes_after_whole_messages(mq: Format) -> None:
     feed = mq.feed(2)
     payloads, numbers = messages(200)
     feed.publish(payloads[:100])
@@ -110,7 +110,7 @@ def test_a_stream_goes_on_after_whole_messages(mq: Format) -> None:
 
 
 @every
-def test_rows_are_written_as_messages_that_inlong_knows(mq: Format) -> None:
+def test_rows_are_written_as_messages_of_inlong(mq: Format) -> None:
     feed = mq.feed(1)
     value = "struct<groupId:string,streamId:string,dt:timestamp,data:struct<n:int,name:string>>"
     schema = schema_of(f"value {value}")

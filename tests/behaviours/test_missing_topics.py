@@ -1,4 +1,4 @@
-"""What every format's streaming query does about a topic that does not exist yet, with `waitForTopic`."""
+"""The option `waitForTopic`: streaming queries of every format whose topic does not exist yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.parametrize(
     "mq",
     [
         *(pytest.param(name, marks=pytest.mark.broker) for name in ("pulsar", "pulsar_queue", "nsq_embedded")),
-        # A master takes half a minute to tell a broker of a topic.
+        # A master takes half a minute to announce a topic to a broker.
         pytest.param("tubemq", marks=[pytest.mark.broker, pytest.mark.slow]),
     ],
     indirect=True,
@@ -42,7 +42,7 @@ def test_a_query_waits_for_its_topic_and_reads_it_from_its_first_message(mq: For
             assert sorted(asked.values) == numbers(5)
 
 
-def test_a_query_waits_for_its_topic_no_longer_than_it_is_told(mq: Format):
+def test_a_query_waits_for_its_topic_no_longer_than_the_option_says(mq: Format):
     _, options = stream_of_a_missing_topic(mq, waitForTopic="1ms")
     with pytest.raises(TopicNotFoundError, match="waited for it for 1 ms: create the topic, or raise waitForTopic"):
         start_query(mq, options)

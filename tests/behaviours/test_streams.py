@@ -1,4 +1,4 @@
-"""What every format's streaming query must do: each message once, and the same again when it is asked again."""
+"""Streaming queries of every format: each message once, and the same rows when a batch is repeated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = every_stream
 
 @pytest.fixture
 def query(mq: Format, closing: Callable[[Query], Query]) -> MakeQuery:
-    """Starts a query on a topic: `query(feed, option="value")`."""
+    """Start a query on a topic: `query(feed, option="value")`."""
     return lambda feed, **options: closing(start_query(mq, feed.stream | options))
 
 
@@ -33,7 +33,7 @@ def test_triggers_read_each_message_once(mq: Format, query: MakeQuery):
     mq.assert_each_once(asked.rows)
 
 
-def test_nothing_new_is_the_same_offset_and_no_row(mq: Format, query: MakeQuery):
+def test_a_trigger_without_new_messages_has_the_same_offset_and_no_rows(mq: Format, query: MakeQuery):
     topic = mq.feed(2)
     asked = query(topic)
     assert asked.plan() == asked.at
@@ -42,7 +42,7 @@ def test_nothing_new_is_the_same_offset_and_no_row(mq: Format, query: MakeQuery)
     assert (asked.plan(), asked.trigger()) == (asked.at, [])
 
 
-def test_a_trigger_that_is_done_over_has_the_same_rows_whatever_came_since(mq: Format, query: MakeQuery):
+def test_a_repeated_trigger_has_the_same_rows_despite_new_messages(mq: Format, query: MakeQuery):
     topic = mq.feed(2)
     asked = query(topic)
     topic.publish(numbers(60))
@@ -84,7 +84,7 @@ def test_a_trigger_waits_for_enough_rows(mq: Format, query: MakeQuery):
     topic = mq.feed(1)
     topic.publish(numbers(5))
     asked = query(topic, minRowsPerTrigger="20", maxTriggerDelay="10m", **mq.open_end)
-    asked.until(5)  # the first one does not
+    asked.until(5)  # the first trigger does not wait
     begun = len(asked.sizes)
     before = asked.stream.newest
     topic.publish(numbers(15)[5:])
@@ -106,7 +106,7 @@ def test_a_trigger_waits_for_rows_no_longer_than_its_delay(mq: Format, query: Ma
     assert sorted(asked.values) == sorted(numbers(15))
 
 
-def test_a_query_aimed_at_now_waits_for_no_rows(mq: Format, query: MakeQuery):
+def test_available_now_does_not_wait_for_a_number_of_rows(mq: Format, query: MakeQuery):
     topic = mq.feed(1)
     topic.publish(numbers(30), **mq.apart)
     asked = query(topic, minRowsPerTrigger="20", maxRowsPerTrigger="20")
@@ -115,7 +115,7 @@ def test_a_query_aimed_at_now_waits_for_no_rows(mq: Format, query: MakeQuery):
     assert sorted(asked.values) == sorted(numbers(30))
 
 
-def test_a_query_aimed_at_now_leaves_what_comes_later(mq: Format, query: MakeQuery):
+def test_available_now_leaves_later_messages(mq: Format, query: MakeQuery):
     topic = mq.feed(2)
     topic.publish(numbers(30), **mq.apart)
     asked = query(topic, maxRowsPerTrigger="20")
@@ -129,7 +129,7 @@ def test_a_query_aimed_at_now_leaves_what_comes_later(mq: Format, query: MakeQue
         assert len(asked.rows) == 30
 
 
-def test_a_query_reads_exactly_to_its_end_and_ends_also_after_a_restart(mq: Format, query: MakeQuery):
+def test_a_query_reads_exactly_to_its_end_and_ends_again_after_a_restart(mq: Format, query: MakeQuery):
     topic = mq.feed(2)
     topic.publish(numbers(40), **mq.apart)
     before = query(topic)

@@ -1,4 +1,4 @@
-"""What every format's typed read must do: decode by the schema of an option, and follow `onCorrupt`."""
+"""Typed reads of every format: values are decoded by the schema of an option, and bad ones follow `onCorrupt`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ ROWS = [{"n": n, "tags": ["é"] * (n % 3)} for n in range(1, 500)]
 
 @pytest.fixture(params=ENCODINGS)
 def case(request: pytest.FixtureRequest) -> Case:
-    """How a row is encoded, and the options to decode it."""
+    """Return the encoder of a row and the options that decode it."""
     return ENCODINGS[request.param]
 
 
@@ -86,7 +86,7 @@ def test_values_are_decoded(mq: Format, case: Case) -> None:
     assert {row["topic"] for row in found} == {topic}
 
 
-def test_fields_are_columns_and_others_are_left_out(mq: Format, case: Case) -> None:
+def test_fields_are_columns_and_unselected_ones_are_left_out(mq: Format, case: Case) -> None:
     encode, options = case
     topic = mq.new_topic()
     mq.publish(topic, [encode(row) for row in ROWS])
@@ -95,7 +95,7 @@ def test_fields_are_columns_and_others_are_left_out(mq: Format, case: Case) -> N
     mq.assert_each_once(found)
 
 
-def test_what_cannot_be_decoded_follows_the_option(mq: Format, case: Case) -> None:
+def test_undecodable_values_follow_the_option(mq: Format, case: Case) -> None:
     encode, options = case
     topic, bad = mq.new_topic(), b"\xff\xff"
     messages = [encode(ROWS[0]), bad, encode(ROWS[1])]
@@ -125,6 +125,6 @@ def test_raw_values_have_no_errors(mq: Format) -> None:
     ]
 
 
-def test_columns_that_the_schema_does_not_have_are_refused(mq: Format, case: Case) -> None:
+def test_columns_missing_from_the_schema_are_refused(mq: Format, case: Case) -> None:
     with pytest.raises(OptionError, match="gate"):
         mq.read(mq.new_topic(), "value struct<gate:string>", **case[1])

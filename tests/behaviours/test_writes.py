@@ -1,4 +1,4 @@
-"""What every format's write must do: each row is there once the write has succeeded."""
+"""Writes of every format: each row is stored once the write has succeeded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.formats import Format, numbers, write, write_batches
 FITTING = pa.struct([("n", pa.int32())])
 
 
-def test_every_row_of_every_task_is_there_once(mq: Format):
+def test_every_row_of_every_task_is_stored_once(mq: Format):
     topic = mq.feed(3)
     values = numbers(2000)
     write(mq, topic.target, [values[n::4] for n in range(4)])
@@ -28,14 +28,14 @@ def test_a_task_without_rows_writes_nothing(mq: Format):
     assert sorted(mq.consume(topic.topic, 3)) == numbers(3)
 
 
-def test_large_and_small_values_come_back_as_they_were(mq: Format):
+def test_large_and_small_values_are_written_unchanged(mq: Format):
     topic = mq.feed(1)
     values = [b"x", b"\x00" * 1000, bytes(range(256)) * 2000, b"y" * (900 << 10)]
     write(mq, topic.target, [values])
     assert sorted(mq.consume(topic.topic, len(values))) == sorted(values)
 
 
-def test_without_a_topic_and_with_a_name_that_does_not_exist_it_is_refused(mq: Format):
+def test_a_missing_topic_option_and_an_unknown_option_are_refused(mq: Format):
     given = {name: value for name, value in mq.feed(1).target.items() if name != "topic"}
     with pytest.raises(OptionError, match="set the option topic, or write a column topic"):
         write(mq, given, [numbers(1)])
@@ -61,7 +61,7 @@ def test_structs_are_read_back_by_their_schema(mq: Format, encoding: str):
 
 
 @pytest.mark.parametrize("encoding", ["avro", "json"])
-def test_a_struct_that_does_not_fit_the_schema_is_refused(mq: Format, encoding: str):
+def test_a_struct_incompatible_with_the_schema_is_refused(mq: Format, encoding: str):
     given = mq.feed(1).target | {"valueFormat": encoding, "valueSchema": derive_definition(FITTING, encoding)}
     schema = pa.schema([("value", pa.struct([("n", pa.string())]))])
     with pytest.raises(OptionError, match=rf"format '{mq.name}': .*value\.n is string"):

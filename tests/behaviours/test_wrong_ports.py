@@ -1,4 +1,4 @@
-"""A port that speaks TLS where none is set, and one that does not where it is: refused after a few connections."""
+"""TLS to a port without it, and connections without TLS to a port with it: refused after a few connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _no_peer_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(mq: Format, *, is_silent: bool = False, **options: object) -> str:
-    """The sentence with which a plan ends; only silence is to be tried again, as of a broker that hangs."""
+    """Return the error of a plan; only silence is retryable, as with a broker that hangs."""
     with pytest.raises(MQSourceError) as caught:
         mq.plan(mq.new_topic(), **options)
     assert caught.value.retryable is is_silent
@@ -38,7 +38,7 @@ def refusal(mq: Format, *, is_silent: bool = False, **options: object) -> str:
 def test_tls_to_a_port_without(mq: Format, tls_material: TlsMaterial):
     with FaultProxy(*mq.service) as link:
         options: dict[str, object] = {name: value.format(link.address) for name, value in WITH_TLS[mq.name].items()}
-        # A master of TubeMQ 2.4.0 answers what it does not understand with silence.
+        # A master of TubeMQ 2.4.0 does not answer an unknown request.
         is_silent = mq.name == "tubemq"
         options |= {"service": ("127.0.0.1", link.port), "trustCerts": tls_material.ca}
         sentence = refusal(mq, is_silent=is_silent, **options)

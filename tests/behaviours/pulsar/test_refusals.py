@@ -114,12 +114,3 @@ def test_a_pattern_in_a_missing_namespace(pulsar_format: PulsarFormat):
     # The broker answers with no topics, as for a namespace that is empty (seen on 4.0.8).
     assert pulsar_format.plan(None, topicsPattern="public/absent/t.*") == []
     assert "public/absent" not in pulsar_format.broker.admin.namespaces()
-
-
-# -- addresses
-
-
-# -- TLS
-
-
-# -- who we are

@@ -1,4 +1,4 @@
-"""What only TubeMQ's tests use."""
+"""Fixtures of TubeMQ's tests only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fix_tubemq import TubeUnderTest
 
 
 def options_for(tubemq: TubeUnderTest, **options: str) -> TubeMQOptions:
-    """Options of a client of this cluster: with TLS and a user, where it is a secure one."""
+    """Return the options of a client of this cluster: with TLS and a user, if it is a secure one."""
     given = {"masters": tubemq.masters}
     if tubemq.cluster.secure:
         credentials = tubemq.cluster.credentials
@@ -33,5 +33,5 @@ def options_for(tubemq: TubeUnderTest, **options: str) -> TubeMQOptions:
 
 @pytest.fixture
 def client_of(closing: Callable[[TubeMQClient], TubeMQClient]) -> Callable[..., TubeMQClient]:
-    """Makes clients: `client_of(tubemq, option=value)`; closed when the test ends."""
+    """Return clients with `client_of(tubemq, option=value)`; close them when the test ends."""
     return lambda tubemq, **options: closing(TubeMQClient(options_for(tubemq, **options)))

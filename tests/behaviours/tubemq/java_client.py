@@ -1,4 +1,4 @@
-"""The official Java client of TubeMQ: one process for all tests, started when the first asks."""
+"""The official Java client of TubeMQ: one process for all tests, started by the first request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class JavaMessage:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a message that was published is."""
+    """The position of a published message."""
 
     broker_id: int
     partition: int
@@ -61,11 +61,11 @@ class TubeJavaClient:
         self._program = JavaProgram("TubeClient.java", distribution() / "lib", log)
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self._program.close()
 
     def produce(self, cluster: TubeCluster, topic: str, messages: Sequence[Mapping[str, Any] | bytes]) -> list[Place]:
-        """Publishes messages and returns, once all are acknowledged, where they are, in the order given.
+        """Publish messages; return their positions in the order given, once all are acknowledged.
 
         Args:
             cluster: where.
@@ -86,15 +86,15 @@ class TubeJavaClient:
         filters: Sequence[str] | None = None,
         balanced: bool = False,
     ) -> list[JavaMessage]:
-        """Reads so many messages under a group, from where it was, or the start; confirms them.
+        """Read this many messages under a group, from its position or the start; confirm them.
 
         Args:
             cluster: where.
             topic: of one topic.
-            group: whose only member it is to be.
+            group: its only member is this client.
             count: more may come.
             filters: message types.
-            balanced: as a client that chooses its partitions itself, from their starts.
+            balanced: as a client that assigns its partitions itself, from their starts.
         """
         do = "consume_balanced" if balanced else "consume"
         found = self._ask(cluster, do=do, topics=[topic], group=group, count=count, filters=filters)
@@ -111,9 +111,9 @@ class TubeJavaClient:
         members: int = 1,
         offsets: Mapping[str, int] | None = None,
     ) -> Member:
-        """Joins a group, whose partitions the masters share out, and reads and confirms until `leave`.
+        """Join a group, whose partitions the masters assign, and read and confirm until `leave`.
 
-        With `session`, so many members start together, each with its offsets by `broker:topic:partition`.
+        With `session`, `members` members start together, each with its offsets by `broker:topic:partition`.
         """
         name = f"member-{time.monotonic_ns()}"
         start = {"session": session, "members": members, "offsets": offsets}
@@ -130,8 +130,8 @@ class Member:
     """A consumer of a group in the Java program.
 
     Attributes:
-        read: everything it has confirmed so far, as of the last question.
-        held: the partitions that it has, `broker:topic:partition`, each with its position.
+        read: all that it has confirmed until the last request.
+        held: the partitions assigned to it, `broker:topic:partition`, each with its position.
     """
 
     client: TubeJavaClient
@@ -147,18 +147,18 @@ class Member:
         self.leave()
 
     def look(self) -> Self:
-        """Brings `read` and `held` up to date."""
+        """Bring `read` and `held` up to date."""
         return self._take("member")
 
     def leave(self) -> Self:
-        """Gives its partitions back and ends."""
+        """Return its partitions to the group and end."""
         return self._take("leave")
 
     def wait_until(self, condition: Callable[[Member], bool], what: str) -> Self:
-        """Looks until it is so.
+        """Poll until the condition holds.
 
         Raises:
-            AssertionError: it is not within a minute.
+            AssertionError: it does not hold within a minute.
         """
         deadline = time.monotonic() + PATIENCE_S
         while not condition(self.look()):

@@ -1,4 +1,4 @@
-"""A streaming query over TubeMQ without Spark: a checkpoint, triggers, and what the ranges hold."""
+"""A streaming query over TubeMQ without Spark: a checkpoint, triggers, and the rows of the ranges."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Offset = dict[str, Any]
 
 
 class Query(formats.Query):
-    """A query of one topic, or of those that the options name."""
+    """A query of one topic, or of the topics that the options name."""
 
     def __init__(self, masters: str, topic: str | None, checkpoint: Offset | None = None, **options: Any) -> None:
         super().__init__(TubeMQFormat.door, tubemq_options(masters, topic, STREAM, **options), ROW, checkpoint)
 
     def trigger_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Triggers until it is so.
+        """Trigger until the condition holds.
 
         Raises:
-            AssertionError: it is not within a minute.
+            AssertionError: it does not hold within a minute.
         """
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}; {self.at}, {len(self.rows)} rows"
             if not self.trigger():
-                time.sleep(0.05)  # nothing is new, and nobody says when something is
+                time.sleep(0.05)  # nothing is new, and no event reports new messages
 
 
 def numbered(count: int, prefix: str = "") -> list[str]:

@@ -50,7 +50,7 @@ def code_of(raised: pytest.ExceptionInfo[BrokerError]) -> int | None:
     return raised.value.code
 
 
-# -- where topics are
+# -- metadata
 
 
 def test_metadata_has_every_partition_of_every_store_on_every_broker(tubemq: TubeUnderTest, client_of: Clients) -> None:
@@ -66,7 +66,7 @@ def test_metadata_has_every_partition_of_every_store_on_every_broker(tubemq: Tub
 # -- partitions
 
 
-def test_a_heartbeat_finds_that_a_partition_is_lost(
+def test_a_heartbeat_detects_a_lost_partition(
     tubemq: TubeUnderTest, client_of: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "HEARTBEAT_MS", 200)
@@ -83,7 +83,9 @@ def test_a_heartbeat_finds_that_a_partition_is_lost(
     assert client.wait(consumers[0].get_and_commit()[0], "fetch").err_code == 404
 
 
-def test_a_refused_message_says_why_and_the_connection_goes_on(tubemq: TubeUnderTest, client_of: Clients) -> None:
+def test_a_refused_message_reports_the_reason_and_keeps_the_connection(
+    tubemq: TubeUnderTest, client_of: Clients
+) -> None:
     client, topic = client_of(tubemq), tubemq.topic()
     (partition,) = partitions_of(client, topic)
     broker = client.broker(partition.broker)
@@ -106,7 +108,7 @@ def test_a_refused_message_says_why_and_the_connection_goes_on(tubemq: TubeUnder
     assert client.broker(partition.broker) is broker
 
 
-# -- members that the master balances
+# -- members with partitions assigned by the master
 
 
 @contextlib.contextmanager
@@ -125,7 +127,7 @@ def member(client: TubeMQClient, group: str, topic: str, log: list[str], name: s
         joined.close()
 
 
-def test_an_event_that_fails_is_answered_too_and_the_group_goes_on(tubemq: TubeUnderTest, client_of: Clients) -> None:
+def test_a_failed_event_is_answered_too_and_the_group_continues(tubemq: TubeUnderTest, client_of: Clients) -> None:
     client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
     failed = threading.Event()
 
@@ -142,9 +144,7 @@ def test_an_event_that_fails_is_answered_too_and_the_group_goes_on(tubemq: TubeU
         wait_until(lambda: len(other.assignment) == 3, "another member has everything")
 
 
-def test_a_member_that_was_forgotten_registers_again_with_what_it_has(
-    tubemq: TubeUnderTest, client_of: Clients
-) -> None:
+def test_a_forgotten_member_registers_again_with_its_partitions(tubemq: TubeUnderTest, client_of: Clients) -> None:
     client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
     with member(client, group, topic, [], "a") as first:
         wait_until(lambda: len(first.assignment) == 3, "it has everything")
@@ -157,13 +157,11 @@ def test_a_member_that_was_forgotten_registers_again_with_what_it_has(
 def members(tubemq: TubeUnderTest, group: str) -> list[str]:
     try:
         return [one["consumerId"] for one in tubemq.admin.group_members(group)]
-    except AdminError:  # no master leads at the moment
+    except AdminError:  # no master is the leader at the moment
         return []
 
 
-def test_a_member_that_chooses_for_itself_is_remembered_and_registers_again(
-    tubemq: TubeUnderTest, client_of: Clients
-) -> None:
+def test_a_client_balanced_member_is_kept_and_registers_again(tubemq: TubeUnderTest, client_of: Clients) -> None:
     client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
     with client.enter(ClientBalancedMember(client.masters, group, [topic], ())) as chooser:
         chooser.send_heartbeat()
@@ -181,7 +179,7 @@ def test_a_member_that_chooses_for_itself_is_remembered_and_registers_again(
 
 
 @pytest.mark.parametrize("files", ["PEM", "PKCS12"])
-def test_a_secure_cluster_takes_a_certificate_and_a_signature(
+def test_a_secure_cluster_accepts_a_certificate_and_a_signature(
     tubemq_secure: TubeUnderTest, client_of: Clients, files: str
 ) -> None:
     cluster, topic = tubemq_secure.cluster, tubemq_secure.topic(3)
@@ -204,7 +202,7 @@ def test_a_secure_cluster_takes_a_certificate_and_a_signature(
     client.wait(consumer.unregister(), "unregister")
 
 
-def test_without_a_user_an_authenticating_master_refuses(tubemq_secure: TubeUnderTest) -> None:
+def test_an_authenticating_master_refuses_a_client_without_a_user(tubemq_secure: TubeUnderTest) -> None:
     options = dataclasses.replace(options_for(tubemq_secure), auth_user=None, auth_password=None)
     with TubeMQClient(options) as client:
         with pytest.raises(AuthenticationError, match=r"CERTIFICATE_FAILURE \(415\).*check authUser") as raised:

@@ -1,7 +1,7 @@
-"""Brokers and masters are killed, groups shared out anew and tasks tried twice: what is read is what was written.
+"""Killed brokers and masters, rebalanced groups and repeated tasks: the rows read are the rows written.
 
-Values are numbered, so that one that is lost or comes twice is seen, and written by the official client, or read by it.
-All on one cluster: broker 1 has every acknowledged message on disk, broker 2 loses in a crash what it has in memory.
+Values are numbered, so that lost and duplicate ones are detected, and written by the official client, or read by it.
+All on one cluster: broker 1 has every acknowledged message on disk, broker 2 loses those in its memory in a crash.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from tests.formats.tubemq import tubemq_options, wait_until_flushed
 
 ROW = "partition int, message_id bigint, value binary"
 WIDE = 400
-"""Bytes of a value: so many make more fetches than a reader asks for ahead."""
+"""Bytes of a value, so many that a read makes more fetches than a reader requests ahead."""
 LITTLE_MEMORY = "little_memory"
-"""A topic of broker 2, with as little memory for messages as there can be, which is long on its way to the disk."""
+"""A topic of broker 2 with the least memory for messages that it allows, which are slowly written to the disk."""
 HELD = ("held_1", "held_2")
 """Topics of broker 2 whose messages stay in memory for longer than any test takes, so that a crash loses them."""
 
 
 @pytest.fixture(scope="module")
 def faulty(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TubeUnderTest]:
-    """Two masters and two brokers of these tests' own, which notice within 5 s that a consumer is silent."""
+    """Yield two masters and two brokers for these tests only, which notice within 5 s that a consumer is silent."""
     shapes = {Shape(): 4, Shape(partitions=3): 8, Shape(brokers=(2,)): 5, Shape(partitions=2, brokers=(1, 2)): 2}
     topics = {shape: tube_topics(shape, count) for shape, count in shapes.items()}
     little_memory = Topic(LITTLE_MEMORY, brokers=(2,), settings={"memCacheMsgSizeInMB": "2", "unflushThreshold": "1"})
@@ -67,17 +67,17 @@ def faulty(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 
 
 def wide(count: int, prefix: str = "") -> list[bytes]:
-    """Numbered values that fill some room."""
+    """Return numbered values, padded to WIDE bytes."""
     return [f"{prefix}{n}".encode().ljust(WIDE, b".") for n in range(count)]
 
 
 def crash(faulty: TubeUnderTest, broker_id: int = 1) -> None:
-    """Kills a broker and starts it again."""
+    """Kill a broker and start it again."""
     faulty.cluster.restart_broker(broker_id, crash=True)
 
 
 def read_all(options: TubeMQOptions) -> list[bytes]:
-    """The values of all there is, read as one batch."""
+    """Return the values of the whole topic, read as one batch."""
     schema = schema_of("value binary")
     batches = (batch for task in plan_batch(options) for batch in read_range(options, task, schema))
     return [value for batch in batches for value in batch.column("value").to_pylist()]
@@ -114,10 +114,8 @@ def test_a_broker_is_killed_and_restarted_while_ranges_are_read(faulty: TubeUnde
 
 
 @pytest.mark.slow
-def test_a_task_that_waits_for_the_disk_loses_nothing_to_a_killed_broker(
-    faulty: TubeUnderTest, tube_java: TubeJavaClient
-):
-    """Broker 2 acknowledges what it has in memory: without the option the write succeeds and its rows are lost."""
+def test_a_task_with_wait_for_disk_loses_nothing_to_a_killed_broker(faulty: TubeUnderTest, tube_java: TubeJavaClient):
+    """Broker 2 acknowledges messages in memory: without the option the write succeeds and its rows are lost."""
     kept, (lost, torn) = faulty.topic(brokers=(2,)), HELD
     values = wide(500)
     batch = pa.record_batch({"value": values})
@@ -141,9 +139,7 @@ def test_a_task_that_waits_for_the_disk_loses_nothing_to_a_killed_broker(
     assert read == values
 
 
-def test_a_second_broker_takes_what_the_first_cannot_until_that_is_back(
-    faulty: TubeUnderTest, tube_java: TubeJavaClient
-):
+def test_a_second_broker_replaces_the_first_until_that_is_back(faulty: TubeUnderTest, tube_java: TubeJavaClient):
     topic = faulty.topic(2, brokers=(1, 2))
     values: list[bytes] = []
 
@@ -168,16 +164,16 @@ def test_a_second_broker_takes_what_the_first_cannot_until_that_is_back(
             assert len(values) < 100_000
             write(20)
             writer.flush()
-            threading.Event().wait(0.02)  # the broker's rest passes with time, which no event tells
+            threading.Event().wait(0.02)  # the pause of the broker ends with time, without an event
     stored = has_so_many(1) + has_so_many(2)
     found = Counter(m.value for m in tube_java.consume(faulty.cluster, topic, faulty.group(), stored))
     assert found.keys() == set(values)
-    # At least once: what was under way when the broker died may be there twice.
+    # At least once: messages in flight when the broker died may be duplicates.
     assert sum(found.values()) - len(values) <= writer._options.max_pending_messages
 
 
-def test_a_broker_without_room_in_its_memory_gets_the_message_again(faulty: TubeUnderTest):
-    """Several writers at once are faster than the broker's disk, whatever that is."""
+def test_a_broker_with_full_memory_gets_the_message_again(faulty: TubeUnderTest):
+    """Several concurrent writers are faster than the broker's disk, whatever its speed."""
     writers, at_once, most = 4, 20, 1000
     padding = bytes(300_000)
     refused = threading.Event()
@@ -200,13 +196,13 @@ def test_a_broker_without_room_in_its_memory_gets_the_message_again(faulty: Tube
         written = list(pool.map(write, range(writers)))
     assert refused.is_set(), f"the broker had room for all of it: {written}"
     found = read_all(tubemq_options(faulty.masters, LITTLE_MEMORY, READ, lowLatency=True))
-    # A message that was refused is not there: so none is there twice.
+    # A refused message is not stored, so there are no duplicates.
     sent = [(name, n) for name, count in enumerate(written) for n in range(count)]
     assert sorted(tuple(map(int, value.partition(b".")[0].split())) for value in found) == sent
 
 
 def test_flow_control_is_obeyed(faulty: TubeUnderTest, caplog: pytest.LogCaptureFixture):
-    """Whoever is 21 MB behind gets 20 MB in 5 s, and is told for how long to rest."""
+    """A consumer that is 21 MB behind gets 20 MB in 5 s, and then a pause from the broker."""
     topic = faulty.topic()
     values = [b"%d." % n + bytes(1_000_000) for n in range(26)]
     with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE), TaskAttempt("job")) as writer:
@@ -234,14 +230,14 @@ def test_flow_control_is_obeyed(faulty: TubeUnderTest, caplog: pytest.LogCapture
 
 @pytest.fixture
 def leader(faulty: TubeUnderTest) -> Iterator[Server]:
-    """The leading master, which runs again afterwards."""
+    """Yield the leading master; start it again afterwards if the test killed it."""
     found = next(master for master in faulty.cluster.masters if master.address == faulty.admin.leader())
     yield found
     if not found.alive:
         faulty.cluster.start_server(found)
 
 
-def test_the_leading_master_is_killed_while_a_stream_a_writer_and_members_are_at_work(
+def test_the_leading_master_is_killed_while_a_stream_a_writer_and_members_are_active(
     faulty: TubeUnderTest, leader: Server, tube_java: TubeJavaClient
 ):
     topic, group = faulty.topic(3), faulty.group()
@@ -267,15 +263,15 @@ def test_the_leading_master_is_killed_while_a_stream_a_writer_and_members_are_at
         cluster.wait_for_leader()
         assert faulty.admin.leader() == standby.address
         cluster.wait_for_topics([topic])
-        # The new master shares the group out: another member gets its part.
+        # The new master rebalances the group: another member gets its part.
         with tube_java.join(cluster, [topic], group) as member:
-            # Which part is chance: the master may know the member before the query has come to it.
+            # The part is random: the master may know the member before the query has connected to it.
             member.wait_until(lambda m: 0 < len(m.held) < 3, "it has its part of the partitions")
             more = numbered(300, "shared.")
             values += more
             tube_java.produce(cluster, topic, encoded(more))
             query.trigger_until(lambda: len(query.rows) + len(member.look().read) >= len(values), "all is read")
-        # Who is asked for something only now is no member of the new master's yet.
+        # Members without a request since then are not members of the new master yet.
         patience = Deadline.after_ms(60_000)
         assert len(retrying(chooser.fetch_topics, deadline=patience).partitions()) == 3
         retrying(producer.send_heartbeat, deadline=patience)

@@ -1,4 +1,4 @@
-"""InLong's formats against InLong's own classes: random messages both ways, and damaged ones."""
+"""InLong's formats, compared with InLong's own classes: random messages both ways, and damaged ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaProgram]:
 
 
 def ask(java: JavaProgram, requests: Sequence[dict[str, Any]]) -> list[Any]:
-    """Return the answers; None for what Java refuses."""
+    """Return the answers; None for requests that Java refuses."""
     answers = java.ask({"requests": requests})
     return [None if isinstance(answer, dict) and answer.keys() == {"error"} else answer for answer in answers]
 
@@ -110,7 +110,7 @@ def random_build(rng: random.Random) -> dict[str, Any]:
 
 
 def random_message(rng: random.Random) -> bytes:
-    """Return a message of version 0 to 4 that we write."""
+    """Return a message of version 0 to 4 encoded by this package."""
     version, snappy = rng.randrange(5), rng.random() < 0.5
     if version == 4:
         return of_version_4(random_binary(rng))
@@ -142,7 +142,7 @@ def test_messages_built_by_inlongs_classes_have_the_same_records(java: JavaProgr
     assert [parsed_by_us(payload) for payload in payloads] == parsed_by_java(java, payloads)
 
 
-def test_messages_that_we_build_have_the_same_records_for_inlongs_classes(java: JavaProgram) -> None:
+def test_messages_encoded_here_have_the_same_records_for_inlongs_classes(java: JavaProgram) -> None:
     rng = random.Random(SEED)
     payloads = [random_message(rng) for _ in range(MESSAGES)]
     ours = [parsed_by_us(payload) for payload in payloads]
@@ -150,7 +150,7 @@ def test_messages_that_we_build_have_the_same_records_for_inlongs_classes(java: 
     assert parsed_by_java(java, payloads) == ours
 
 
-def test_rows_that_we_write_have_the_same_records_for_inlongs_classes(java: JavaProgram) -> None:
+def test_rows_written_here_have_the_same_records_for_inlongs_classes(java: JavaProgram) -> None:
     rng = random.Random(SEED)
     rows = [
         {
@@ -178,7 +178,7 @@ def test_rows_that_we_write_have_the_same_records_for_inlongs_classes(java: Java
 
 
 def test_a_damaged_message_is_refused_or_has_the_records_that_java_finds(java: JavaProgram) -> None:
-    """Java ignores damage that loses records, so more messages are refused here; what is accepted is the same."""
+    """Java ignores damage that loses records, so more messages are refused here; accepted ones are the same."""
     rng = random.Random(SEED)
     payloads = [damaged(rng, random_message(rng)) for _ in range(MESSAGES)]
     both = [*zip((parsed_by_us(payload) for payload in payloads), parsed_by_java(java, payloads), strict=True)]
@@ -227,7 +227,7 @@ def split_by_us(op: str, text: str, delimiters: Delimiters) -> list[Any] | None:
         return None
 
 
-def test_texts_that_we_join_are_split_by_inlongs_classes(java: JavaProgram) -> None:
+def test_texts_joined_here_are_split_by_inlongs_classes(java: JavaProgram) -> None:
     rng = random.Random(SEED)
     for delimiters in DELIMITERS[2:]:
         rows = [[random_text(rng, "ab" + delimiters.special) for _ in range(3)] for _ in range(MESSAGES)]

@@ -1,4 +1,4 @@
-"""Ranges of a real broker's partitions: exactly what the official client wrote there, whoever else reads."""
+"""Ranges of partitions on a real broker: exactly the messages of the official client, with concurrent readers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(options: Any, task: TubeMQRange, ddl: str = ROW) -> list[dict[str, Any]
 
 
 def within(places: Sequence[Place], task: TubeMQRange) -> list[int]:
-    """The ids of the messages that the official client was told are in a range, in order."""
+    """Return the ids of the messages whose positions, as reported to the official client, are in a range, in order."""
     tp = task.topic_partition
     inside = [
         (place.offset, place.message_id)
@@ -57,7 +57,7 @@ def random_ranges(rng: random.Random, task: TubeMQRange, count: int) -> list[Tub
 
 @pytest.mark.parametrize("broker", [1, 2])
 @pytest.mark.parametrize("filters", [None, "a,c"])
-def test_any_range_has_just_the_messages_that_were_put_there(
+def test_any_range_has_exactly_the_messages_published_there(
     tubemq: TubeUnderTest, tube_java: TubeJavaClient, rng: random.Random, broker: int, filters: str | None
 ):
     topic = tubemq.topic(3, brokers=(broker,))
@@ -69,7 +69,7 @@ def test_any_range_has_just_the_messages_that_were_put_there(
     places = tube_java.produce(tubemq.cluster, topic, messages)
     if filters is not None:
         places = [place for place, message in zip(places, messages, strict=True) if message["type"] in ("a", "c")]
-    # Broker 2 has it in memory only, at first.
+    # Broker 2 has them only in memory at first.
     options = tubemq_options(
         tubemq.masters, topic, READ, lowLatency=broker == 2, **({} if filters is None else {"filters": filters})
     )
@@ -127,14 +127,16 @@ def test_everything_of_a_message(tubemq: TubeUnderTest, tube_java: TubeJavaClien
     }
 
 
-def test_any_number_read_the_same_partition_at_once_and_leave_it(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
+def test_concurrent_reads_of_a_partition_are_complete_and_unregister(
+    tubemq: TubeUnderTest, tubemq_format: TubeMQFormat
+):
     topic = tubemq.topic()
     values = [b"%d" % n for n in range(500)]
     tubemq_format.publish(topic, values)
     options = tubemq_format.options(topic, maxBatchRows=10)
     (task,) = plan_batch(options)
     schema = schema_of("value binary")
-    # An attempt that was given up goes on reading, two more begin, and it ends last of all.
+    # An abandoned attempt continues to read, two more begin, and it ends last of all.
     zombie = read_range(options, task, schema)
     found = [next(zombie).column("value").to_pylist()]
     others = [read_range(options, task, schema) for _ in range(2)]
@@ -152,7 +154,9 @@ def test_any_number_read_the_same_partition_at_once_and_leave_it(tubemq: TubeUnd
     assert tubemq.admin.holders(1, reading_group(options, 1)) == []
 
 
-def test_nobodys_group_is_touched(tubemq: TubeUnderTest, tube_java: TubeJavaClient, tubemq_format: TubeMQFormat):
+def test_the_position_of_the_users_group_is_not_changed(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, tubemq_format: TubeMQFormat
+):
     topic, group = tubemq.topic(), tubemq.group()
     tubemq_format.publish(topic, [b"%d" % n for n in range(20)])
     assert len(tube_java.consume(tubemq.cluster, topic, group, 20)) == 20
@@ -161,7 +165,7 @@ def test_nobodys_group_is_touched(tubemq: TubeUnderTest, tube_java: TubeJavaClie
     assert tubemq.admin.group_offset(1, group, topic, 0) == before
 
 
-def test_offsets_that_the_user_names(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
+def test_offsets_given_by_the_user(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
     topic = tubemq.topic()
     tubemq_format.publish(topic, [b"%d" % n for n in range(10)])
     start, end = f'{{"1:{topic}:0": 84}}', f'{{"{topic}": 196}}'
@@ -176,14 +180,14 @@ def test_offsets_that_the_user_names(tubemq: TubeUnderTest, tubemq_format: TubeM
         tubemq_format.plan(None, topics=f"{topic},{other}", startingOffsets=start)
 
 
-def test_an_offset_that_is_not_there_is_loss(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat, caplog):
+def test_an_offset_beyond_the_partition_is_a_loss(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat, caplog):
     topic = tubemq.topic()
     tubemq_format.publish(topic, [b"%d" % n for n in range(10)])
     start = f'{{"{topic}": 28000}}'
     with pytest.raises(DataLossError, match=f"1:{topic}:0: the broker has offsets from 0 to 280, but not 28000"):
         tubemq_format.plan(topic, startingOffsets=start)
     assert tubemq_format.plan(topic, startingOffsets=start, failOnDataLoss="false") == []
-    # What a broker that was killed does to a range that is planned already: it has less than it had.
+    # A killed broker has fewer messages than a planned range.
     (task,) = tubemq_format.plan(topic)
     lost = moved(task, 140, 28_000)
     with pytest.raises(DataLossError, match=r"reading .* \[140, 28000\): .* it has messages up to 280 only"):
@@ -195,23 +199,25 @@ def test_an_offset_that_is_not_there_is_loss(tubemq: TubeUnderTest, tubemq_forma
     assert read(tubemq_format.options(topic, failOnDataLoss="false"), moved(task, 560, 28_000)) == []
 
 
-def test_what_is_not_flushed_is_waited_for_where_the_end_says_so(tubemq: TubeUnderTest, tube_java: TubeJavaClient):
+def test_unflushed_messages_are_read_after_their_flush_or_with_low_latency(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient
+):
     topic = tubemq.topic(brokers=(2,))
     tube_java.produce(tubemq.cluster, topic, [b"%d" % n for n in range(20)])
     quick = tubemq_options(tubemq.masters, topic, READ, lowLatency=True)
     (task,) = plan_batch(quick)
     assert [row["value"] for row in read(quick, task)] == [b"%d" % n for n in range(20)]
-    # Another reader is given nothing of it until it is on disk, up to 14 s later.
+    # Without lowLatency a reader gets none of them until they are on disk, up to 14 s later.
     careful = tubemq_options(tubemq.masters, topic, READ)
     wait_until_flushed(careful)
     (task,) = plan_batch(careful)
     assert [row["value"] for row in read(careful, task)] == [b"%d" % n for n in range(20)]
 
 
-def test_a_message_that_cannot_be_read_is_named_or_left_out(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat, caplog):
+def test_an_unreadable_message_is_named_or_left_out(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat, caplog):
     topic = tubemq.topic()
     tubemq_format.publish(topic, [b"before"])
-    # One whose attributes do not fit is taken, and given to nobody (seen on broker 2.4.0); this one is.
+    # Messages with attributes of a wrong length are accepted and never delivered (seen on 2.4.0); this one is delivered.
     send(tubemq_format, topic, b"\x00\x00\x00\x03k=\xffbody", flag=1)
     tubemq_format.publish(topic, [b"after"])
     ddl = "value binary, message_id bigint, attributes map<string,string>"
@@ -219,7 +225,7 @@ def test_a_message_that_cannot_be_read_is_named_or_left_out(tubemq: TubeUnderTes
         CorruptMessageError, match=r"message \d+, number \d of those fetched at \d+: the attributes are"
     ):
         tubemq_format.read(topic, ddl)
-    # Where nobody asks for them, nothing is wrong.
+    # A read without the column attributes does not decode them.
     assert tubemq_format.read(topic).column("value").to_pylist() == [b"before", b"body", b"after"]
     skipped = tubemq_format.read(topic, ddl, onCorrupt="skip")
     assert skipped.column("value").to_pylist() == [b"before", b"after"]
@@ -230,9 +236,7 @@ def test_a_message_that_cannot_be_read_is_named_or_left_out(tubemq: TubeUnderTes
     assert "1 corrupt messages" in caplog.text
 
 
-def test_dead_letters_of_messages_that_have_nothing_or_cannot_be_read(
-    tubemq: TubeUnderTest, tubemq_format: TubeMQFormat
-):
+def test_dead_letters_of_empty_and_unreadable_messages(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
     topic, dead = tubemq.topic(), tubemq.topic()
     corrupt, empty = b"\x00\x00\x00\x03k=\xffbody", b"\x00\x00\x00\x03k=v"
     send(tubemq_format, topic, corrupt, flag=1)
@@ -260,7 +264,7 @@ def send(mq: TubeMQFormat, topic: str, data: bytes, *, flag: int) -> None:
         producer.close()
 
 
-def test_a_group_of_another_kind_says_what_to_do(
+def test_a_group_of_another_kind_is_an_error_with_a_remedy(
     tubemq: TubeUnderTest, tube_java: TubeJavaClient, tubemq_format: TubeMQFormat
 ):
     topic, group = tubemq.topic(), tubemq.group()
@@ -271,7 +275,7 @@ def test_a_group_of_another_kind_says_what_to_do(
         tubemq_format.plan(topic, group=group)
 
 
-def test_a_partition_that_is_taken_in_one_group_is_read_in_the_next(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
+def test_a_partition_taken_in_one_group_is_read_in_the_next(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
     topic = tubemq.topic()
     tubemq_format.publish(topic, [b"x"])
     options = tubemq_format.options(topic)
@@ -282,7 +286,7 @@ def test_a_partition_that_is_taken_in_one_group_is_read_in_the_next(tubemq: Tube
             BrokerPartition(task.broker, topic, 0), client_id=unique_client_id(group), group=group
         )
         client.wait(consumer.register(curr_offset=0), "register")
-        # Whoever holds it and is killed keeps it for 20 s: nobody waits for that.
+        # A killed holder keeps it for 20 s; the read does not wait for that.
         assert [row["value"] for row in read(options, task)] == [b"x"]
         assert tubemq_format.plan(topic) == [task]
         client.wait(consumer.unregister(), "unregister")

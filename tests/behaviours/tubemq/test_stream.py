@@ -1,4 +1,4 @@
-"""The driver's side of a stream on a real cluster, without Spark: triggers chain, groups share, nothing is lost."""
+"""The driver's side of a stream on a real cluster, without Spark: chained triggers, shared groups, no loss."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MakeQuery = Callable[..., Query]
 
 @pytest.fixture
 def query(tubemq: TubeUnderTest, closing: Callable[[Query], Query]) -> MakeQuery:
-    """Makes queries, `assignment=client` unless told otherwise; closed with the test."""
+    """Return queries, `assignment=client` by default; close them with the test."""
 
     def make(topic: str | None = None, **options: object) -> Query:
         if "group" not in options:
@@ -38,7 +38,7 @@ def query(tubemq: TubeUnderTest, closing: Callable[[Query], Query]) -> MakeQuery
 
 @pytest.fixture
 def publish(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> Callable[[str, list[str]], None]:
-    """Publishes values with the official client."""
+    """Publish values with the official client."""
 
     def send(topic: str, values: list[str]) -> None:
         tube_java.produce(tubemq.cluster, topic, encoded(values))
@@ -65,7 +65,7 @@ def test_starts_at_latest_by_default(tubemq: TubeUnderTest, query: MakeQuery, pu
 
 
 def test_topics_that_match_a_pattern_join_the_stream(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
-    """To make a topic takes half a minute: the second one is there, and hidden from the first trigger."""
+    """A new topic takes half a minute, so the second one exists already and is hidden from the first trigger."""
     first, second = tubemq.topic(2), tubemq.topic()
     given = {"topicsPattern": f"{first}|{second}", "adminUrl": tubemq.admin.masters[0], "startingOffsets": "earliest"}
     publish(first, numbered(5))
@@ -109,7 +109,7 @@ def test_a_limit_bounds_partitions_that_share_a_store(tubemq: TubeUnderTest, que
     assert sorted(q.values) == sorted(numbered(40))
 
 
-def test_the_groups_position_on_the_broker_follows(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+def test_the_groups_position_on_the_broker_is_updated(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
     topic, group = tubemq.topic(3), tubemq.group()
     publish(topic, numbered(30))
     q = query(topic, startingOffsets="earliest", group=group, assignment="client")
@@ -117,7 +117,7 @@ def test_the_groups_position_on_the_broker_follows(tubemq: TubeUnderTest, query:
     assert [tubemq.admin.group_offset(1, group, topic, n) for n in range(3)] == [30 * 28] * 3
 
 
-def test_an_offset_that_the_broker_never_had_is_loss(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+def test_an_offset_that_the_broker_never_had_is_a_loss(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
     topic = tubemq.topic()
     publish(topic, numbered(5))
     begun = query(topic, startingOffsets="earliest")
@@ -132,7 +132,7 @@ def test_an_offset_that_the_broker_never_had_is_loss(tubemq: TubeUnderTest, quer
     assert careless.trigger() == ["6"]
 
 
-def test_a_partition_that_is_not_there_is_loss(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+def test_a_missing_partition_is_a_loss(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
     topic = tubemq.topic()
     publish(topic, ["1"])
     begun = query(topic, startingOffsets="earliest")
@@ -151,7 +151,7 @@ def test_a_start_for_a_topic_that_is_not_read_is_refused(tubemq: TubeUnderTest, 
         query(topic, startingOffsets=f'{{"{topic}": "earliest", "1:elsewhere:0": 0}}').stream.initial()
 
 
-def test_a_checkpoint_of_something_else_is_refused(tubemq: TubeUnderTest, query: MakeQuery):
+def test_a_checkpoint_of_an_unknown_version_is_refused(tubemq: TubeUnderTest, query: MakeQuery):
     with pytest.raises(OptionError, match="the checkpoint cannot be used: offsets of version 9"):
         query(tubemq.topic(), checkpoint={"version": 9, "positions": {}, "from": {}}).trigger()
 
@@ -178,7 +178,7 @@ def test_tasks_obey_the_rules_of_the_group(tubemq: TubeUnderTest, query: MakeQue
 # -- the query shares a group
 
 
-def test_a_member_alone_reads_all_from_where_the_group_is(
+def test_a_single_member_reads_all_from_the_groups_position(
     tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, publish: Publish
 ):
     topic, group = tubemq.topic(3), tubemq.group()
@@ -193,7 +193,7 @@ def test_a_member_alone_reads_all_from_where_the_group_is(
 
 
 @pytest.mark.parametrize(("start", "expected"), [("earliest", ["new", "old"]), (None, ["new"])])
-def test_a_new_group_starts_where_it_is_told(
+def test_a_new_group_starts_at_the_given_position(
     tubemq: TubeUnderTest, query: MakeQuery, publish: Publish, start: str | None, expected: list[str]
 ):
     topic = tubemq.topic()
@@ -210,7 +210,7 @@ def test_a_new_group_starts_where_it_is_told(
 
 
 @pytest.mark.parametrize("start", [280, "latest"])
-def test_a_group_is_moved_to_exact_offsets_and_goes_on_there_after_a_restart(
+def test_a_group_is_moved_to_exact_offsets_and_continues_after_a_restart(
     tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, publish: Publish, start: int | str
 ):
     topic, group = tubemq.topic(), tubemq.group()
@@ -246,7 +246,7 @@ def test_a_query_and_a_java_consumer_start_a_session_together(
     assert q.values == expected
 
 
-def test_a_java_consumer_takes_over_a_part_and_gives_it_back(
+def test_a_java_consumer_takes_over_a_part_and_returns_it(
     tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, publish: Publish
 ):
     topic, group = tubemq.topic(3), tubemq.group()
@@ -288,10 +288,10 @@ def test_a_java_consumer_takes_over_a_part_and_gives_it_back(
     assert member.read
 
 
-def test_a_trigger_of_an_earlier_run_is_done_again_though_the_query_has_no_partition(
+def test_a_trigger_of_an_earlier_run_is_repeated_without_a_partition(
     tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, publish: Publish
 ):
-    """Nothing waits for an assignment, and on a topic with group control no other group need be authorized."""
+    """It does not wait for an assignment, and on a topic with group control no other group must be authorized."""
     topic, group = tubemq.topic(), tubemq.group()
     tubemq.admin.authorize_topic(topic)
     tubemq.admin.authorize_group(topic, group)
@@ -314,7 +314,7 @@ def test_a_trigger_of_an_earlier_run_is_done_again_though_the_query_has_no_parti
 
 
 @pytest.mark.parametrize("assignment", ["client", "server"])
-def test_with_group_control_the_group_itself_is_all_that_is_authorized(
+def test_with_group_control_only_the_group_itself_must_be_authorized(
     tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, assignment: str
 ):
     topic, group = tubemq.topic(3), tubemq.group()

@@ -30,7 +30,7 @@ def numbered(start: int, stop: int, size: int = 20) -> pa.RecordBatch:
 
 
 def stored(tubemq: TubeUnderTest, topic: str, *, flushed: bool = True) -> dict[str, list[bytes]]:
-    """What every partition of a topic holds, read from its start by fetches and commits."""
+    """Return the content of every partition of a topic, read from its start by fetches and commits."""
     found: dict[str, list[bytes]] = {}
     group = tubemq.group("count")
     with TubeMQClient(options_for(tubemq)) as client:
@@ -51,7 +51,7 @@ def stored(tubemq: TubeUnderTest, topic: str, *, flushed: bool = True) -> dict[s
     return found
 
 
-def test_the_java_client_reads_what_was_written(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> None:
+def test_the_java_client_reads_the_written_messages(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> None:
     topic = tubemq.topic(3)
     time = datetime(2026, 2, 28, 23, 59, 30, tzinfo=timezone.utc)
     batch = pa.record_batch(
@@ -76,7 +76,7 @@ def test_the_java_client_reads_what_was_written(tubemq: TubeUnderTest, tube_java
     assert len({m.partition for m in read}) == 3
 
 
-def test_every_row_is_there_once_spread_over_all_partitions_of_all_brokers(tubemq: TubeUnderTest) -> None:
+def test_every_row_is_stored_once_spread_over_all_partitions_of_all_brokers(tubemq: TubeUnderTest) -> None:
     topic, count = tubemq.topic(2, brokers=(1, 2)), 20_000
     batches = (numbered(start, start + 5_000) for start in range(0, count, 5_000))
     report = TubeMQFormat().write(options_for(tubemq, topic=topic, logReceipts="true"), batches, ATTEMPT)
@@ -90,7 +90,7 @@ def test_every_row_is_there_once_spread_over_all_partitions_of_all_brokers(tubem
     )
 
 
-def test_rows_of_a_key_or_partition_are_in_it_in_their_order(tubemq: TubeUnderTest) -> None:
+def test_rows_of_a_key_or_partition_are_stored_there_in_order(tubemq: TubeUnderTest) -> None:
     topic, count = tubemq.topic(2, brokers=(1, 2)), 3_000
     rows = numbered(0, count)
     keyed = rows.append_column("key", pa.array([f"carrier {n % 7}" for n in range(count)]))
@@ -109,7 +109,7 @@ def test_rows_of_a_key_or_partition_are_in_it_in_their_order(tubemq: TubeUnderTe
     }
 
 
-def test_a_topic_may_have_a_limit_of_its_own(tubemq: TubeUnderTest) -> None:
+def test_a_topic_may_have_a_separate_limit(tubemq: TubeUnderTest) -> None:
     topic = tubemq.topic()
     tubemq.admin.modify("admin_update_topic_control_info", topicName=topic, maxMsgSizeInMB=2)
     batch = pa.record_batch({"value": [bytes(2 << 20)]})
@@ -118,7 +118,7 @@ def test_a_topic_may_have_a_limit_of_its_own(tubemq: TubeUnderTest) -> None:
         try:
             return write(tubemq, iter([batch]), topic=topic) == 1
         except MQSourceError:
-            return False  # the master tells the broker with its next heartbeat
+            return False  # the master sends the broker this setting with its next heartbeat
 
     wait_until(is_taken, "the broker has the topic's limit", 60)
     assert [len(value) for value in stored(tubemq, topic)["1:0"]] == [2 << 20]
