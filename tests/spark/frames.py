@@ -1,4 +1,4 @@
-"""DataFrames of any format, and how they fail."""
+"""DataFrames of any format, and their errors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def load(spark: SparkSession, name: str, options: Mapping[str, str], schema: str | None = None) -> DataFrame:
-    """The DataFrame of a format with these options."""
+    """Return the DataFrame of a format with these options."""
     reader = spark.read.format(name).options(**options)
     return (reader if schema is None else reader.schema(schema)).load()
 
 
 def failure(df: DataFrame) -> str:
-    """The text of the exception that the user gets who collects it."""
+    """Return the text of the exception that collecting it raises."""
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as caught:

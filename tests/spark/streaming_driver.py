@@ -1,4 +1,4 @@
-"""A Spark driver of its own, with one streaming query, for what a test must not happen to itself: being killed.
+"""A separate Spark driver with one streaming query, for faults that must not hit the test's process: being killed.
 
     python streaming_driver.py TASK
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def kill_this_driver() -> None:
-    """The driver, its JVM and the Python processes that the JVM started."""
+    """Kill the driver, its JVM and the Python processes that the JVM started."""
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def killed_when_planned(sink: Sink, *, batch: int) -> Write:
-    """The offsets of this batch are in the checkpoint, and nothing was read yet."""
+    """Kill the driver when this batch's offsets are in the checkpoint and nothing has been read."""
 
     def write(df: DataFrame, number: int) -> None:
         if number == batch:
@@ -40,7 +40,7 @@ def killed_when_planned(sink: Sink, *, batch: int) -> Write:
 
 
 def killed_in_a_task(sink: Sink, *, batch: int, after: int) -> Write:
-    """A task of this batch has so many rows."""
+    """Kill the driver when a task of this batch has this many rows."""
     driver = os.getpgrp()
 
     def kill(rows: Iterator[Row]) -> Iterator[Row]:
@@ -53,7 +53,7 @@ def killed_in_a_task(sink: Sink, *, batch: int, after: int) -> Write:
 
 
 def killed_when_written(sink: Sink, *, batch: int) -> Write:
-    """The sink has this batch, and the checkpoint does not say so yet."""
+    """Kill the driver when the sink has this batch, and the checkpoint has no commit of it."""
 
     def write(df: DataFrame, number: int) -> None:
         sink.write(df, number)
@@ -64,7 +64,7 @@ def killed_when_written(sink: Sink, *, batch: int) -> Write:
 
 
 def reader_killed(sink: Sink, *, port: int, after: int) -> Write:
-    """A task that has so many rows loses the Python worker which reads them from the broker's port; once."""
+    """Kill the Python worker that reads from the broker's port, when a task has this many rows; once."""
     notes = sink.folder / "killed"
 
     def kill(rows: Iterator[Row]) -> Iterator[Row]:
@@ -83,7 +83,7 @@ def reader_killed(sink: Sink, *, port: int, after: int) -> Write:
             for process in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
                     pid = int(process.name)
-                    # A worker is forked by a Python daemon of the JVM; the stream's driver side is no such fork.
+                    # A worker is forked by a Python daemon of the JVM; the process of the stream's driver side is not.
                     if parent(parent(pid)) == jvm and not sockets.isdisjoint(files(pid)):
                         yield pid
 
@@ -99,7 +99,7 @@ def reader_killed(sink: Sink, *, port: int, after: int) -> Write:
 
 
 def worker_killed(sink: Sink, *, after: int) -> Write:
-    """The Python worker of a task that has so many rows ends without a word; once."""
+    """Kill the Python worker of a task that has this many rows; once."""
     notes = sink.folder / "killed"
 
     def kill(rows: Iterator[Row]) -> Iterator[Row]:
@@ -125,7 +125,7 @@ STEPS = {
 
 
 def main() -> None:
-    """Runs the query."""
+    """Run the query."""
     task: dict[str, Any] = json.loads(sys.argv[1])
     sink = Sink(Path(task["folder"]), task["name"], task["schema"])
     spark = session(task)

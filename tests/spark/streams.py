@@ -1,4 +1,4 @@
-"""What streaming tests share: a sink that a batch may reach twice, what the broker holds, and steps inside of tasks.
+"""Helpers of streaming tests: a sink that accepts repeated batches, messages stored by the broker, steps inside tasks.
 
 The sink is a folder of parquet, overwritten batch by batch: Spark may hand it a batch again after a crash, and that
 must change nothing. What it should hold is asked of the broker's official client.
@@ -35,14 +35,14 @@ DRIVER = Path(__file__).with_name("streaming_driver.py")
 ROOT = Path(__file__).resolve().parents[2]
 
 Write = Callable[["DataFrame", int], None]
-"""What takes a batch: its rows and its number."""
+"""A function that takes a batch: its rows and its number."""
 
 Step = Callable[[Iterator["Row"]], Iterator["Row"]]
-"""What a task does with its rows before it writes them. A closure, so that it goes to the executors by value."""
+"""A function of a task's rows before it writes them. A closure, so that it is sent to the executors by value."""
 
 
 def finish(query: StreamingQuery) -> None:
-    """Waits for the end of a query that ends by itself; it is stopped whatever happens."""
+    """Wait for the end of a query that ends by itself; stop it in any case."""
     try:
         assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end"
     finally:
@@ -50,7 +50,7 @@ def finish(query: StreamingQuery) -> None:
 
 
 class Message(NamedTuple):
-    """One message and where it is."""
+    """One message and its position."""
 
     partition: int
     ledger: int
@@ -60,7 +60,7 @@ class Message(NamedTuple):
 
 
 def stored(feed: PulsarFeed) -> list[Message]:
-    """Every message that a topic holds, as the broker's official client reads them."""
+    """Return every message of a topic, as the broker's official client reads them."""
     import pulsar
 
     client = feed.broker.client()
@@ -81,7 +81,7 @@ def stream(spark: SparkSession, options: Mapping[str, str], name: str = NAME, sc
 
 
 class Sink:
-    """A table and the checkpoint of the query that fills it; both outlive any query, session and process.
+    """A table and the checkpoint of the query that fills it; both outlast queries, sessions and processes.
 
     Args:
         folder: where they are.
@@ -99,7 +99,7 @@ class Sink:
     def start(
         self, spark: SparkSession, options: Mapping[str, str], write: Write | None = None, **trigger: Any
     ) -> StreamingQuery:
-        """Starts a query into this sink; `write` takes the batches in place of `self.write`."""
+        """Start a query into this sink; `write` takes the batches in place of `self.write`."""
         return (
             stream(spark, options, self.name, self.schema)
             .writeStream.trigger(**trigger)
@@ -112,7 +112,7 @@ class Sink:
     def running(
         self, spark: SparkSession, options: Mapping[str, str], write: Write | None = None
     ) -> Iterator[StreamingQuery]:
-        """A query that goes on until the block ends, as fast as its batches are done."""
+        """Run a query until the block ends, as fast as its batches are done."""
         query = self.start(spark, options, write, processingTime="0 seconds")
         try:
             yield query
@@ -122,50 +122,50 @@ class Sink:
     def run(
         self, spark: SparkSession, options: Mapping[str, str], write: Write | None = None
     ) -> list[Mapping[str, Any]]:
-        """Runs a query on everything there is, in as many batches as Spark and the limits make of it; its progress."""
+        """Run a query on all present messages, in as many batches as the limits make of it; return its progress."""
         query = self.start(spark, options, write, availableNow=True)
         finish(query)
         return [json.loads(progress.json) for progress in query.recentProgress]
 
     def write(self, df: DataFrame, number: int, step: Step | None = None) -> None:
-        """Takes a batch, in place of what came under this number before; each task takes `step` with its rows."""
+        """Write a batch over an earlier one of the same number; each task applies `step` to its rows."""
         if step is not None:
-            # By way of an RDD: rows come as they are read, and it needs no pandas.
+            # With an RDD rows arrive as they are read, and pandas is not needed.
             df = df.sparkSession.createDataFrame(df.rdd.mapPartitions(step), df.schema)
         df.write.mode("overwrite").parquet(str(self.folder / "table" / str(number)))
 
-    # -- what came of it
+    # -- results
 
     @property
     def batches(self) -> list[int]:
-        """How many rows each batch had, in order."""
+        """The number of rows of each batch, in order."""
         return [table.num_rows for table in self._tables()]
 
     @property
     def values(self) -> list[str]:
-        """The column `value` of everything in the table."""
+        """The column `value` of all rows in the table."""
         return [value for table in self._tables() for value in table.column("value").to_pylist()]
 
     @property
     def messages(self) -> list[Message]:
-        """Everything in the table."""
+        """All rows in the table."""
         rows = itertools.chain(*(table.to_pylist() for table in self._tables()))
         return [Message(row["partition"], *row["message_id"].values(), row["value"]) for row in rows]
 
     @property
     def offsets(self) -> list[dict[str, Position]]:
-        """Where each batch ended, as the checkpoint says."""
+        """The end offsets of each batch in the checkpoint."""
         documents = [path.read_text().splitlines()[-1] for path in self._numbered("checkpoint/offsets")]
         positions = [json.loads(document)["positions"] for document in documents]
         return [{name: Position(**at) for name, at in ends.items()} for ends in positions]
 
     @property
     def commits(self) -> list[int]:
-        """The batches that the checkpoint calls done."""
+        """The batches that are committed in the checkpoint."""
         return [int(path.name) for path in self._numbered("checkpoint/commits")]
 
     def check(self, feed: PulsarFeed) -> None:
-        """Everything the topic holds is in the table, nothing is there twice, and no offset has gone back."""
+        """Check that the table has every message of the topic once, and that no offset has decreased."""
         found, expected = Counter(self.messages), set(stored(feed))
         assert expected
 
@@ -196,7 +196,7 @@ def run_driver(
     trigger: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> int:
-    """Runs a query in a Spark driver of its own until it ends or kills itself; its exit code.
+    """Run a query in a separate Spark driver until it ends or kills itself; return its exit code.
 
     Args:
         sink: where its batches go.
@@ -222,13 +222,13 @@ def run_driver(
 
 
 def run_task(driver: Path, folder: Path, task: Mapping[str, Any]) -> ScriptResult:
-    """Runs a Spark driver of these tests, which is told what to do by its argument."""
+    """Run a Spark driver of these tests, whose argument describes its task."""
     environment = {"PYTHONPATH": str(ROOT)}
     return run_program(driver, folder, json.dumps(task), timeout_s=QUERY_TIMEOUT_S, environment=environment)
 
 
 def session(task: Mapping[str, Any]) -> SparkSession:
-    """The session of such a driver, with the task's master, folder and configuration."""
+    """Return the session of such a driver, with the task's master, folder and configuration."""
     from pyspark.sql import SparkSession
 
     conf = {
@@ -243,7 +243,7 @@ def session(task: Mapping[str, Any]) -> SparkSession:
 
 
 def pausing(folder: Path, after: int) -> Step:
-    """Stops the first task that has this many rows, until `folder/resume` is there; says so by `folder/paused`."""
+    """Stop the first task that has this many rows until `folder/resume` exists; create `folder/paused` meanwhile."""
 
     def pause(rows: Iterator[Row]) -> Iterator[Row]:
         for number, row in enumerate(rows):
@@ -251,7 +251,7 @@ def pausing(folder: Path, after: int) -> Step:
                 with contextlib.suppress(FileExistsError):
                     os.close(os.open(folder / "paused", os.O_CREAT | os.O_EXCL))
                     while not (folder / "resume").exists():
-                        time.sleep(0.01)  # another process than the one that decides
+                        time.sleep(0.01)  # written by another process
             yield row
 
     return pause

@@ -1,4 +1,4 @@
-"""What a user of any format sees in applications of their own, each started once for all formats."""
+"""Separate Spark applications of users, each started once for all formats."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ print(json.dumps(found))
 
 
 @for_all_formats
-def test_tasks_that_are_tried_again_repeat_nothing_and_the_event_log_has_no_secret(
-    every_feed: MakeFeeds, tmp_path: Path
-) -> None:
+def test_retried_tasks_repeat_nothing_and_the_event_log_has_no_secret(every_feed: MakeFeeds, tmp_path: Path) -> None:
     feeds = every_feed(2)
     secret = "do-not-log-me-anywhere"
     for _, topic in feeds:
@@ -163,5 +161,5 @@ def test_standalone_cluster_reads_four_partitions(spark_cluster: SparkCluster, e
 
 
 def as_json(feeds: Sequence[tuple[Format, Feed]]) -> str:
-    """What reads each of them, for a script: its format, options and columns."""
+    """Return the format, options and columns of each read, for a script."""
     return json.dumps([(mq.name, dict(topic.options), mq.columns) for mq, topic in feeds])

@@ -1,4 +1,4 @@
-"""Spark's own converter says which columns Avro's types are."""
+"""Columns of Avro's types, compared with Spark's own converter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DECIMAL = {"logicalType": "decimal", "precision": 9, "scale": 2}
         {"type": "string", "logicalType": "uuid"},
         ["null", "string"],
         ["string"],
-        # Not a union of null alone, of which Spark makes a struct without fields that is always NULL.
+        # Not a union of null alone, which Spark turns into a struct without fields that is always NULL.
         ["int", "long"],
         ["null", "double", "float"],
         ["int", {"type": "long", "logicalType": "timestamp-millis"}],
@@ -40,7 +40,7 @@ DECIMAL = {"logicalType": "decimal", "precision": 9, "scale": 2}
     ],
     ids=json.dumps,
 )
-def test_a_column_is_what_from_avro_makes_it(spark, kind):
+def test_a_column_has_the_type_of_from_avro(spark, kind):
     definition = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]})
     jvm = spark.sparkContext._jvm
     parsed = jvm.org.apache.avro.Schema.Parser().parse(definition)

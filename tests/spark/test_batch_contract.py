@@ -1,4 +1,4 @@
-"""What a user of any format sees in Spark: the same suite for all of them, against real brokers."""
+"""Batch reads of all formats in Spark: one suite, against real brokers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_named_columns_come_in_the_order_named(spark: SparkSession, mq: Format) 
 
 
 @pytest.mark.parametrize("names", [["topic"], ["partition", "value"]])
-def test_some_columns_alone(spark: SparkSession, mq: Format, names: list[str]) -> None:
+def test_a_selection_of_columns(spark: SparkSession, mq: Format, names: list[str]) -> None:
     topic = mq.feed(1)
     topic.publish(numbers(7))
     columns = [mq.partition if name == "partition" else name for name in names]
@@ -73,7 +73,7 @@ def test_value_as_string(spark: SparkSession, mq: Format) -> None:
     assert found == texts if mq.ordered else sorted(found) == sorted(texts)
 
 
-def test_null_and_empty_are_not_alike(spark: SparkSession, mq: Format) -> None:
+def test_null_and_empty_values_are_distinguished(spark: SparkSession, mq: Format) -> None:
     if not mq.takes_empty:
         pytest.skip("a message has to hold something")
     topic = mq.feed(1)
@@ -94,7 +94,7 @@ def test_empty_topic_is_an_empty_dataframe(spark: SparkSession, mq: Format, part
     assert {field.name: field.dataType.simpleString() for field in df.schema} == mq.schema
 
 
-def test_queries_answer_what_was_published(spark: SparkSession, mq: Format) -> None:
+def test_queries_return_the_published_messages(spark: SparkSession, mq: Format) -> None:
     topic = mq.feed(3)
     topic.publish(numbers(900))
     df = load(spark, mq.name, topic.options, mq.columns).withColumn("n", F.col("value").cast("int"))
@@ -153,7 +153,7 @@ def test_misspelt_option(spark: SparkSession, mq: Format) -> None:
     assert f"format '{mq.name}': {wrong.lower()}: unknown option (did you mean {right}?)" in text
 
 
-def test_all_problems_are_told_at_once(spark: SparkSession, mq: Format) -> None:
+def test_all_problems_are_reported_at_once(spark: SparkSession, mq: Format) -> None:
     text = failure(load(spark, mq.name, mq.feed(1).options | {mq.flag: "ture", "nonsense": "x"}))
     assert f"{mq.flag}='ture': expected true or false" in text
     assert "nonsense: unknown option" in text

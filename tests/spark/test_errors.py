@@ -1,4 +1,4 @@
-"""Mistakes of users as Spark shows them: one sentence with a link, in the first line and without a frame of ours."""
+"""Errors of users as Spark shows them: one sentence with a link, in the first line and without our stack frames."""
 
 from __future__ import annotations
 

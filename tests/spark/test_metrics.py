@@ -1,4 +1,4 @@
-"""What Prometheus gets of a real stream, and whether the dashboard asks for that."""
+"""Prometheus metrics of a real stream, compared with the queries of the dashboard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUERY_TIMEOUT_S = 200.0
 
 
 class Watched(MetricsListener):
-    """Says when all rows are counted."""
+    """A listener that sets an event when all rows are counted."""
 
     def __init__(self) -> None:
         super().__init__(port=0)
@@ -42,7 +42,7 @@ class Watched(MetricsListener):
 
 
 def deliver_once(broker: PulsarUnderTest, topic: str) -> None:
-    """Delivers messages to a consumer that gives them back, and takes no others while it stays."""
+    """Deliver messages to a consumer that returns them, and receives no others while it stays."""
     import pulsar
 
     consumer = broker.client().subscribe(
@@ -54,7 +54,9 @@ def deliver_once(broker: PulsarUnderTest, topic: str) -> None:
     consumer.redeliver_unacknowledged_messages()
 
 
-def test_prometheus_gets_what_the_dashboard_shows(spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path) -> None:
+def test_prometheus_has_the_metrics_of_the_dashboard(
+    spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path
+) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
     topic = pulsar.topic()

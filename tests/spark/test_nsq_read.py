@@ -1,4 +1,4 @@
-"""Reading NSQ as a user of Spark does: drains that can be done again, and streams whose batches come as they were."""
+"""Reads of NSQ in Spark: drains that can be repeated, and streams whose batches are repeated unchanged."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ spark.read.format("nsq").options(**options).schema("value string").load().foreac
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_written_down", [False, True])
-def test_a_drain_whose_worker_dies_fails_unless_it_is_written_down(
+def test_a_drain_with_a_killed_worker_fails_without_wal_dir(
     nsq: NsqUnderTest, tmp_path: Path, is_written_down: bool
 ) -> None:
     topic = nsq.topic("c")
@@ -87,18 +87,16 @@ def test_a_drain_whose_worker_dies_fails_unless_it_is_written_down(
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(
-    spark: SparkSession, nsq: NsqUnderTest, sink: Sink
-) -> None:
+def test_a_killed_driver_causes_no_loss_and_no_duplicates(spark: SparkSession, nsq: NsqUnderTest, sink: Sink) -> None:
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(0, 2000))
     given = options(nsq, topic, walDir=sink.folder / "wal", msgTimeout="2s")
     first = given | {"maxRowsPerTrigger": "700"}
-    # Before 4.2 AvailableNow is one batch, and this has to come to its second one.
+    # Before 4.2 AvailableNow is one batch, and this must reach its second one.
     trigger = {"processingTime": "0 seconds"}
     assert run_driver(sink, first, "killed_in_a_task", trigger=trigger, batch=1, after=300) == SIGKILLED
     nsq.publish(topic, *numbered(2000, 2500))
-    # Before 4.2 AvailableNow is one batch, too: the one that was interrupted, and what was left is in another one.
+    # Before 4.2 AvailableNow is one batch, too: first the interrupted one, then another with the rest.
     for _ in range(2):
         sink.run(spark, given)
     assert sorted(sink.values) == texts(0, 2500)

@@ -1,4 +1,4 @@
-"""What tasks and triggers of every format say of themselves, on real Spark and real brokers."""
+"""Metrics of tasks and triggers of every format, on real Spark and real brokers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUERY_TIMEOUT_S = 200.0
 
 @dataclass(frozen=True)
 class Route:
-    """A topic: how it is written and read, and how its lag and its times are called."""
+    """A topic: the options that write and read it, and the names of its lag and times."""
 
     name: str
     topic: str
@@ -42,7 +42,7 @@ class Route:
 
 def pulsar_route(broker: PulsarUnderTest) -> Route:
     feed = PulsarFeed(broker, 0)
-    # A message an entry, so that a limit in rows is exact. A topic that is empty for a minute the broker deletes.
+    # A message an entry, so that a limit in rows is exact. The broker deletes a topic that is empty for a minute.
     return Route(
         "pulsar-native", feed.topic, {**feed.options, "batching": "false", "createTopic": "true"}, dict(feed.options),
         {"startingOffsets": "earliest", "maxEntriesPerTrigger": str(LIMIT)}, "entries", "publish_time",
@@ -81,7 +81,7 @@ def route(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Route]:
 
 @pytest.fixture(scope="module")
 def logging_session(spark: SparkSession) -> SparkSession:
-    """A session of its own: Spark keeps the logs of workers by session, and starts Python anew for each of these."""
+    """Return a separate session: Spark keeps workers' logs by session, and starts new Python processes for it."""
     session = spark.newSession()
     spark_mq_source.register(session)
     session.conf.set(LOGGING, "true")
@@ -115,7 +115,7 @@ def test_counters_of_tasks_are_summed_by_the_driver(logging_session: SparkSessio
     assert total("read", "rows") == total("wrote task", "rows") == total("wrote with 2 tasks", "rows") == ROWS
     for what in ("read", "wrote with"):
         assert total(what, "entries") > 0
-        # The values are 1 to 3 digits, and travel with something around them.
+        # The values are 1 to 3 digits, and entries add some bytes to each.
         assert total(what, "entry_bytes") > 2 * ROWS
         assert total(what, "wait_seconds") > 0
         assert total(what, "work_seconds") > 0
@@ -123,7 +123,7 @@ def test_counters_of_tasks_are_summed_by_the_driver(logging_session: SparkSessio
     assert total("wrote task", "entries") == total("wrote with", "entries")
 
 
-def test_a_listener_tells_rates_lag_and_delay(spark: SparkSession, route: Route, tmp_path: Path) -> None:
+def test_a_listener_reports_rates_lag_and_delay(spark: SparkSession, route: Route, tmp_path: Path) -> None:
     publish(spark, route)
     lines: list[str] = []
     all_read = threading.Event()

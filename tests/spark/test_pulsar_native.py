@@ -1,4 +1,4 @@
-"""What only Pulsar has, as a user of Spark sees it: rare columns, times, minPartitions, pushdown, refusals."""
+"""Features of Pulsar only in Spark: rare columns, times, minPartitions, pushdown, refusals."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ needs_filters = pytest.mark.skipif(not FILTER_OPERATORS, reason="this Spark hand
 
 @pytest.fixture
 def pushing(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, handing conditions to data sources.
+    """Return the session with pushdown of conditions to data sources.
 
-    Not a session of its own: Spark looks the setting up in the one that was active last. And each query here loads its
-    own DataFrame: see `test_one_load_is_good_for_many_conditions`.
+    Not a separate session: Spark reads the setting from the one that was active last. And each query here loads a
+    separate DataFrame: see `test_one_load_serves_several_conditions`.
     """
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     yield spark
@@ -44,7 +44,7 @@ def pushing(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def secured(broker: PulsarUnderTest, topic: str) -> dict[str, str]:
-    """Options to read a topic of the broker that wants to know who we are."""
+    """Return options to read a topic of the broker with authentication."""
     token = broker.require_own().admin_token
     assert token is not None
     return {"serviceUrl": broker.service_url, "topic": topic, "authToken": token} | FEATURED_TIMEOUT
@@ -77,7 +77,7 @@ def test_rare_columns_have_their_types_and_values(spark: SparkSession, pulsar_fe
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
-def test_times_are_utc_whatever_the_sessions_zone(spark: SparkSession, pulsar: PulsarUnderTest, zone: str) -> None:
+def test_times_are_utc_in_every_session_time_zone(spark: SparkSession, pulsar: PulsarUnderTest, zone: str) -> None:
     feed = PulsarFeed(pulsar, 1)
     producer = pulsar.client().create_producer(feed.topic_partitions[0])
     before_ms = time.time_ns() // 1_000_000
@@ -113,7 +113,7 @@ def test_min_partitions_gives_more_tasks_and_the_same_rows(spark: SparkSession, 
 # -- pushdown
 
 
-def test_pushdown_without_sparks_setting_says_what_to_set(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
+def test_pushdown_without_sparks_setting_names_the_setting(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
     text = failure(load(spark, NAME, PulsarFeed(pulsar, 1).options | {"pushdown": "true"}))
     if FILTER_OPERATORS:
         assert "'spark.sql.python.filterPushdown.enabled' is false. Set it to true" in text
@@ -130,8 +130,8 @@ def test_pushdown_without_sparks_setting_says_what_to_set(spark: SparkSession, p
         ("partition >= 1 AND partition < 3", 2),
         ("partition <= 0", 1),
         ("partition > 1", 2),
-        ("partition = 9", 1),  # none: Spark makes up an empty one
-        ("partition = 1 OR partition = 2", 4),  # Spark hands over no OR
+        ("partition = 9", 1),  # none match: Spark makes up an empty partition
+        ("partition = 1 OR partition = 2", 4),  # Spark pushes down no OR
         ("partition <> 1", 4),
         ("topic = 'persistent://public/tests/nonsense'", 1),
         ("value = '7' AND partition = 3", 1),
@@ -153,7 +153,7 @@ def test_conditions_drop_partitions(pushing: SparkSession, pulsar: PulsarUnderTe
     reason="Spark 4.1 to 4.3 keeps one plan a load(): the partitions of the condition pushed last serve every query "
     "over that DataFrame, with any data source. When this passes, the warning at the option can go.",
 )
-def test_one_load_is_good_for_many_conditions(pushing: SparkSession, pulsar: PulsarUnderTest) -> None:
+def test_one_load_serves_several_conditions(pushing: SparkSession, pulsar: PulsarUnderTest) -> None:
     feed = PulsarFeed(pulsar, 4)
     feed.publish(numbers(16))
     df = load(pushing, NAME, feed.options | {"pushdown": "true"})
@@ -163,7 +163,7 @@ def test_one_load_is_good_for_many_conditions(pushing: SparkSession, pulsar: Pul
 
 
 def publish_at_different_times(client: Any, topic_partitions: list[str]) -> None:
-    """Two messages a partition, one partition after the other, all published in milliseconds of their own."""
+    """Publish two messages a partition, one partition after the other, each in a different millisecond."""
     last = 0
     for name in topic_partitions:
         producer = client.create_producer(name, batching_enabled=False)
@@ -181,7 +181,7 @@ OPERATORS: list[tuple[str, Callable[[Any, Any], bool]]] = [
 
 
 def check_publish_times(session: SparkSession, options: dict[str, str], around: Sequence[int]) -> None:
-    """Conditions on publish_time, to the microsecond around some of six messages, find what Spark alone finds."""
+    """Check conditions on publish_time, to the microsecond around some of six messages, against rows filtered here."""
     schema = f"partition int, message_id {MESSAGE_ID_TYPE}, publish_time timestamp"
     rows = load(session, NAME, options, schema).select("message_id", F.unix_micros("publish_time")).collect()
     times = sorted(at for _, at in rows)
@@ -203,7 +203,7 @@ def check_publish_times(session: SparkSession, options: dict[str, str], around: 
                 expected += [(label, row.message_id) for row in rows if compare(row[1], pivot + distance)]
     found = functools.reduce(DataFrame.unionAll, queries).collect()
     assert sorted(map(tuple, found)) == sorted(expected)
-    # "in" has no bounds to offer: all is read, and Spark filters.
+    # IN gives no bounds: all is read, and Spark filters.
     moments = ", ".join(
         f"timestamp'{EPOCH + datetime.timedelta(microseconds=at):%Y-%m-%d %H:%M:%S.%f}Z'" for at in times[1:3]
     )
@@ -212,7 +212,7 @@ def check_publish_times(session: SparkSession, options: dict[str, str], around: 
 
 @needs_filters
 @pytest.mark.parametrize(("zone", "around"), [("UTC", (0, 3, 5)), ("America/New_York", (3,))])
-def test_conditions_on_publish_time_find_the_same(
+def test_conditions_on_publish_time_return_the_same_rows(
     pushing: SparkSession, pulsar: PulsarUnderTest, zone: str, around: Sequence[int]
 ) -> None:
     feed = PulsarFeed(pulsar, 3)
@@ -222,7 +222,7 @@ def test_conditions_on_publish_time_find_the_same(
 
 
 @needs_filters
-def test_conditions_on_publish_time_find_the_same_where_the_broker_keeps_its_own_times(
+def test_conditions_on_publish_time_return_the_same_rows_with_broker_publish_times(
     pushing: SparkSession, pulsar_featured: PulsarUnderTest
 ) -> None:
     topic = pulsar_featured.topic(3)

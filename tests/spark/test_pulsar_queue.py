@@ -1,4 +1,4 @@
-"""A subscription of Pulsar as a queue, as a user of Spark reads it."""
+"""A subscription of Pulsar as a queue, read with Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = f"value string, partition int, redelivery_count int, {MESSAGE_ID}"
 
 
 def options(broker: PulsarUnderTest, topic: str, **more: Any) -> Mapping[str, str]:
-    """Tasks wait for what they were planned for as long as a busy machine takes."""
+    """Return options with which tasks wait for all planned messages, however long a busy machine takes."""
     given = {
         "serviceUrl": broker.service_url,
         "topic": topic,
@@ -30,7 +30,7 @@ def options(broker: PulsarUnderTest, topic: str, **more: Any) -> Mapping[str, st
     return {name: str(value) for name, value in given.items()}
 
 
-def test_a_drain_has_every_message_and_a_second_one_none(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
+def test_a_drain_reads_every_message_and_a_second_one_none(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
     topic = pulsar.topic(2)
     for partition in range(2):
         publish(pulsar, f"{topic}-partition-{partition}", numbered(500, f"{partition}."), batch=10)

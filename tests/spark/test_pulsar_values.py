@@ -1,4 +1,4 @@
-"""Structs as JSON, as a user of Spark writes them."""
+"""Structs as JSON, written with Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_struct_comes_back_from_its_json(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
+def test_a_struct_is_read_back_from_its_json(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
     topic = pulsar.topic(2)
     df = spark.range(20_000).selectExpr(
         """struct(
@@ -26,7 +26,7 @@ def test_a_struct_comes_back_from_its_json(spark: SparkSession, pulsar: PulsarUn
             cast(id as decimal(10, 2)) as price
         ) as value"""
     )
-    # A task's rows are taken by another thread where they may not wait.
+    # Another thread takes a task's rows if they may not wait.
     save(df.repartition(2), pulsar, topic=topic, valueFormat="json", batchingMaxPublishDelay="10ms")
     found = load(spark, NAME, {"serviceUrl": pulsar.service_url, "topic": topic}, "value string")
     ddl = (

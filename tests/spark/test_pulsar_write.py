@@ -1,4 +1,4 @@
-"""Writing to Pulsar as a user of Spark sees it."""
+"""Writes to Pulsar with Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refusal(df: DataFrame, broker: PulsarUnderTest, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_all_columns_come_back(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
+def test_all_columns_are_read_back(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
     topic = pulsar.topic(3)
     df = spark.range(10_000).selectExpr(
         "if(id % 7 = 0, null, concat('value-', id)) as value",
@@ -52,7 +52,7 @@ def spark_columns(*texts: str) -> list[Any]:
     return [expr(text) for text in texts]
 
 
-def test_what_is_read_can_be_written_again(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
+def test_rows_read_can_be_written_again(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
     first, second = pulsar.topic(), pulsar.topic(2)
     save(spark.range(100).selectExpr("cast(id as string) as value"), pulsar, topic=first)
     read = load(spark, NAME, {"serviceUrl": pulsar.service_url, "topic": first})
@@ -61,7 +61,7 @@ def test_what_is_read_can_be_written_again(spark: SparkSession, pulsar: PulsarUn
     assert sorted(int(row.value) for row in copy.collect()) == list(range(100))
 
 
-def test_tasks_write_at_once_and_say_how_much(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
+def test_tasks_write_concurrently_and_report_their_rows(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
     topic = pulsar.topic(2)
     save(spark.range(0, 50_000, 1, 8).selectExpr("cast(id as string) as value"), pulsar, topic=topic)
     found = load(spark, NAME, {"serviceUrl": pulsar.service_url, "topic": topic}, "value string, producer_name string")
@@ -69,7 +69,7 @@ def test_tasks_write_at_once_and_say_how_much(spark: SparkSession, pulsar: Pulsa
     assert found.select("producer_name").distinct().count() >= 8
 
 
-def test_rows_of_a_job_that_fails_are_never_seen_under_transactions(
+def test_rows_of_a_failed_job_are_never_visible_with_transactions(
     spark: SparkSession, pulsar_featured: PulsarUnderTest
 ) -> None:
     feed = PulsarFeed(pulsar_featured, 2)
@@ -83,17 +83,17 @@ def test_rows_of_a_job_that_fails_are_never_seen_under_transactions(
     )
     assert "too late" in refusal(fails, pulsar_featured, **given)
     save(spark.range(0, 400, 1, 2).selectExpr("cast(id as string) as value"), pulsar_featured, **given)
-    # Nothing is left open that would hide them: Spark does not wait for what its failed tasks still do.
+    # No open transaction hides them: Spark does not wait for its failed tasks, which may still run.
     wait_until(lambda: len(stored(feed)) >= 400, "all rows can be seen")
     assert sorted(int(message.value) for message in stored(feed)) == list(range(400))
 
 
-def test_a_task_without_rows_knows_the_schema_of_the_others(spark: SparkSession, deduplicated: PulsarUnderTest) -> None:
+def test_a_task_without_rows_uses_the_schema_of_the_others(spark: SparkSession, deduplicated: PulsarUnderTest) -> None:
     deduplicated.admin.request("POST", f"namespaces/{deduplicated.namespace}/schemaValidationEnforced", True)
     feed = PulsarFeed(deduplicated, 2)
     struct = "struct(id, timestamp_millis(id) as at, cast(id as decimal(9, 2)) as price, array(id) as ids) as value"
     given = {"topic": feed.topic, "valueFormat": "json", "deliveryGuarantee": "exactly-once"}
-    # In the order of the tasks: rows, which make the topic's schema, and then none.
+    # In the order of the tasks: rows, which create the topic's schema, and then none.
     df = spark.range(0, 40, 1, 4).where("id < 10").selectExpr(struct)
     for _ in range(2):
         save(df, deduplicated, producerName="flights", **given)

@@ -1,4 +1,4 @@
-"""What Spark shows of a query, in its UI, plans and progress, has no secret in it."""
+"""Spark's views of a query (UI, plans, progress) without secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Shown = Callable[[], str]
 
 @contextmanager
 def shown_since_now(spark: SparkSession) -> Iterator[Shown]:
-    """What the UI's SQL pages show of the queries that begin within."""
+    """Yield the texts of the UI's SQL pages for the queries that begin within."""
     store = spark._jsparkSession.sharedState().statusStore()
     before = store.executionsCount()
 
@@ -42,7 +42,7 @@ def shown_since_now(spark: SparkSession) -> Iterator[Shown]:
 
 
 def plans(df: DataFrame) -> str:
-    """All plans of a DataFrame, in every form that `explain` has."""
+    """Return all plans of a DataFrame, in every form that `explain` has."""
     query = df._jdf.queryExecution()
     mode = df.sparkSession._jvm.org.apache.spark.sql.execution.ExplainMode
     return "\n".join(query.explainString(mode.fromString(name)) for name in ("extended", "formatted", "cost"))
@@ -50,7 +50,7 @@ def plans(df: DataFrame) -> str:
 
 @pytest.fixture
 def who(request: pytest.FixtureRequest) -> Iterator[tuple[Mapping[str, str], str]]:
-    """Options that say who we are, and the secret in them. A broker that does not ask takes them all."""
+    """Yield options for authentication, and the secret in them. A broker without authentication accepts all of them."""
     with Issuer(lambda: TOKEN) as issuer:
         yield {
             "token": ({"authToken": TOKEN}, TOKEN),
@@ -73,7 +73,7 @@ def test_reading_and_writing(spark: SparkSession, pulsar: PulsarUnderTest, who: 
         df = spark.read.format(NAME).options(**options).load().selectExpr("concat('read-', value) as value")
         assert sorted(row.value for row in df.collect()) == [f"read-written-{n}" for n in range(3)]
         text = shown()
-    # They are what is meant, or there would be nothing to see.
+    # Check that these texts show the queries.
     assert all(words in text for words in ("AppendData", "written-", "read-"))
     assert NAME in plans(df)
     assert secret not in text + plans(df)

@@ -47,7 +47,7 @@ spark.stop()
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_rows_are_there_once_although_two_of_three_workers_are_killed(pulsar: PulsarUnderTest, tmp_path: Path) -> None:
+def test_rows_are_stored_once_although_two_of_three_workers_are_killed(pulsar: PulsarUnderTest, tmp_path: Path) -> None:
     topic = pulsar.topic(3, namespace=pulsar.new_namespace(deduplicates=True))
     with standalone_cluster(tmp_path, 3) as cluster:
         killed = []

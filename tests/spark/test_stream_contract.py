@@ -1,4 +1,4 @@
-"""What a query of any format does in Spark: the same suite for all of them, against real brokers."""
+"""Streaming queries of all formats in Spark: one suite, against real brokers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_sink_has_each_message_once_through_restarts_within_the_limit(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mq", ["tubemq", "nsq_embedded", "nsq_nsqd"], indirect=True)  # Pulsar: test_streaming_faults
-def test_the_bad_messages_of_a_task_that_dies_are_dead_letters(mq: Format, tmp_path: Path) -> None:
+def test_bad_messages_of_a_killed_task_become_dead_letters(mq: Format, tmp_path: Path) -> None:
     feed, dead = mq.feed(2), mq.new_topic()
     sink = Sink(tmp_path, mq.name, mq.columns)
     # More than fits between the worker that reads and the one that dies.
@@ -56,5 +56,5 @@ def test_the_bad_messages_of_a_task_that_dies_are_dead_letters(mq: Format, tmp_p
         more = {"createChannel": True, "maxRows": 10_000, "idleTimeout": "3s"}
     found = Counter(mq.read(dead, **more).column("value").to_pylist())
     assert found.keys() == set(bad)
-    # The second attempt stored again what the first one had.
+    # The second attempt stored the dead letters of the first one again.
     assert 0 < sum(found.values()) - len(bad) < len(bad)

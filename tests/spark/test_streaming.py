@@ -35,15 +35,13 @@ def sink(tmp_path: Path) -> Sink:
 
 
 @needs_admission_control
-def test_available_now_comes_in_batches_within_the_limit(
-    spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink
-) -> None:
+def test_available_now_makes_batches_within_the_limit(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink) -> None:
     feed = PulsarFeed(pulsar, 2)
     feed.publish(numbers(26), batching_enabled=False)
     progress = sink.run(spark, feed.options | {"startingOffsets": "earliest", "maxEntriesPerTrigger": "8"})
     assert sink.batches == [8, 8, 8, 2]
     assert sorted(int(message.value) for message in sink.messages) == list(range(26))
-    # Progress shows how far the newest message is, from the first batch on.
+    # Progress shows the position of the newest message from the first batch on.
     sources = [p["sources"][0] for p in progress if p["numInputRows"]]
     newest = sources[-1]["endOffset"]
     assert [source["latestOffset"] for source in sources] == [newest] * 4
@@ -61,10 +59,10 @@ def test_available_now_is_one_batch_before_4_2(spark: SparkSession, pulsar: Puls
 
 
 @pytest.mark.timeout(600)
-def test_a_first_batch_that_failed_is_repeated_from_where_it_began(
+def test_a_failed_first_batch_is_repeated_from_the_same_start(
     spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path
 ) -> None:
-    """A query that starts at the latest message gets another start from Spark when it is started again."""
+    """Spark asks for another start of a query at the latest message when it is started again."""
     feed, batches, published = PulsarFeed(pulsar, 1), [], itertools.count()
 
     def start(take: Callable[[DataFrame, int], None]) -> StreamingQuery:
@@ -105,7 +103,9 @@ def test_a_first_batch_that_failed_is_repeated_from_where_it_began(
     assert read == list(range(read[0], read[0] + len(read)))
 
 
-def test_lost_data_ends_the_query_and_is_named(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink) -> None:
+def test_lost_data_ends_the_query_with_an_error_that_names_it(
+    spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink
+) -> None:
     from pyspark.errors import StreamingQueryException
 
     gone, stays = PulsarFeed(pulsar, 1), PulsarFeed(pulsar, 1)
@@ -121,7 +121,7 @@ def test_lost_data_ends_the_query_and_is_named(spark: SparkSession, pulsar: Puls
     assert sorted(message.value for message in sink.messages) == ["1", "2"]
 
 
-def test_a_stream_of_pulsar_spark_goes_on_behind_its_last_batch(
+def test_a_stream_of_pulsar_spark_continues_after_its_last_batch(
     spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink
 ) -> None:
     """A recorded checkpoint with this topic's message ids; batch 2 is committed, and 3 was interrupted."""
@@ -144,6 +144,6 @@ def test_a_stream_of_pulsar_spark_goes_on_behind_its_last_batch(
 
 
 def message_id(message: Message) -> list[int]:
-    """The bytes of `MessageIdData`, as pulsar-spark's JSON has them."""
+    """Return the bytes of `MessageIdData` in the form of pulsar-spark's JSON."""
     numbers = ((0x08, message.ledger), (0x10, message.entry), (0x18, message.partition))
     return [byte for tag, number in numbers for byte in (tag, *encode_varint(number))]

@@ -1,7 +1,7 @@
-"""What may happen to a streaming query, made to happen at an exact point: each message is in the sink once.
+"""Faults of a streaming query at exact points: each message is in the sink once.
 
 After every fault the sink holds what the broker's official client reads from the topic, nothing is there twice, and no
-offset in the checkpoint has gone back (`Sink.check`).
+offset in the checkpoint has decreased (`Sink.check`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PIN = "pin"
 PINNED = {"startingOffsets": "earliest", "subscription": PIN}
 FEW_AHEAD = {"receiverQueueSize": "5", "maxBatchRows": "1"}
-"""The broker sends a task five messages more than it has taken: the rest is still to come whatever happens to it."""
+"""The broker sends a task five messages more than it has taken: the others are still on the broker at the fault."""
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def sink(tmp_path: Path) -> Sink:
 
 
 def large(count: int) -> list[bytes]:
-    """Values of 100 kB. A task's sockets hold less than 200 of them: while it waits, the rest is not read yet."""
+    """Return values of 100 kB. A task's sockets hold less than 200 of them: while it waits, the rest is unread."""
     return [b"%06d" % number * 17_000 for number in range(count)]
 
 
 @contextlib.contextmanager
 def publishing(feed: PulsarFeed) -> Iterator[set[tuple[int, ...]]]:
-    """Publishes to all partitions until the block ends, and collects the receipts: partition, ledger, entry, batch."""
+    """Publish to all partitions until the block ends, and collect the receipts: partition, ledger, entry, batch."""
     client = feed.broker.client()
     producers = [client.create_producer(name, send_timeout_millis=120_000) for name in feed.topic_partitions]
     receipts: set[tuple[int, ...]] = set()
@@ -83,16 +83,16 @@ def publishing(feed: PulsarFeed) -> Iterator[set[tuple[int, ...]]]:
 
 
 def cursors(feed: PulsarFeed) -> list[tuple[int, int]]:
-    """Ledger and entry of the last message that the pin of each partition has let go of."""
+    """Return ledger and entry of the last message that the pin of each partition has released."""
     stats = (feed.broker.admin.internal_stats(name)["cursors"][PIN] for name in feed.topic_partitions)
     positions = (str(pin["markDeletePosition"]).partition(":") for pin in stats)
     return [(int(ledger), int(entry)) for ledger, _, entry in positions]
 
 
 def check_pin(feed: PulsarFeed, sink: Sink) -> None:
-    """The pin has let go of what was committed, but for its last entry, and of nothing else.
+    """Check that the pin has released the committed messages except for the last entry, and nothing else.
 
-    Spark commits a batch when it begins the next one, so all but the last batch are.
+    Spark commits a batch when it begins the next one, so all but the last batch are committed.
     """
     committed = sink.offsets[-2] if len(sink.offsets) > 1 else {}
     messages = stored(feed)
@@ -104,7 +104,7 @@ def check_pin(feed: PulsarFeed, sink: Sink) -> None:
 
 
 def wait_for_pause(query: StreamingQuery, sink: Sink) -> None:
-    """Until a task of the query is where `pausing` stops it."""
+    """Wait until a task of the query is at the stop of `pausing`."""
     paused = sink.folder / "paused"
     wait_until(lambda: paused.exists() or not query.isActive, "a task has read a part of its range", QUERY_TIMEOUT_S)
     assert query.exception() is None
@@ -132,7 +132,7 @@ def test_a_topic_is_unloaded_every_second(spark: SparkSession, pulsar: PulsarUnd
     assert receipts <= {message[:4] for message in sink.messages}
 
 
-# -- the driver, its tasks
+# -- the driver and its tasks
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_a_driver_is_killed_at_each_step(spark: SparkSession, pulsar: PulsarUnde
     feed.publish(numbers(200), batching_enabled=False)
     options = feed.options | PINNED | {"maxEntriesPerTrigger": "40"}
     steps = [("killed_when_planned", {}), ("killed_in_a_task", {"after": 5}), ("killed_when_written", {})]
-    # Each run does the batch again that the one before was killed in, and is killed in the next one.
+    # Each run repeats the batch in which the previous one was killed, and is killed in the next one.
     for batch, (step, arguments) in enumerate(steps):
         trigger = {"processingTime": "0 seconds"}
         assert run_driver(sink, options, step, trigger=trigger, batch=batch, **arguments) == SIGKILLED
@@ -180,14 +180,14 @@ def test_a_task_is_killed_while_it_reads_and_stores_dead_letters(
 
 @pytest.fixture
 def link(pulsar: PulsarUnderTest) -> Iterator[FaultProxy]:
-    """What stands between the broker and driver and tasks. A standalone broker sends its clients back there."""
+    """Yield a proxy between the broker and the driver and tasks. A standalone broker redirects its clients to it."""
     parts = urlsplit(pulsar.service_url)
     with FaultProxy(parts.hostname or "", parts.port or 0) as proxy:
         yield proxy
 
 
 def through(link: FaultProxy, feed: PulsarFeed, **options: object) -> dict[str, str]:
-    """What reads a feed over a link that may fail."""
+    """Return options to read a feed over a link that may fail."""
     impatient = {"connectTimeout": "1s", "keepAliveInterval": "500ms", "operationTimeout": "60s"}
     given = {"serviceUrl": f"pulsar://{link.address}"} | options
     return feed.options | PINNED | impatient | {name: str(value) for name, value in given.items()}
@@ -196,7 +196,7 @@ def through(link: FaultProxy, feed: PulsarFeed, **options: object) -> dict[str, 
 @pytest.mark.parametrize(
     "fault",
     [
-        # One of those that the simulation makes in every order; and one that it cannot make, since checksums are real.
+        # One that the simulation makes in every order, and one that it cannot make, because checksums are real.
         pytest.param(Fault("cut", at=350_000, connections=1000), id="every connection is cut after 350 kB"),
         pytest.param(Fault("flip", at=150_000, connections=20), id="a bit is flipped"),
     ],

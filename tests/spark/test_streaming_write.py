@@ -1,4 +1,4 @@
-"""Streaming queries that write to Pulsar, as a user of Spark sees it."""
+"""Streaming queries that write to Pulsar, with Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def copy(df: DataFrame, target: PulsarFeed, checkpoint: Path, mode: str = "append", **options: Any) -> StreamingQuery:
-    """Starts a query that writes to a topic what there is."""
+    """Start a query that writes the present messages to a topic."""
     given = target.options | {name: str(value) for name, value in options.items()}
     return (
         df.writeStream.format(NAME)
@@ -68,7 +68,7 @@ def test_a_query_copies_one_topic_to_another(
     assert values(target) == Counter(map(str, range(350)))
 
 
-def test_the_whole_result_is_written_with_every_batch_in_complete_mode(
+def test_complete_mode_writes_the_whole_result_with_every_batch(
     spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path
 ) -> None:
     source, target = PulsarFeed(pulsar, 1), PulsarFeed(pulsar, 1)
@@ -84,7 +84,7 @@ def each_batch(df: DataFrame, write: Callable[[DataFrame, int], None], checkpoin
     return writer.trigger(availableNow=True).start()
 
 
-def test_foreach_batch_writes_once_where_its_writes_are_named(
+def test_foreach_batch_writes_once_if_its_writes_are_named(
     spark: SparkSession, pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Path
 ) -> None:
     from pyspark.errors import StreamingQueryException
@@ -95,7 +95,7 @@ def test_foreach_batch_writes_once_where_its_writes_are_named(
     failing = True
 
     def write(df: DataFrame, number: int) -> None:
-        # A name of the batch; and one for all of them, which are told apart by their numbers.
+        # A name for each batch; and one for all of them, which are distinguished by their numbers.
         for target, name in zip(targets, [f"flights-{number}", "flights"], strict=True):
             named = {"deliveryGuarantee": "exactly-once", "producerName": name}
             df.write.format(NAME).options(**target.options, **named).mode("append").save()
@@ -113,7 +113,7 @@ def test_foreach_batch_writes_once_where_its_writes_are_named(
         assert values(target) == Counter(map(str, range(300)))
 
 
-def test_a_write_in_foreach_batch_that_nobody_would_know_again_is_refused(
+def test_an_exactly_once_write_in_foreach_batch_without_a_name_is_refused(
     spark: SparkSession, pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Path
 ) -> None:
     from pyspark.errors import StreamingQueryException
@@ -128,6 +128,6 @@ def test_a_write_in_foreach_batch_that_nobody_would_know_again_is_refused(
     with pytest.raises(StreamingQueryException, match="needs a producerName that is unique"):
         finish(each_batch(read(spark, source), write, tmp_path))
     assert values(target) == Counter()
-    # Outside of a query there is nothing to be done over but tasks.
+    # Outside of a query only tasks are repeated.
     spark.range(3).selectExpr("cast(id as string) as value").write.format(NAME).options(**given).mode("append").save()
     assert values(target) == Counter(["0", "1", "2"])

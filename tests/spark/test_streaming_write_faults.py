@@ -1,4 +1,4 @@
-"""A streaming query that writes is killed at each step: the official client finds what each guarantee promises."""
+"""A streaming query that writes is killed at each step: the official client finds what its guarantee promises."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DRIVER = Path(__file__).with_name("writing_driver.py")
 ROWS = 200
-"""Of one micro-batch, which has two tasks."""
+"""Rows of one micro-batch, which has two tasks."""
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
@@ -38,7 +38,7 @@ class Copy:
         self._admin_url, self._token = source.broker.admin_url, token
         access = {} if token is None else {"authToken": token}
         self._source = source.options | access | {"startingOffsets": "earliest", "maxEntriesPerTrigger": str(ROWS)}
-        # Batches of ten rows, so that some are stored whenever something is killed.
+        # Batches of ten rows, so that some are stored whenever a process is killed.
         self._sink = target.options | access | {"batchingMaxMessages": "10"} | sink
 
     def run(
@@ -48,11 +48,11 @@ class Copy:
         master: str = "local[2,4]",
         conf: Mapping[str, str] | None = None,
     ) -> None:
-        """Runs in a driver of its own, where something happens at points of the first batch; killed, or not.
+        """Run a separate driver with faults at points of the first batch; it is killed, or ends by itself.
 
         Args:
             points: names that `writing_driver` knows.
-            ends_by_itself: whether the driver outlives them, and copies what there is.
+            ends_by_itself: whether the driver outlives them, and copies all messages.
             master: its Spark master.
             conf: more of Spark's configuration.
         """
@@ -71,7 +71,7 @@ class Copy:
         assert done.code == (0 if ends_by_itself else SIGKILLED), done.output[-6000:]
 
     def finish(self, spark: SparkSession) -> None:
-        """Copies what is left."""
+        """Copy the remaining messages."""
         query = (
             spark.readStream.format(NAME)
             .options(**self._source)
@@ -88,17 +88,17 @@ class Copy:
             query.stop()
 
     def reported(self) -> list[Transaction]:
-        """The transactions of the last batch that the driver was about to commit."""
+        """Return the transactions of the last batch that the driver was about to commit."""
         reports = pickle.loads((self.folder / "reports").read_bytes())  # noqa: S301 - our own
         return [report.transaction for report in reports]
 
     def abort(self, transactions: Sequence[Transaction]) -> None:
-        """End transactions that a killed driver, or a killed worker, has left open."""
+        """End transactions that a killed driver or worker has left open."""
         options = PulsarOptions.from_spark(self._sink, WRITE)
         abort_transactions(options, transactions)
 
     def open_transactions(self) -> list[Transaction]:
-        """Those that have written to the target and are not ended, as the broker's coordinator knows them."""
+        """Return the open transactions that have written to the target, as listed by the broker's coordinator."""
         names = self.target.broker.admin.open_transactions(self.target.topic_partitions)
         return [Transaction(*map(int, name.strip("()").split(","))) for name in names]
 
@@ -107,7 +107,7 @@ class Copy:
         return Counter(message.value for message in stored(self.target))
 
     def check_planned(self) -> None:
-        """The first batch's offsets are in the checkpoint, it is not done, and nothing of it was written."""
+        """Check that the first batch's offsets are in the checkpoint, without a commit, and no row is written."""
         assert (self.folder / "checkpoint/offsets/0").exists()
         assert not (self.folder / "checkpoint/commits/0").exists()
         assert not any(self.target.broker.admin.stats(name)["msgInCounter"] for name in self.target.topic_partitions)
@@ -119,7 +119,7 @@ def all_once() -> Counter[str]:
 
 @pytest.fixture
 def transacted(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Callable[[int], Copy]:
-    """In transactions that do not time out, from so many partitions to two."""
+    """Copy in transactions that do not time out, from this many partitions to two."""
 
     def make(partitions: int) -> Copy:
         source, target = PulsarFeed(pulsar_featured, partitions), PulsarFeed(pulsar_featured, 2)
@@ -132,7 +132,7 @@ def transacted(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Callable[[in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-def test_a_batch_that_is_done_over_and_over_loses_nothing_and_repeats_only_what_it_may(
+def test_a_repeated_batch_loses_nothing_and_repeats_only_what_its_guarantee_allows(
     spark: SparkSession, pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Path, guarantee: str
 ) -> None:
     source, target = PulsarFeed(pulsar, 2), PulsarFeed(deduplicated, 3)
@@ -140,7 +140,7 @@ def test_a_batch_that_is_done_over_and_over_loses_nothing_and_repeats_only_what_
     copy = Copy(source, target, tmp_path, None, deliveryGuarantee=guarantee)
     copy.run("planned")
     copy.check_planned()
-    # Each run does the same batch over, since it was not called done.
+    # Each run repeats the same batch, since it was not committed.
     copy.run("worker", "committed")
     assert (tmp_path / "killed a worker").exists()
     assert copy.found.keys() == set(map(str, range(ROWS)))
@@ -162,14 +162,14 @@ def test_transactions_of_killed_workers_hide_rows_until_they_end(transacted: Cal
 
 
 @pytest.mark.slow
-def test_transactions_repeat_only_what_was_committed_before_the_driver_was_killed(
+def test_transactions_repeat_only_rows_committed_before_the_driver_was_killed(
     spark: SparkSession, transacted: Callable[[int], Copy]
 ) -> None:
     copy = transacted(2)
     copy.run("between two ends")
     left = copy.reported()[1:]
     copy.finish(spark)
-    # What was not ended when the driver was killed hides what comes behind it. Here it does not wait for its time-out.
+    # Transactions left open by the killed driver hide later rows. This test does not wait for their timeout.
     assert len(copy.found) < 2 * ROWS
     copy.abort(left)
     wait_until(lambda: copy.found.keys() == all_once().keys(), "all rows can be seen")
@@ -180,7 +180,7 @@ def test_transactions_repeat_only_what_was_committed_before_the_driver_was_kille
 
 
 @pytest.mark.slow
-def test_of_two_attempts_at_once_the_loser_aborts_its_transaction(
+def test_the_slower_of_two_concurrent_attempts_aborts_its_transaction(
     spark_cluster: SparkCluster, transacted: Callable[[int], Copy], tmp_path: Path
 ) -> None:
     copy = transacted(1)
@@ -188,7 +188,7 @@ def test_of_two_attempts_at_once_the_loser_aborts_its_transaction(
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.task.duration.threshold": "100ms",
-        # Rows go on to the next Python worker as soon as there are so many bytes of them.
+        # Rows are passed to the next Python worker as soon as there are this many bytes of them.
         "spark.buffer.size": "256",
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.executorEnv.SPARK_MQ_SOURCE_LOG": "DEBUG",

@@ -1,4 +1,4 @@
-"""A query over topics that are terminated ends with them, and says so."""
+"""Queries over terminated topics: they end with the topics, with a specific error."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_query_ends_with_its_topics(spark: SparkSession, pulsar: PulsarUnderTe
         terminate(feed)
         assert await_end(query, PATIENCE_S)
         assert not query.isActive
-        # What it looks like to who does not expect it.
+        # The error as seen by a caller that does not expect it.
         with pytest.raises(StreamingQueryException, match=r"EndOfStreamError: pulsar-native: all topics of this query"):
             query.awaitTermination()
     sink.check(feed)
@@ -72,7 +72,9 @@ def test_a_query_ends_with_its_topics(spark: SparkSession, pulsar: PulsarUnderTe
     sink.check(feed)
 
 
-def test_what_waits_for_a_watermark_is_completed(spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path) -> None:
+def test_windows_that_wait_for_a_watermark_are_completed(
+    spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path
+) -> None:
     feed = PulsarFeed(pulsar, 1)
     feed.publish(numbers(3))
     feed.publish([b"last"])
@@ -99,9 +101,7 @@ def test_what_waits_for_a_watermark_is_completed(spark: SparkSession, pulsar: Pu
     assert sorted(row.value for row in found) == sorted(value.decode() for value in numbers(3))
 
 
-def test_a_query_over_what_is_there_needs_no_error(
-    spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path
-) -> None:
+def test_available_now_needs_no_error(spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path) -> None:
     feed, sink = PulsarFeed(pulsar, 2), Sink(tmp_path)
     feed.publish(numbers(20))
     terminate(feed)

@@ -1,4 +1,4 @@
-"""What only TubeMQ's users see in Spark: streams in a group and alone, and what was written read back."""
+"""Features of TubeMQ only in Spark: streams in a group and alone, and written rows read back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL_READ_TIMEOUT_S = 120.0
 
 
 @pytest.mark.slow
-def test_a_members_query_goes_on_where_it_was(spark: SparkSession, tubemq: TubeUnderTest, tmp_path: Path) -> None:
+def test_a_members_query_continues_at_its_position(spark: SparkSession, tubemq: TubeUnderTest, tmp_path: Path) -> None:
     feed, group = TubeMQFeed(tubemq, 3), tubemq.group()
     sink = Sink(tmp_path, "tubemq", "value string, partition int")
     options = feed.options | {"assignment": "server", "group": group, "startingOffsets": "earliest"}
@@ -35,12 +35,12 @@ def test_a_members_query_goes_on_where_it_was(spark: SparkSession, tubemq: TubeU
                 all_read.set()
 
         with sink.running(spark, options, write) as query:
-            # As many of the master's rounds as it takes.
+            # As many rebalances of the master as it takes.
             assert all_read.wait(ALL_READ_TIMEOUT_S), query.exception()
         assert sorted(map(int, sink.values)) == list(range(end))
 
 
-def test_what_spark_writes_it_reads_back(spark: SparkSession, tubemq: TubeUnderTest) -> None:
+def test_rows_written_by_spark_are_read_back(spark: SparkSession, tubemq: TubeUnderTest) -> None:
     feed = TubeMQFeed(tubemq, 3)
     rows = spark.range(300).selectExpr(
         "cast(id as string) as value",

@@ -56,7 +56,7 @@ def test_a_topic_is_read_by_its_schema(
     assert [row.value.number for row in wider.collect()] == [1, 3, 2, None]
 
 
-def test_what_cannot_be_decoded_is_the_users_choice(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
+def test_undecodable_values_follow_the_users_option(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
     topic = pulsar.topic()
     publish(pulsar, topic, official_schema.AvroSchema, 0, [{"carrier": "AA", "number": 1}])
     publish_bytes(pulsar, topic, b"\x09not avro")
@@ -68,7 +68,7 @@ def test_what_cannot_be_decoded_is_the_users_choice(spark: SparkSession, pulsar:
     assert [(row.value, bytes(row._corrupt)) for row in found] == [(None, b"\x09not avro")]
 
 
-def test_every_format_stores_what_it_cannot_decode_in_the_dead_letter_topic(
+def test_every_format_stores_undecodable_messages_in_the_dead_letter_topic(
     spark: SparkSession, mq: Format, tmp_path: Path
 ) -> None:
     topic, dead = mq.feed(2), mq.new_topic()
@@ -83,11 +83,11 @@ def test_every_format_stores_what_it_cannot_decode_in_the_dead_letter_topic(
     query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     finish(query)
     assert 20 in [row.n for row in spark.read.parquet(str(tmp_path / "rows")).collect()]
-    # Where the stream reads what the batch has read, its dead letter is there twice.
+    # If the stream reads the same messages as the batch, their dead letters are stored twice.
     assert set(mq.consume(dead, 2)) == {b"nothing"}
 
 
-def test_json_without_a_registered_schema_is_what_from_json_reads(spark: SparkSession, mq: Format) -> None:
+def test_json_without_a_registered_schema_equals_from_json(spark: SparkSession, mq: Format) -> None:
     from pyspark.sql import functions
 
     ddl = "id bigint, at timestamp, local timestamp_ntz, days array<date>"

@@ -43,7 +43,7 @@ def flight() -> bytes:
 
 def test_every_type_reaches_spark(spark: SparkSession, nsq_embedded_format: Format, tmp_path: Path) -> None:
     topic = nsq_embedded_format.feed(1)
-    # A field that is unknown, and a number that does not end.
+    # An unknown field, and a number that does not end.
     topic.publish([flight(), b"\x98\x06\x01", b"\x08"])
     path = tmp_path / "flight.desc"
     path.write_bytes(FLIGHT.descriptors)

@@ -1,4 +1,4 @@
-"""What a write of any format does in Spark: the same suite for all of them, against real brokers."""
+"""Writes of all formats in Spark: one suite, against real brokers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refusal(df: DataFrame, mq: Format, topic: Feed, mode: str = "append", **opti
     return str(caught.value)
 
 
-def test_every_row_of_every_task_is_there_once(spark: SparkSession, mq: Format) -> None:
+def test_every_row_of_every_task_is_stored_once(spark: SparkSession, mq: Format) -> None:
     topic = mq.feed(3)
     save(spark.range(0, 5000, 1, 4).selectExpr("cast(id as string) as value"), mq, topic)
     assert sorted(mq.consume(topic.topic, 5000)) == sorted(numbers(5000))
@@ -71,9 +71,9 @@ def test_columns_and_options_are_checked_before_anything_is_written(spark: Spark
 
 
 def recording_source(folder: Path) -> type[DataSource]:
-    """A data source whose writer notes in `folder` what it took for all rows of a task, or how the task ended.
+    """Return a data source whose writer notes in `folder` the rows that it received for all of a task, or an error.
 
-    Its classes are made here, so that they go to Spark's workers by value.
+    Its classes are defined here, so that they are sent to Spark's workers by value.
     """
 
     class RecordingFormat:
@@ -107,11 +107,11 @@ def recording_source(folder: Path) -> type[DataSource]:
     return RecordingSource
 
 
-def test_rows_that_spark_cuts_short_are_not_taken_for_all(spark: SparkSession, tmp_path: Path) -> None:
-    """A task is killed while Spark's worker writes its rows: what the writer has by then must not count as complete.
+def test_rows_that_spark_cuts_short_are_not_accepted_as_complete(spark: SparkSession, tmp_path: Path) -> None:
+    """A task is killed while Spark's worker writes its rows: the writer must not accept the rows so far as complete.
 
-    Spark closes the connection to the worker, and Arrow takes that for the regular end of the rows: no error comes from
-    Spark itself. The writer finds out by looking at the connection, which it has to find in the frames of the worker of
+    Spark closes the connection to the worker, and Arrow treats that as the regular end of the rows: no error comes from
+    Spark itself. The writer detects it by the state of the connection, which it finds in the frames of the worker of
     this release of Spark: this test runs on the newest and on the oldest.
     """
     spark.dataSource.register(recording_source(tmp_path))
@@ -133,7 +133,7 @@ def test_rows_that_spark_cuts_short_are_not_taken_for_all(spark: SparkSession, t
         killing = pool.submit(kill_when_it_writes)
         try:
             with pytest.raises(Py4JJavaError, match="cancelled part of cancelled job group cut short"):
-                save_rows(10**15)  # more than anybody writes
+                save_rows(10**15)  # more than the task writes
         finally:
             spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         killing.result()

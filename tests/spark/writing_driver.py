@@ -1,9 +1,9 @@
-"""A Spark driver of its own, with a streaming query that writes to Pulsar, and what happens to it on the way.
+"""A separate Spark driver, with a streaming query that writes to Pulsar, and faults at points of its first batch.
 
     python writing_driver.py TASK
 
-TASK is the JSON that `test_streaming_write_faults.Copy.run` makes, with the points of the first batch where something
-happens. What kills is put around the format's own methods.
+TASK is the JSON that `test_streaming_write_faults.Copy.run` makes, with the points of the first batch where faults
+happen. The format's methods are wrapped with them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TIMEOUT_S = 60.0
 
 
 class MortalFormat(PulsarFormat):
-    """Pulsar, with what kills around it."""
+    """Pulsar with faults around its methods."""
 
     name = "pulsar-mortal"
 
@@ -47,7 +47,7 @@ class MortalFormat(PulsarFormat):
 
     def _kill_driver(self) -> None:
         os.killpg(self._driver, signal.SIGKILL)
-        # This process is no part of the group that pyspark's daemon makes; it ends with the JVM's sockets otherwise.
+        # This process is not in the process group of pyspark's daemon; otherwise it ends with the JVM's sockets.
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _happens(self, point: str) -> bool:
@@ -84,12 +84,12 @@ class MortalFormat(PulsarFormat):
         _wait(lambda: any(admin.stats(name)["msgInCounter"] for name in self._task["targets"]))
 
     def wait_until_no_transaction_is_open(self) -> None:
-        """Waits for those that have written to the target."""
+        """Wait until no transaction that has written to the target is open."""
         admin = self._admin()
         _wait(lambda: not admin.open_transactions(self._task["targets"]))
 
     def racing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What comes before the writer: the first attempt's rows come slowly once some are stored; the second's do not.
+        """Delay rows before the writer: the first attempt's rows are slow once some are stored; the second's are not.
 
         The second one waits until then. So it is done while the first one is in the middle of it, unless it takes more
         than a minute.
@@ -122,27 +122,27 @@ class MortalFormat(PulsarFormat):
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    """Waits for what another process does, which sends no event; not for ever: the test then sees it."""
+    """Wait for an action of another process, which sends no event; with a limit, so that the test reports a failure."""
     deadline = time.monotonic() + TIMEOUT_S
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
 def main() -> None:
-    """Runs the query."""
+    """Run the query."""
     task: dict[str, Any] = json.loads(sys.argv[1])
     folder = Path(task["folder"])
 
     format_ = MortalFormat(task, os.getpgrp())
 
     class MortalDataSource(MQDataSource):
-        """Made here, so that it goes to the other processes by value, with what it is to do."""
+        """Defined here, so that it is sent to the other processes by value, with its task."""
 
         format = format_
         format_name = MortalFormat.name
 
     spark = session(task)
-    # A task's rows come in many pieces.
+    # A task's rows arrive in many batches.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     spark.dataSource.register(MortalDataSource)
     df = spark.readStream.format(NAME).options(**task["source"]).schema("value string").load()
@@ -157,7 +157,7 @@ def main() -> None:
     query.processAllAvailable()
     query.stop()
     if "raced" in task["points"]:
-        # Executors live on, as those of a query that goes on: Spark does not wait for the loser of a race.
+        # Executors stay alive, as those of a running query: Spark does not wait for the slower attempt.
         format_.wait_until_no_transaction_is_open()
     spark.stop()
 
