@@ -1,4 +1,4 @@
-"""What all tests share: options, markers set from fixtures, and a header that says what is under test."""
+"""Options, markers set from fixtures, and the header of all tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytest_plugins = [
     "tests.fix_spark",
 ]
 
-# How long an example takes says more of the machine than of the code: a busy one must not fail a test.
+# The time of an example depends on the machine more than on the code: a busy machine must not fail a test.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class Closable(Protocol):
-    """Whatever is closed at its end."""
+    """An object that is closed at its end."""
 
     def close(self) -> None: ...
 
@@ -70,7 +70,7 @@ Opened = TypeVar("Opened", bound=Closable)
 
 @pytest.fixture
 def closing(request: pytest.FixtureRequest) -> Callable[[Opened], Opened]:
-    """Closes what it is given when the test ends, the last one first; returns it."""
+    """Close objects when the test ends, the last one first; return them."""
 
     def close_later(opened: Opened) -> Opened:
         request.addfinalizer(opened.close)
@@ -81,7 +81,7 @@ def closing(request: pytest.FixtureRequest) -> Callable[[Opened], Opened]:
 
 @pytest.fixture
 def supply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., object]], str]:
-    """Puts a function into a module of the user's; gives its name for options."""
+    """Add a function to a module like a user's; return its name for options."""
 
     def name_of(function: Callable[..., object]) -> str:
         module = ModuleType("of_mine")
@@ -93,7 +93,7 @@ def supply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., object]],
 
 
 def implementation() -> str:
-    """Which decoder the package runs with, or why that is unknown."""
+    """Return the decoder that the package runs with, or why it is unknown."""
     try:
         import spark_mq_source
 
@@ -112,7 +112,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """A machine with a C compiler must test the compiled module: falling back unnoticed would test the twin twice."""
+    """Stop if a C compiler exists and the compiled module is missing: the fallback would test the twins twice."""
     if os.environ.get("SPARK_MQ_SOURCE_IMPL") or implementation() != "python":
         return
     if shutil.which("cc"):
@@ -120,7 +120,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     # The twins are accepted, here and in the processes that tests start.
     os.environ["SPARK_MQ_SOURCE_IMPL"] = "python"
     session.config.addinivalue_line("filterwarnings", "ignore:spark-mq-source runs without its compiled loops")
-    # Their examples are not collected: a failed import by pytest leaves a half module behind, which counts as compiled.
+    # Their examples are not collected: a failed import by pytest leaves a partial module, which counts as compiled.
     sources = str(session.config.rootpath / "src" / "*" / "_*_native.py")
     session.config.option.ignore_glob = [*(session.config.option.ignore_glob or ()), sources]
 

@@ -1,4 +1,4 @@
-"""Fixtures of real brokers: started when the first test asks, ended with the session at the latest."""
+"""Fixtures of real brokers: started by the first test that needs them, ended with the session at the latest."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from spark_mq_source.testing import NsqBroker, NsqLookupd
 _serial = itertools.count()
 
 NSQ_CLUSTER_SIZE = 4
-"""As many brokers as the suites of all formats ask partitions for."""
+"""As many brokers as the suites of all formats use partitions."""
 
 
 @dataclass
 class PulsarUnderTest:
-    """A running broker as tests see it.
+    """A running broker, with the helpers of tests.
 
-    `broker` is the process behind it (None if it was running before the tests and is not theirs to stop).
+    `broker` is its process (None if it was running before the tests, which then do not stop it).
     """
 
     service_url: str
@@ -42,22 +42,22 @@ class PulsarUnderTest:
     _clients: list[Any] = field(default_factory=list)
 
     def topic(self, partitions: int = 0, *, prefix: str = "t", namespace: str | None = None) -> str:
-        """Creates a topic nobody else uses and returns its full name."""
+        """Create a new topic and return its full name."""
         return self.admin.create_topic(self.unused_topic(prefix=prefix, namespace=namespace), partitions)
 
     def unused_topic(self, *, prefix: str = "t", namespace: str | None = None) -> str:
-        """The full name of a topic that does not exist."""
+        """Return the full name of a topic that does not exist."""
         return f"persistent://{namespace or self.namespace}/{prefix}-{os.getpid()}-{next(_serial)}"
 
     def new_namespace(self, *, prefix: str = "n", keep_data: bool = True, deduplicates: bool = False) -> str:
-        """Creates a namespace nobody else uses; with keep_data=False it has the stock retention of nothing."""
+        """Create a new namespace; with keep_data=False it has the stock retention of nothing."""
         name = self.admin.create_namespace(f"public/{prefix}-{os.getpid()}-{next(_serial)}", keep_data=keep_data)
         if deduplicates:
             self.admin.set_deduplication(name, enabled=True)
         return name
 
     def client(self, **options: Any) -> Any:
-        """The official client, closed with the fixture. Its own 30 s for a request pass on a busy machine."""
+        """Return the official client, closed with the fixture. Its default request timeout, 30 s, is too short here."""
         options.setdefault("operation_timeout_seconds", 120)
         if self.broker is not None:
             client = self.broker.client(**options)
@@ -70,9 +70,9 @@ class PulsarUnderTest:
         return client
 
     def close_clients(self) -> None:
-        """Closes the official clients, also those that a test has closed already."""
+        """Close the official clients, also those that a test has closed already."""
         for client in self._clients:
-            with contextlib.suppress(Exception):  # "closed already", for which the client has no error of its own
+            with contextlib.suppress(Exception):  # "closed already", for which the client has no separate error
                 client.close()
         self._clients.clear()
 
@@ -81,17 +81,17 @@ class PulsarUnderTest:
         return tuple(map(int, self.admin.broker_version().split(".")[:2])) < first
 
     def require_version(self, first: tuple[int, int], why: str) -> None:
-        """Skips, audibly, if the broker's version is older than one known to have what the test is about."""
+        """Skip with a reason if the broker's version is older than one known to have the tested feature."""
         if self.is_before(first):
             pytest.skip(f"Pulsar {self.admin.broker_version()} {why}")
 
     def trim(self, topic: str) -> None:
-        """Deletes the ledgers that nothing holds; skips on brokers whose admin interface cannot do so (2.11.0)."""
+        """Delete the ledgers that nothing retains; skip on brokers whose admin interface cannot do so (2.11.0)."""
         self.require_version((3, 3), "deletes no ledgers on request")
         self.admin.trim(topic)
 
     def require_own(self) -> PulsarStandalone:
-        """The broker's process, for tests that run its programs; skips where the broker is somebody else's."""
+        """Return the broker's process, for tests that run its programs; skip if the tests did not start it."""
         if self.broker is None:
             pytest.skip("needs a broker that the tests started (run without --pulsar-url)")
         return self.broker
@@ -102,7 +102,7 @@ def _under_test(broker: PulsarStandalone) -> PulsarUnderTest:
 
 
 def _start(config: pytest.Config, broker: PulsarStandalone) -> PulsarStandalone:
-    """Starts a broker; one that cannot run here skips the test, or fails it where brokers are required."""
+    """Start a broker; if it cannot run here, skip the test, or fail it if brokers are required."""
     try:
         return broker.start()
     except (RuntimeError, OSError) as error:
@@ -138,20 +138,20 @@ def _pulsar_featured_session(
 
 @pytest.fixture
 def pulsar(_pulsar_session: PulsarUnderTest) -> Iterator[PulsarUnderTest]:
-    """A stock broker, shared by all tests: use topics of your own, do not restart it."""
+    """Yield a stock broker, shared by all tests: use new topics, do not restart it."""
     yield _pulsar_session
     _pulsar_session.close_clients()
 
 
 @pytest.fixture
 def deduplicated(pulsar: PulsarUnderTest) -> PulsarUnderTest:
-    """The same broker with a namespace whose topics deduplicate."""
+    """Return the same broker with a namespace whose topics deduplicate."""
     return replace(pulsar, namespace=pulsar.new_namespace(deduplicates=True))
 
 
 @pytest.fixture
 def pulsar_featured(_pulsar_featured_session: PulsarUnderTest) -> Iterator[PulsarUnderTest]:
-    """A broker with transactions, broker entry metadata, ledgers of 10 entries, TLS, authentication and authorization.
+    """Yield a broker with transactions, broker entry metadata, ledgers of 10 entries, TLS and authorization.
 
     Shared by all tests. `pulsar_featured.broker.credentials` has tokens, certificates and the password file's user.
     """
@@ -161,7 +161,7 @@ def pulsar_featured(_pulsar_featured_session: PulsarUnderTest) -> Iterator[Pulsa
 
 @pytest.fixture
 def pulsar_private(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[PulsarUnderTest]:
-    """A stock broker of the test's own, which it may restart (`.broker.restart()`), kill and reconfigure."""
+    """Yield a stock broker for one test, which may restart (`.broker.restart()`), kill and reconfigure it."""
     version = pytestconfig.getoption("--pulsar-version")
     broker = _start(pytestconfig, PulsarStandalone(tmp_path / "pulsar", version=version))
     under_test = _under_test(broker)
@@ -172,9 +172,9 @@ def pulsar_private(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[Puls
 
 @dataclass
 class NsqUnderTest:
-    """A running NSQ broker as tests see it: the embedded one, or nsqd where that is on PATH.
+    """A running NSQ broker, with the helpers of tests: the embedded one, or nsqd if it is on PATH.
 
-    Both are asked over HTTP alike, so that what a test sees does not depend on which one it is.
+    Both are used over the same HTTP interface, so that tests do not depend on which one it is.
     """
 
     broker: NsqBroker | NsqdProcess
@@ -182,36 +182,36 @@ class NsqUnderTest:
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """The kind of broker."""
         return "embedded" if isinstance(self.broker, NsqBroker) else "nsqd"
 
     @property
     def tcp_address(self) -> str:
-        """Where clients connect, as `host:port`."""
+        """The address for clients, as `host:port`."""
         return self.broker.tcp_address
 
     @property
     def http_address(self) -> str:
-        """Its HTTP interface, as `host:port`."""
+        """The address of its HTTP interface, as `host:port`."""
         return self.broker.http_address
 
     @property
     def lookupd_address(self) -> str:
-        """The HTTP interface of its lookup daemon, as `host:port`."""
+        """The address of its lookup daemon's HTTP interface, as `host:port`."""
         return self.lookupd.http_address
 
     def unused_topic(self, *, prefix: str = "t") -> str:
-        """The name of a topic that does not exist."""
+        """Return the name of a topic that does not exist."""
         return f"{prefix}-{os.getpid()}-{next(_serial)}"
 
     def topic(self, *channels: str, prefix: str = "t") -> str:
-        """Creates a topic nobody else uses, with these channels, and waits until lookups find it."""
+        """Create a new topic with these channels, and wait until lookups find it."""
         topic = self.unused_topic(prefix=prefix)
         self.create(topic, *channels)
         return topic
 
     def create(self, topic: str, *channels: str) -> None:
-        """Creates a topic and these channels, and waits until lookups find them."""
+        """Create a topic and these channels, and wait until lookups find them."""
         self.post("/topic/create", topic=topic)
         for channel in channels:
             self.post("/channel/create", topic=topic, channel=channel)
@@ -226,31 +226,31 @@ class NsqUnderTest:
         return int(self.tcp_address.rpartition(":")[2])
 
     def publish(self, topic: str, *bodies: bytes) -> None:
-        """Publishes messages."""
+        """Publish messages."""
         for start in range(0, len(bodies), 1000):
             part = bodies[start : start + 1000]
             packed = b"".join(len(body).to_bytes(4, "big") + body for body in part)
             self.post("/mpub", len(part).to_bytes(4, "big") + packed, topic=topic, binary="true")
 
     def post(self, path: str, body: bytes = b"", **parameters: str) -> None:
-        """Sends a request to its HTTP interface, which must succeed."""
+        """Send a request to its HTTP interface; fail if it is refused."""
         status, answer = self.ask("POST", self.http_address, path, body, **parameters)
         assert status == 200, f"{path} {parameters}: {status} {answer}"
 
     def channel_stats(self, topic: str, channel: str) -> dict[str, Any]:
-        """What it tells of a channel; empty if there is none."""
+        """Return its statistics of a channel; empty if the channel does not exist."""
         _, found = self.ask("GET", self.http_address, "/stats", format="json", topic=topic, channel=channel)
         topics = found["topics"] or []
         return topics[0]["channels"][0] if topics else {}
 
     def topic_stats(self, topic: str) -> dict[str, Any]:
-        """What it tells of a topic; empty if there is none."""
+        """Return its statistics of a topic; empty if the topic does not exist."""
         _, found = self.ask("GET", self.http_address, "/stats", format="json", topic=topic)
         topics: list[dict[str, Any]] = found["topics"] or [{}]
         return topics[0]
 
     def ask(self, method: str, address: str, path: str, body: bytes = b"", **parameters: str) -> tuple[int, Any]:
-        """A request to any HTTP interface: the status, and the answer (JSON where it is JSON)."""
+        """Send a request to any HTTP interface; return the status and the answer, parsed if it is JSON."""
         connection = http.client.HTTPConnection(address, timeout=60)
         try:
             connection.request(method, f"{path}?{urlencode(parameters)}" if parameters else path, body)
@@ -267,7 +267,7 @@ def _ports(found: dict[str, Any]) -> set[int]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
-    """Waits for what no event tells."""
+    """Poll until the condition holds, for states without an event."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -275,7 +275,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120)
 
 
 def _nsq(kind: str, folder: Path, *, lookupd: NsqUnderTest | None = None, **settings: Any) -> NsqUnderTest:
-    """A broker that is not started yet."""
+    """Return a broker that is not started yet."""
     joined = None if lookupd is None else lookupd.lookupd
     if kind == "nsqd":
         assert joined is None or isinstance(joined, NsqlookupdProcess)
@@ -288,7 +288,7 @@ def _nsq(kind: str, folder: Path, *, lookupd: NsqUnderTest | None = None, **sett
 
 @contextlib.contextmanager
 def start_nsq(kind: str, folder: Path, **settings: Any) -> Iterator[NsqUnderTest]:
-    """Runs a broker of one kind, see `nsq_kind` and `nsq_private`."""
+    """Run a broker of one kind, see `nsq_kind` and `nsq_private`."""
     under_test = _nsq(kind, folder, **settings)
     under_test.broker.start()
     try:
@@ -304,7 +304,7 @@ def _skip_without_nsqd() -> None:
 
 @pytest.fixture(scope="session", params=["embedded", "nsqd"])
 def nsq_kind(request: pytest.FixtureRequest) -> str:
-    """Which NSQ broker a test runs against: every test with both; skipped without nsqd and nsqlookupd on PATH."""
+    """Return the kind of NSQ broker, each for every test; skip nsqd without nsqd and nsqlookupd on PATH."""
     if request.param == "nsqd":
         _skip_without_nsqd()
     return str(request.param)
@@ -318,7 +318,7 @@ def _nsq_session(nsq_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def nsq(_nsq_session: NsqUnderTest) -> NsqUnderTest:
-    """An NSQ broker with nsqd's default settings, shared by all tests: use topics of your own, do not restart it."""
+    """Return an NSQ broker with nsqd's default settings, shared by all tests: use new topics, do not restart it."""
     return _nsq_session
 
 
@@ -333,14 +333,14 @@ def _nsq_cluster(kind: str, folder: Path) -> Iterator[Sequence[NsqUnderTest]]:
 
 @pytest.fixture(scope="session")
 def nsq_embedded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[NsqUnderTest]]:
-    """Embedded NSQ brokers with one lookup daemon, for the suites that all formats share: a partition is a broker."""
+    """Yield embedded NSQ brokers with one lookup daemon, for the suites of all formats: a partition is a broker."""
     with _nsq_cluster("embedded", tmp_path_factory.mktemp("nsq-cluster")) as brokers:
         yield brokers
 
 
 @pytest.fixture(scope="session")
 def nsq_nsqd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[NsqUnderTest]]:
-    """The same of nsqd; skipped if that is not on PATH."""
+    """Yield nsqd processes with one lookup daemon; skip if nsqd is not on PATH."""
     _skip_without_nsqd()
     with _nsq_cluster("nsqd", tmp_path_factory.mktemp("nsqd-cluster")) as brokers:
         yield brokers
@@ -348,7 +348,7 @@ def nsq_nsqd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seque
 
 @pytest.fixture
 def nsq_private(nsq_kind: str, tmp_path: Path) -> Iterator[Callable[..., NsqUnderTest]]:
-    """Starts NSQ brokers of the test's own: `nsq_private(msg_timeout_ms=1000)`, `nsq_private(lookupd=another)`.
+    """Yield a function that starts NSQ brokers for one test: `nsq_private(msg_timeout_ms=1000, lookupd=another)`.
 
     Settings are those of `NsqBroker`. The test may restart (`.broker.restart(crash=True)`) and stop them.
     """

@@ -1,4 +1,4 @@
-"""Without the compiled modules, what needs them is skipped: tests, and the examples in docstrings of src."""
+"""Skips of tests, and of examples in docstrings of src, that need the compiled modules, if these are missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEEDS_COMPILED = re.compile(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
-    """Skip a test that fails by the package's own error about them."""
+    """Skip a test that fails with the package's error about missing modules."""
     try:
         return (yield)
     except Exception as error:

@@ -1,6 +1,6 @@
 """Peers for network tests, all real sockets on the loopback: scripted servers, faulty links, and TLS certificates.
 
-`ScriptedServer` plays what a peer says byte by byte, `FaultProxy` stands between a client and a real peer and breaks
+`ScriptedServer` plays a peer's side byte by byte, `FaultProxy` stands between a client and a real peer and breaks
 the link in one chosen way, `RecordingProxy` writes down the Pulsar frames that pass. None of them sleeps: they wait for
 bytes and events, each no longer than `PATIENCE_SECONDS`.
 """
@@ -24,31 +24,31 @@ import pytest
 from brokers.credentials import Authority, key_pem_of, pem_of
 
 PATIENCE_SECONDS = 60.0
-"""The longest any step of a script waits: only a failing test gets here."""
+"""The limit of any wait of a script, reached by failing tests only."""
 
 HOST = "127.0.0.1"
 
 Step = Callable[["Peer"], None]
-"""One thing a scripted server does on a connection."""
+"""An action of a scripted server on a connection."""
 
 
 class ScriptError(AssertionError):
-    """The client did not do what the script says, or the script could not be played to its end."""
+    """A client that departed from the script, or a script that could not be played to its end."""
 
 
 def listen(port: int = 0) -> socket.socket:
-    """A listening socket on this loopback port, or a free one."""
+    """Return a listening socket on this loopback port, or a free one."""
     return socket.create_server((HOST, port), backlog=64)
 
 
 def free_port() -> int:
-    """A port on which nobody listens (for now)."""
+    """Return a port on which nothing listens (for now)."""
     with listen() as sock:
         return int(sock.getsockname()[1])
 
 
 def open_descriptors() -> int:
-    """How many sockets and selectors this process has open."""
+    """Return the number of open sockets and selectors of this process."""
     count = 0
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -57,7 +57,7 @@ def open_descriptors() -> int:
 
 
 def reset(sock: socket.socket) -> None:
-    """Closes with RST instead of FIN."""
+    """Close with RST instead of FIN."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
@@ -80,20 +80,20 @@ class Peer:
 
     @property
     def sock(self) -> socket.socket:
-        """The socket, for what no step does."""
+        """The socket, for actions that are no step."""
         return self._sock
 
     def read(self, size: int) -> bytes:
-        """Exactly `size` bytes."""
+        """Read exactly `size` bytes."""
         while len(self._unread) < size:
-            # No byte more: a handshake of TLS may follow, which is not read here.
+            # No byte more: a TLS handshake may follow, which is not read here.
             self._receive(f"{size} bytes", most=size - len(self._unread))
         data = bytes(self._unread[:size])
         del self._unread[:size]
         return data
 
     def read_line(self) -> bytes:
-        """What comes before the next newline, without it."""
+        """Read until the next newline; return the bytes before it."""
         while b"\n" not in self._unread:
             self._receive("a line")
         line, _, rest = bytes(self._unread).partition(b"\n")
@@ -101,12 +101,12 @@ class Peer:
         return line
 
     def read_frame(self) -> bytes:
-        """One frame with its 32-bit size in front, whole."""
+        """Read one frame with its 32-bit size in front, whole."""
         size = self.read(4)
         return size + self.read(int.from_bytes(size, "big"))
 
     def read_eof(self) -> None:
-        """The client closes and has sent nothing more."""
+        """Wait until the client closes; fail if it has sent more bytes."""
         while True:
             try:
                 data = self._sock.recv(1 << 16)
@@ -124,32 +124,32 @@ class Peer:
             )
 
     def expect(self, expected: bytes) -> None:
-        """Exactly these bytes."""
+        """Read exactly these bytes, or fail."""
         got = self.read(len(expected))
         if got != expected:
             raise ScriptError(f"connection {self.number}: expected {expected!r}, got {got!r}")
 
     def send(self, data: bytes) -> None:
-        """Sends all of it."""
+        """Send all bytes."""
         self._sock.sendall(data)
 
     def close(self) -> None:
-        """Closes in order: the client sees the end of the stream."""
+        """Close in order: the client sees the end of the stream."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
     def reset(self) -> None:
-        """Closes with RST."""
+        """Close with RST."""
         reset(self._sock)
 
     def wait(self, event: threading.Event) -> None:
-        """Until the test says so."""
+        """Wait for the test's event."""
         if not event.wait(PATIENCE_SECONDS):
             raise ScriptError(f"connection {self.number}: the test did not set the event the script waits for")
 
     def stay_silent(self) -> None:
-        """Reads whatever comes and answers nothing, until the client or the test is done."""
+        """Read all bytes and answer nothing, until the client or the test is done."""
         self._sock.settimeout(0.05)
         while not self._stopping.is_set():
             try:
@@ -163,14 +163,14 @@ class Peer:
             self.seen += data
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """The server's side of the handshake."""
+        """Do the server's side of the handshake."""
         self._sock = context.wrap_socket(self._sock, server_side=True)
 
     def fail_tls(self, context: ssl.SSLContext) -> None:
-        """A handshake in which one side has to refuse the other."""
+        """Do a handshake in which one side must refuse the other."""
         try:
             self.start_tls(context)
-            # In TLS 1.3 the client's refusal of the certificate comes after the server is done.
+            # In TLS 1.3 the client refuses the certificate after the server is done.
             if self._sock.recv(1):
                 raise ScriptError(f"connection {self.number}: the TLS handshake was expected to fail, but bytes came")
         except (ssl.SSLError, ConnectionError):
@@ -190,32 +190,32 @@ class Peer:
 
 
 def expect(data: bytes) -> Step:
-    """The client sends exactly this."""
+    """Return a step in which the client sends exactly these bytes."""
     return lambda peer: peer.expect(data)
 
 
 def expect_eof() -> Step:
-    """The client closes, with nothing sent before."""
+    """Return a step in which the client closes, with nothing sent before."""
     return Peer.read_eof
 
 
 def send(data: bytes) -> Step:
-    """Sends this."""
+    """Return a step that sends these bytes."""
     return lambda peer: peer.send(data)
 
 
 def wait(event: threading.Event) -> Step:
-    """Waits for the test."""
+    """Return a step that waits for the test."""
     return lambda peer: peer.wait(event)
 
 
 def tls(context: ssl.SSLContext) -> Step:
-    """Speaks TLS from here on."""
+    """Return a step that starts TLS."""
     return lambda peer: peer.start_tls(context)
 
 
 def failing_tls(context: ssl.SSLContext) -> Step:
-    """A TLS handshake that has to fail, and the end of the connection."""
+    """Return a step with a TLS handshake that must fail, and the end of the connection."""
     return lambda peer: peer.fail_tls(context)
 
 
@@ -225,7 +225,7 @@ stay_silent: Step = Peer.stay_silent
 
 
 class ScriptedServer:
-    """Plays one script a connection, in the order of the connections; the last one again if `repeat`.
+    """A server that plays one script a connection, in the order of the connections; the last one again if `repeat`.
 
     Args:
         scripts: the steps of each connection; what is still open after the last step is closed.
@@ -261,11 +261,11 @@ class ScriptedServer:
             self.check()
 
     def stop(self) -> None:
-        """Ends the listening, and waits for the scripts: silent ones stop, others end when they are played."""
-        # A client may be gone before its connection is accepted here.
+        """Stop listening and wait for the scripts: silent ones stop, others end when they are played."""
+        # A client may have closed before its connection is accepted here.
         self._all_came.wait(1)
         self._stopping.set()
-        # Wakes the accepting thread: closing a socket does not, on Linux.
+        # Wakes the accepting thread: on Linux, closing a socket does not.
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._accepting.join(PATIENCE_SECONDS)
@@ -274,7 +274,7 @@ class ScriptedServer:
             thread.join(2 * PATIENCE_SECONDS)
 
     def check(self) -> None:
-        """Fails unless every script was played to its end."""
+        """Fail unless every script was played to its end."""
         if self._failures:
             raise self._failures[0]
         if len(self.peers) < len(self._scripts):
@@ -314,14 +314,14 @@ class ScriptedServer:
 
 
 class Link:
-    """A server's end of one connection, and the requests that came over it; protocols add how these are read."""
+    """A server's end of one connection, and the requests received on it; protocols define how these are read."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.requests: list[Any] = []
 
     def read(self) -> Any:
-        """The next request.
+        """Read the next request.
 
         Raises:
             AssertionError, OSError: the client has closed.
@@ -329,12 +329,12 @@ class Link:
         raise NotImplementedError
 
     def answer(self, reply: Any) -> None:
-        """Answers the request read last."""
+        """Answer the request read last."""
         raise NotImplementedError
 
 
 class AnsweringServer:
-    """Answers as real servers do, unless `answers` has something else for a request's class.
+    """A server that answers as real ones do, unless `answers` has another answer for a request's class.
 
     An answer is a function of the link and the request; what it returns is sent (None: nothing is).
     """
@@ -346,10 +346,10 @@ class AnsweringServer:
         self.links: list[Any] = []
         self.changed = threading.Condition()
         self.server = ScriptedServer([self._serve], repeat=True)
-        self.server._all_came.set()  # nobody need come: `stop` waits for none
+        self.server._all_came.set()  # no client must connect: `stop` waits for none
 
     def usual(self, link: Any, request: Any) -> object:
-        """What a real server answers."""
+        """Return the answer of a real server."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -358,7 +358,7 @@ class AnsweringServer:
             raise self.server._failures[0]
 
     def of(self, kind: type) -> list[Any]:
-        """Every request of a class, on all connections, in the order they came on each."""
+        """Return every request of a class on all connections, in order of arrival on each."""
         return [request for link in self.links for request in link.requests if isinstance(request, kind)]
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
@@ -379,13 +379,13 @@ class AnsweringServer:
                 self.changed.notify_all()
             reply = self.answers.get(type(request), self.usual)(link, request)
             if reply is not None:
-                # The client may be gone, or the answer have cut the connection, while more was asked already.
+                # The client may have closed, or the answer may have cut the connection, while more requests were sent.
                 with contextlib.suppress(OSError):
                     link.answer(reply)
 
 
 def in_turn(*answers: object) -> Callable[[Any, Any], object]:
-    """Each answer once, the last one again and again; a function is called for its answer."""
+    """Return an answer that gives each of these once, the last one repeatedly; a function is called for its answer."""
     left = list(answers)
 
     def answer(link: Any, request: Any) -> object:
@@ -400,7 +400,7 @@ Direction = Literal["c2b", "b2c"]
 
 @dataclass
 class Fault:
-    """What is wrong with a link.
+    """A fault of a link.
 
     Attributes:
         kind: `cut` closes both sides once `at` bytes went in `direction` (`abort` with RST); `stall` passes `at` bytes
@@ -409,7 +409,7 @@ class Fault:
         direction: c2b from the client to the broker, b2c the other way.
         at: bytes of this connection and direction.
         seconds: for `delay`.
-        connections: how many connections it is to happen to, from the next one on.
+        connections: how many connections it affects, from the next one on.
     """
 
     kind: Literal["cut", "abort", "stall", "flip", "delay", "deaf"]
@@ -433,18 +433,18 @@ class _Link:
     def end(self, *, abort: bool = False) -> None:
         self.aborted = abort
         for sock in (self.client, self.broker):
-            # A socket that its own thread has closed already has nothing left to end.
+            # A socket that its own thread has closed already needs no shutdown.
             with contextlib.suppress(OSError):
                 if sock is not None and abort:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                    # Wakes the threads, which close; SHUT_RDWR would send a FIN where a RST is wanted.
+                    # Wakes the threads, which close; SHUT_RDWR would send a FIN instead of a RST.
                     sock.shutdown(socket.SHUT_RD)
                 elif sock is not None:
                     sock.shutdown(socket.SHUT_RDWR)
 
 
 class FaultProxy:
-    """Forwards connections to `host:port`, and breaks the next ones in the ways that were asked for.
+    """A proxy that forwards connections to `host:port`, and breaks the next ones in the requested ways.
 
     Example:
         ::
@@ -480,12 +480,12 @@ class FaultProxy:
     # -- control, from the test
 
     def add(self, fault: Fault) -> None:
-        """Breaks the next `fault.connections` connections in this way."""
+        """Break the next `fault.connections` connections in this way."""
         with self._change:
             self._faults.append(fault)
 
     def cut_now(self, *, abort: bool = False) -> int:
-        """Cuts every connection that is open; how many there were."""
+        """Cut every open connection; return their number."""
         with self._change:
             links = list(self._links)
         for link in links:
@@ -493,19 +493,19 @@ class FaultProxy:
         return len(links)
 
     def stall_now(self) -> None:
-        """Forwards nothing any more, on any connection, until `resume`."""
+        """Stop forwarding on all connections until `resume`."""
         with self._change:
             self._stalled = True
 
     def resume(self) -> None:
-        """Lets stalled connections go on."""
+        """Resume stalled connections."""
         with self._change:
             self._stalled = False
             self._resumed += 1
             self._change.notify_all()
 
     def wait_for(self, condition: Callable[[FaultProxy], bool]) -> None:
-        """Until the condition holds; it is asked again whenever bytes pass or something happens."""
+        """Wait until the condition holds; it is checked whenever bytes pass or a fault happens."""
         with self._change:
             if not self._change.wait_for(lambda: condition(self), PATIENCE_SECONDS):
                 raise ScriptError(
@@ -514,15 +514,15 @@ class FaultProxy:
 
     @property
     def open(self) -> int:
-        """Connections that are open."""
+        """The number of open connections."""
         return len(self._links)
 
     def passed(self, direction: Direction) -> int:
-        """Bytes forwarded on the connections that are open."""
+        """Return the bytes forwarded on the open connections."""
         return sum(link.passed[direction] for link in self._links)
 
     def stop(self) -> None:
-        """Closes everything and waits for the threads."""
+        """Close everything and wait for the threads."""
         self._stopping.set()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -535,10 +535,10 @@ class FaultProxy:
             if thread.is_alive():
                 raise ScriptError(f"{thread.name} does not end")
 
-    # -- what passes
+    # -- forwarding
 
     def tap(self, number: int, direction: Direction, data: bytes) -> None:
-        """Sees every piece that is forwarded; for `RecordingProxy`."""
+        """Receive every piece that is forwarded; for `RecordingProxy`."""
 
     def _accept(self) -> None:
         while True:
@@ -604,7 +604,7 @@ class FaultProxy:
             while data := source.recv(1 << 16):
                 if not self._pass_on(link, direction, data, target, faults):
                     return
-            # One side has closed its half: so does the other; the other direction goes on until it ends too.
+            # One side has closed its half: so does the other; the other direction continues until it ends too.
             if not link.aborted:
                 target.shutdown(socket.SHUT_WR)
         except OSError:
@@ -613,7 +613,7 @@ class FaultProxy:
     def _pass_on(
         self, link: _Link, direction: Direction, data: bytes, target: socket.socket, faults: list[Fault]
     ) -> bool:
-        """Forwards one piece, with what is to go wrong in it; False once the link is cut."""
+        """Forward one piece, with its faults; return False once the link is cut."""
         begin = link.passed[direction]
         with self._change:
             if self._stalled:
@@ -640,7 +640,7 @@ class FaultProxy:
                     self._change.wait_for(lambda r=resumed: self._resumed > r)  # type: ignore[misc]
             else:
                 self._count(link, direction, data[:offset], target)
-                # Before: who sees the connection end may look at once.
+                # Before the end: an observer of the end of the connection may check at once.
                 self._happens(fault)
                 link.end(abort=fault.kind == "abort")
                 return False
@@ -662,7 +662,7 @@ class FaultProxy:
 
 
 class SniProxy(FaultProxy):
-    """Forwards TLS connections unread if their server name is that of the peer; closes others.
+    """A proxy that forwards TLS connections unread if their server name is that of the peer; closes others.
 
     Attributes:
         asked: the server names of the connections, in order; None for none.
@@ -687,13 +687,13 @@ class SniProxy(FaultProxy):
 
 
 class RecordingProxy(FaultProxy):
-    """Forwards, and writes every Pulsar frame as one JSON line: name, dir, hex, type and the command as text.
+    """A proxy that writes every Pulsar frame as one JSON line: name, dir, hex, type and the command as text.
 
     Args:
         host: of the broker.
         port: of the broker.
         out: where the lines go.
-        name: what the lines are called; set it anew before each case.
+        name: the name in the lines; set it before each case.
     """
 
     def __init__(self, host: str, port: int, out: IO[str], name: str = "") -> None:
@@ -707,7 +707,7 @@ class RecordingProxy(FaultProxy):
         return self
 
     def tap(self, number: int, direction: Direction, data: bytes) -> None:
-        """Cuts what passes into frames."""
+        """Split the bytes into frames."""
         part = self._parts.setdefault((number, direction), bytearray())
         part += data
         while len(part) >= 4 and len(part) >= (size := 4 + int.from_bytes(part[:4], "big")):
@@ -739,7 +739,7 @@ _COMMAND_NAMES = {int(number): name for name, number in (pair.split("=") for pai
 
 
 def describe_frame(frame: bytes) -> tuple[str, str]:
-    """The type of a Pulsar frame's command (`UNKNOWN_n` where we have no name for it), and the command as text."""
+    """Return the type of a Pulsar frame's command (`UNKNOWN_n` if it has no name here), and the command as text."""
     from google.protobuf import text_format
 
     from tests.protobuf import pulsar as pb
@@ -748,7 +748,7 @@ def describe_frame(frame: bytes) -> tuple[str, str]:
     command = pb.BaseCommand()
     command.ParseFromString(frame[8 : 8 + size])
     text = text_format.MessageToString(command, as_one_line=True, print_unknown_fields=True).strip()
-    # The number stands in the first field; a value that the package does not know is left out of `command.type`.
+    # The number is in the first field; a value that the package does not know is missing in `command.type`.
     number = frame[9] if size >= 2 and frame[8] == 0x08 else -1
     return _COMMAND_NAMES.get(number, f"UNKNOWN_{number}"), text
 
@@ -762,7 +762,7 @@ class TlsMaterial:
 
     Attributes:
         ca: the authority to trust.
-        other_ca: one that signed nothing here.
+        other_ca: one that signed none of these.
         client: certificate and key in one file, signed by `ca`.
         client_cert: the certificate alone.
         client_key: its key alone.
@@ -787,7 +787,7 @@ class TlsMaterial:
         wants_client: bool = False,
         version: ssl.TLSVersion | None = None,
     ) -> ssl.SSLContext:
-        """A server that is localhost (127.0.0.1), or broker.example, or was localhost until yesterday."""
+        """Return the context of a server: localhost (127.0.0.1), broker.example, or expired localhost."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._servers[which])
         if version is not None:
@@ -799,7 +799,7 @@ class TlsMaterial:
 
 
 def make_tls_material(folder: Path) -> TlsMaterial:
-    """Writes the certificates into `folder`."""
+    """Write the certificates into `folder`."""
 
     def write(name: str, *parts: bytes) -> str:
         path = folder / name
@@ -832,13 +832,13 @@ def make_tls_material(folder: Path) -> TlsMaterial:
 
 @pytest.fixture(scope="session")
 def tls_material(tmp_path_factory: pytest.TempPathFactory) -> TlsMaterial:
-    """Certificates for TLS tests."""
+    """Return certificates for TLS tests."""
     return make_tls_material(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
 def scripted_server() -> Iterator[Callable[..., ScriptedServer]]:
-    """Starts `ScriptedServer`s; when the test ends they are stopped, and fail it if a script was not followed."""
+    """Start `ScriptedServer`s; when the test ends, stop them, and fail it if a script was not followed."""
     servers: list[ScriptedServer] = []
 
     def start(*scripts: Sequence[Step], repeat: bool = False) -> ScriptedServer:
@@ -854,6 +854,6 @@ def scripted_server() -> Iterator[Callable[..., ScriptedServer]]:
 
 @pytest.fixture
 def fault_proxy() -> Iterator[Callable[[str, int], FaultProxy]]:
-    """Starts `FaultProxy`s in front of `host, port`; they are stopped when the test ends."""
+    """Start `FaultProxy`s in front of `host, port`; stop them when the test ends."""
     with contextlib.ExitStack() as stack:
         yield lambda host, port: stack.enter_context(FaultProxy(host, port))

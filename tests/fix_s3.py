@@ -1,4 +1,4 @@
-"""An S3 server on this machine: moto's, which keeps objects in memory and obeys `If-None-Match`."""
+"""A local S3 server: moto's, which keeps objects in memory and obeys `If-None-Match`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class S3Server:
 
     Attributes:
         url: of the bucket, for obstore.
-        environment: the variables by which clients find it.
+        environment: the variables with which clients find it.
     """
 
     url: str
@@ -29,19 +29,19 @@ class S3Server:
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """A server of the test's own, that this process's environment names."""
+    """Yield a server for one test, set in this process's environment."""
     pytest.importorskip("obstore")
     moto_server = pytest.importorskip("moto.server")
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    # moto's dispatcher reads the name of a service out of a signature with four slashes, which Pulsar sends at times.
+    # moto's dispatcher finds a service's name in a signature with four slashes, which Pulsar sends at times.
     services = {name: moto_server.create_backend_app(name) for name in ("s3", "moto_api")}
 
     def application(environ: dict[str, Any], respond: Any) -> Any:
         return services["moto_api" if environ["PATH_INFO"].startswith("/moto-api") else "s3"](environ, respond)
 
-    # One request after the other: moto looks for the object and makes it in two steps.
+    # One request after the other: moto checks for the object and creates it in two steps.
     server = make_server("127.0.0.1", 0, application, threaded=False)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="s3 server", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Fixtures of real Spark: a local session, Spark Connect, and a standalone cluster by the pip package's own scripts."""
+"""Fixtures of real Spark: a local session, Spark Connect, and a standalone cluster by the pip package's scripts."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ PRELOADING = Path(__file__).with_name("preloading")
 CLUSTER_TIMEOUT_S = 90.0
 
 SHORT_LIVED_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""It does not live long enough for better code: compiling that would take a third of its time."""
+"""It ends before better code pays off: compiling that would take a third of its time."""
 
 
 def class_data() -> ClassData:
-    """The archive of Spark's classes, which lies in the environment of the pyspark that it is made from."""
+    """Return the archive of Spark's classes, which is in the environment of the pyspark that it is made from."""
     (pyspark,) = find_spec("pyspark").submodule_search_locations
     return ClassData(Path(sys.prefix, "class-data"), "spark", [Path(pyspark, "jars")], [SHORT_LIVED_JVM])
 
 
 def spark_environment(*, record: bool = False) -> dict[str, str]:
-    """The environment of every Spark process here: this interpreter on both sides, everything on loopback.
+    """Return the environment of every Spark process here: this interpreter on both sides, everything on loopback.
 
     Args:
         record: whether the driver records its classes if they have no archive yet.
@@ -59,10 +59,10 @@ def spark_environment(*, record: bool = False) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session with two task slots in this process's JVM, whose Python processes find the package imported.
+    """Yield one session with two task slots in this process's JVM, whose Python processes have the package imported.
 
-    Importing it takes most of what a plan that fails, or a query that starts, takes otherwise: each is a process of its
-    own. Sessions in drivers of their own have it as users do.
+    Otherwise the import takes most of the time of a failing plan or a starting query: each is a separate process.
+    Sessions in separate drivers import it as users' sessions do.
     """
     os.environ.update(spark_environment())
     from pyspark.sql import SparkSession
@@ -88,7 +88,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         )
     with pytest.MonkeyPatch.context() as only_for_the_jvm:
         only_for_the_jvm.setenv("PYTHONPATH", str(PRELOADING), prepend=os.pathsep)
-        # The oldest dependencies have this session alone, which would not repay the recording.
+        # Only this session runs with the oldest dependencies, so recording would not pay off.
         record = "oldest" not in Path(sys.prefix).name
         only_for_the_jvm.setenv("SPARK_SUBMIT_OPTS", spark_environment(record=record)["SPARK_SUBMIT_OPTS"])
         session = builder.getOrCreate()
@@ -103,13 +103,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @dataclass
 class ScriptResult:
-    """What a script that ran in its own process left."""
+    """The results of a script that ran in a separate process."""
 
     code: int
     output: str
 
     def last_json(self) -> object:
-        """The last line of the output that is JSON: the scripts print their result that way."""
+        """The last line of the output that is JSON: the scripts print their result there."""
         for line in reversed(self.output.splitlines()):
             try:
                 return json.loads(line)
@@ -119,7 +119,7 @@ class ScriptResult:
 
 
 def run_script(source: str, folder: Path, *arguments: str, timeout_s: float = 400.0) -> ScriptResult:
-    """Runs Python source in a fresh interpreter of this environment: see `run_program`."""
+    """Run Python source in a fresh interpreter of this environment: see `run_program`."""
     script = folder / "script.py"
     script.write_text(source)
     return run_program(script, folder, *arguments, timeout_s=timeout_s)
@@ -128,9 +128,9 @@ def run_script(source: str, folder: Path, *arguments: str, timeout_s: float = 40
 def run_program(
     file: Path, folder: Path, *arguments: str, timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> ScriptResult:
-    """Runs a Python file in a fresh interpreter of this environment, until it ends by itself or kills itself.
+    """Run a Python file in a fresh interpreter of this environment, until it ends or kills itself.
 
-    Its process group ends with it, whatever it started: a Spark session's JVM included.
+    All processes of its group end with it, a Spark session's JVM included.
     """
     log = folder / f"{file.stem}.log"
     given = spark_environment() | dict(environment or {})
@@ -146,7 +146,7 @@ def run_program(
 
 @pytest.fixture(scope="session")
 def spark_connect_url(spark: SparkSession) -> str:
-    """The Spark Connect server in the JVM of `spark`. Each client has a session of its own."""
+    """Return the address of the Spark Connect server in the JVM of `spark`. Each client has a separate session."""
     if find_spec("grpc") is None or find_spec("pandas") is None:
         pytest.skip("Spark Connect's own requirements (pyspark[connect]) are not in this environment")
     service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
@@ -155,9 +155,9 @@ def spark_connect_url(spark: SparkSession) -> str:
 
 @pytest.fixture
 def spark_connect(spark_connect_url: str, tmp_path: Path) -> Callable[..., ScriptResult]:
-    """Runs a script under Spark Connect: `spark_connect(source, *arguments) -> ScriptResult`.
+    """Run a script under Spark Connect: `spark_connect(source, *arguments) -> ScriptResult`.
 
-    The script finds `spark`, a session of the server. A process of its own, because one process cannot hold a classic
+    The script finds `spark`, a session of the server. A separate process, because one process cannot have a classic
     session and one of Connect.
     """
     prologue = (
@@ -176,7 +176,7 @@ class SparkCluster:
     workers: list[ManagedProcess]
 
     def run(self, source: str, *arguments: str, timeout_s: float = 400.0) -> ScriptResult:
-        """Runs a script as a driver of the cluster; it finds `spark`, a session on it."""
+        """Run a script as a driver of the cluster; it finds `spark`, a session on it."""
         prologue = (
             "from pyspark.sql import SparkSession\n"
             f'spark = (SparkSession.builder.master("{self.master_url}")\n'
@@ -191,14 +191,14 @@ class SparkCluster:
 
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """A standalone cluster of two workers."""
+    """Yield a standalone cluster of two workers."""
     with standalone_cluster(tmp_path_factory.mktemp("cluster"), 2) as cluster:
         yield cluster
 
 
 @contextmanager
 def standalone_cluster(tmp_path: Path, workers: int) -> Iterator[SparkCluster]:
-    """A standalone cluster: master and workers in JVMs of their own, ended afterwards."""
+    """Run a standalone cluster, with master and workers in separate JVMs."""
     (pyspark,) = find_spec("pyspark").submodule_search_locations
     spark_class = Path(pyspark, "bin", "spark-class")
     environment = spark_environment() | {"SPARK_DAEMON_MEMORY": "384m"}
@@ -213,7 +213,7 @@ def standalone_cluster(tmp_path: Path, workers: int) -> Iterator[SparkCluster]:
     try:
         web = ("--host", "127.0.0.1", "--port", str(master_port), "--webui-port", str(master_web))
         start("master", "org.apache.spark.deploy.master.Master", *web)
-        # Two names of this machine: Spark starts a speculative attempt on another host than the first one's only.
+        # Two names of this machine: Spark starts a speculative attempt only on another host than the first one.
         for number, (port, web_port) in enumerate(zip(worker_ports[::2], worker_ports[1::2], strict=True)):
             host = "localhost" if number % 2 else "127.0.0.1"
             own = ("--host", host, "--port", str(port), "--webui-port", str(web_port), "--cores", "1")
@@ -241,5 +241,5 @@ def _wait_for_workers(status_url: str, count: int, daemons: list[ManagedProcess]
         alive = sum(worker["state"] == "ALIVE" for worker in workers)
         if alive == count:
             return
-        time.sleep(0.2)  # the master's status page is the only sign
+        time.sleep(0.2)  # the master's status page is the only indication
     pytest.fail(f"{alive} of {count} workers registered in {CLUSTER_TIMEOUT_S:.0f} s:\n{log_tail(daemons[0].log)}")

@@ -1,4 +1,4 @@
-"""Fixtures of real TubeMQ clusters: started when the first test asks, ended with the session at the latest."""
+"""Fixtures of real TubeMQ clusters: started by the first test that needs them, ended with the session at the latest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _serial = itertools.count()
 
 @dataclass(frozen=True)
 class Shape:
-    """What a TubeMQ topic has: partitions a store, stores a broker, and the brokers' ids."""
+    """The shape of a TubeMQ topic: partitions a store, stores a broker, and the brokers' ids."""
 
     partitions: int = 1
     stores: int = 1
@@ -39,14 +39,14 @@ TUBE_TOPICS = {
     Shape(partitions=3, brokers=(2,)): 8,
     Shape(partitions=2, brokers=(1, 2)): 8,
 }
-"""How many topics of which shape are made when the cluster starts: one that is made later takes half a minute."""
+"""The number of topics of each shape created when the cluster starts: a later one takes half a minute."""
 MEMORY_PREFIX = "spark-mq-source-"
 MEMORY_NEEDED_BYTES = 2 << 30
 
 
 @dataclass
 class TubeUnderTest:
-    """A running TubeMQ cluster as tests see it.
+    """A running TubeMQ cluster, with the helpers of tests.
 
     Broker 1 has every message flushed when it acknowledges it; broker 2 is a stock one, which keeps messages in memory
     for 4 to 14 s. Topics are on broker 1 unless a test asks for others.
@@ -57,29 +57,29 @@ class TubeUnderTest:
 
     @property
     def masters(self) -> str:
-        """What clients are told."""
+        """The addresses of the masters, for clients."""
         return self.cluster.master_addresses
 
     @property
     def admin(self) -> TubeAdmin:
-        """Changes and asks the cluster."""
+        """The admin interface of the cluster."""
         return self.cluster.admin
 
     def topic(self, partitions: int = 1, *, stores: int = 1, brokers: tuple[int, ...] = (1,)) -> str:
-        """A topic nobody else uses, with so many partitions a store, and so many stores a broker."""
+        """Return a new topic with this many partitions a store, and this many stores a broker."""
         shape = Shape(partitions, stores, brokers)
         unused = self._unused.get(shape)
         assert unused, f"no topic of {shape} is left: see TUBE_TOPICS, and `_tubemq_secure_session`"
         return unused.pop()
 
     def group(self, prefix: str = "g") -> str:
-        """The name of a group nobody else uses."""
+        """Return the name of a new group."""
         return f"{prefix}_{os.getpid()}_{next(_serial)}"
 
 
 def tube_topics(shape: Shape, count: int) -> list[Topic]:
-    """So many topics of a shape, with names nobody else uses."""
-    # A stock topic shows what it has written to disk after 1000 messages or 10 s only.
+    """Return this many topics of a shape, with new names."""
+    # A stock topic reports what is on the disk only after 1000 messages or 10 s.
     settings = {"unflushThreshold": "1"}
     return [
         Topic(f"t_{next(_serial)}", shape.stores, shape.partitions, shape.brokers, settings=settings)
@@ -88,9 +88,9 @@ def tube_topics(shape: Shape, count: int) -> list[Topic]:
 
 
 def memory_folder() -> Path | None:
-    """A folder in memory for what brokers flush after every message; None where there is no room for one.
+    """Return a folder in memory for data that brokers flush after every message; None without enough space.
 
-    Forcing a message to a real disk takes up to 10 ms. What a killed run left behind is deleted first.
+    Forcing a message to a real disk takes up to 10 ms. Files of a killed run are deleted first.
     """
     memory = Path("/dev/shm")
     if not memory.is_dir() or shutil.disk_usage(memory).free < MEMORY_NEEDED_BYTES:
@@ -102,7 +102,7 @@ def memory_folder() -> Path | None:
 
 
 def start_or_skip(config: pytest.Config, cluster: TubeCluster) -> TubeCluster:
-    """Starts a cluster; one that cannot run here skips the test, or fails it where brokers are required."""
+    """Start a cluster; if it cannot run here, skip the test, or fail it if brokers are required."""
     try:
         return cluster.start()
     except (AdminError, RuntimeError, OSError) as error:
@@ -128,13 +128,13 @@ def _tubemq_session(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def tubemq(_tubemq_session: TubeUnderTest) -> TubeUnderTest:
-    """A master and two brokers, shared by all tests: use topics and groups of your own, restart nothing."""
+    """Yield a master and two brokers, shared by all tests: use new topics and groups, restart nothing."""
     return _tubemq_session
 
 
 @pytest.fixture(scope="session")
 def tube_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TubeJavaClient]:
-    """The official Java client."""
+    """Yield the official Java client."""
     client = TubeJavaClient(tmp_path_factory.mktemp("tube-java") / "client.log")
     yield client
     client.close()
@@ -159,7 +159,7 @@ def _tubemq_secure_session(
 
 @pytest.fixture
 def tubemq_secure(_tubemq_secure_session: TubeUnderTest) -> TubeUnderTest:
-    """A cluster with mutual TLS, visit tokens and authentication; its topics have 3 partitions on its one broker.
+    """Yield a cluster with mutual TLS, visit tokens and authentication; topics have 3 partitions on its one broker.
 
     `tubemq_secure.cluster.credentials` has the certificates, `brokers.tubemq` the user and the password.
     """

@@ -1,7 +1,7 @@
-"""The adapters of the formats: what the common suites, with Spark and without, need to know of each.
+"""Adapters of the formats for the common suites, with Spark and without.
 
-An adapter is a format on its broker: how to make a topic, publish to it with the official client, and read it, by the
-door that Spark's side comes in by. Its facts are what formats differ in. One file a format; `mq` in `fix_formats.py`
+An adapter is a format on its broker: it creates topics, publishes to them with the official client, and reads them by
+the interface that Spark's side uses. Its attributes are the differences of the formats. `mq` in `fix_formats.py`
 runs a test with each of them.
 """
 
@@ -21,11 +21,11 @@ from tests.fix_brokers import wait_until
 from tests.fix_net import FaultProxy
 
 BATCH_ROWS = "maxBatchRows"
-"""The option for the most rows of one Arrow batch, in all formats."""
+"""The option of all formats for the maximum number of rows of one Arrow batch."""
 
 
 def schema_of(ddl: str) -> pa.Schema:
-    """The Arrow schema that Spark asks a reader for where the user wrote `.schema(ddl)`.
+    """Return the Arrow schema that Spark asks a reader for after the user's `.schema(ddl)`.
 
     Spark's own parser needs a JVM.
     """
@@ -33,11 +33,11 @@ def schema_of(ddl: str) -> pa.Schema:
 
 
 class Feed(Protocol):
-    """One topic (or what a format calls it) that nobody else uses, as Spark reads it.
+    """A new topic (or its equivalent in a format), as Spark reads it.
 
     Attributes:
         topic: its name.
-        partitions: what the column `Format.partition` says of each partition, in order.
+        partitions: the values of the column `Format.partition`, in order of the partitions.
     """
 
     topic: str
@@ -45,64 +45,64 @@ class Feed(Protocol):
 
     @property
     def options(self) -> Mapping[str, str]:
-        """What reads it, as often as one likes: the format's options with their values.
+        """The format's options that read it, repeatedly, with their values.
 
-        Those of NSQ name a run, which is written down, and after each `publish` another one.
+        Those of NSQ name a run, which is logged, and after each `publish` another one.
         """
 
     @property
     def straight(self) -> Mapping[str, str]:
-        """What reads it with every row passing straight from the broker to Spark."""
+        """The options of a read whose rows go straight from the broker to Spark."""
 
     @property
     def stream(self) -> Mapping[str, str]:
-        """What a query reads it with, from the first message on."""
+        """The options of a streaming query, from the first message on."""
 
     @property
     def target(self) -> Mapping[str, str]:
-        """What writes to it."""
+        """The options of a write to it."""
 
     def publish(self, values: Sequence[bytes], **producing: Any) -> None:
-        """Publishes values with the broker's official client, value i to partition i modulo their number."""
+        """Publish values with the broker's official client, value i to partition i modulo their number."""
 
     def readers(self) -> int:
-        """How many readers the broker knows of at this moment."""
+        """Return the number of readers that the broker has at this moment."""
 
     def sent(self) -> int:
-        """How many messages the broker has sent to readers since the topic exists."""
+        """Return the number of messages that the broker has sent to readers since the topic exists."""
 
 
 class Format:
-    """One data source and its broker, as the common suites see them.
+    """One data source and its broker, for the common suites.
 
     Attributes:
-        door: what Spark's side and the command line come in by.
+        door: the interface for Spark's side and the command line.
         name: in `spark.read.format(name)`.
         schema: the columns read by default with their types, as Spark shows them.
-        position_columns: those that tell where a message is, and apart from all others.
-        partition: the column that tells partitions apart: in NSQ a partition is an nsqd.
+        position_columns: those with the position of a message, which identify it.
+        partition: the column that identifies a partition: in NSQ a partition is an nsqd.
         secret: an option whose value must never be shown.
-        misspelt: an option that does not exist, and what the error is to suggest.
+        misspelt: an option that does not exist, and the suggestion of the error.
         flag: an option that is true or false.
-        takes_empty: whether a message may hold nothing.
-        plenty: more messages of 100 bytes than a broker sends ahead to somebody who takes none.
-        apart: how a feed publishes messages that a limit can come between.
-        counted: how a feed publishes messages that a stream counts one by one before it reads them.
-        ordered: whether a partition's messages come as they were published. NSQ promises no order.
-        rows_stay: whether what was read can be read by others. What NSQ has delivered is gone.
-        reconnects: whether one read goes on over a new connection. NSQ's does not: what a broken connection held is
-            delivered again only after its timeout, to whoever reads then.
+        takes_empty: whether a message may be empty.
+        plenty: more messages of 100 bytes than a broker sends ahead to a reader that takes none.
+        apart: options of a feed that publishes messages which a limit can separate.
+        counted: options of a feed that publishes messages which a stream counts one by one before it reads them.
+        ordered: whether a partition's messages arrive in the order of publishing. NSQ guarantees no order.
+        rows_stay: whether messages remain for other reads. NSQ's messages are gone once delivered.
+        reconnects: whether one read continues over a new connection. NSQ's does not: those of a broken connection are
+            delivered again only after their timeout, to the reader at that time.
         has_positions: whether a stream's offsets are positions in the topic.
         tasks_have_sizes: whether a plan knows how many messages a task reads at most.
-        partitions_have_ends: whether a plan sees that a partition has no message.
+        partitions_have_ends: whether a plan detects a partition without messages.
         more_tasks: options for at least seven tasks where a topic has two partitions.
-        impatient: options for tests of links that fail without a word.
-        open_end: options of a read that goes on while messages come; empty where a plan has an end, which those do not
-            have that keep no positions.
-        repeatable: options with which a read can be done again; empty where any can. What NSQ has delivered is gone
-            unless it was written down.
-        aside: options of a read that takes nothing from those without them; empty where no read takes anything. In NSQ
-            it is another channel's.
+        impatient: options for tests of links that fail silently.
+        open_end: options of a read that continues while messages arrive; empty if a plan has an end, which formats
+            without positions do not have.
+        repeatable: options of a read that can be repeated; empty if every one can. NSQ's delivered messages are gone
+            unless they were logged.
+        aside: options of a read that takes no messages from other reads; empty if no read does. In NSQ they name
+            another channel.
     """
 
     door: ClassVar[ports.Format[Any, Any, Any]]
@@ -139,79 +139,79 @@ class Format:
 
     @property
     def service(self) -> tuple[str, int]:
-        """Host and port that clients connect to first."""
+        """Host and port of the first connection of clients."""
         raise NotImplementedError
 
     def feed(self, partitions: int) -> Feed:
-        """Makes a topic that nobody else uses."""
+        """Create a new topic with its options."""
         raise NotImplementedError
 
     def new_topic(self, partitions: int = 1) -> str:
-        """Creates a topic."""
+        """Create a topic."""
         raise NotImplementedError
 
     def unused_topic(self) -> str:
-        """The name of a topic that does not exist."""
+        """Return the name of a topic that does not exist."""
         raise NotImplementedError
 
     def create(self, topic: str) -> None:
-        """Creates a topic of this name with one partition, and waits until clients find it."""
+        """Create a topic of this name with one partition, and wait until clients find it."""
         raise NotImplementedError
 
     def topics(self) -> list[str]:
-        """All topics there are."""
+        """Return all topics."""
         raise NotImplementedError
 
     def publish(self, topic: str, values: Sequence[bytes], *, partition: int | None = None) -> None:
-        """Publishes values with the broker's official client, in order, to one partition or to all in turn."""
+        """Publish values with the broker's official client, in order, to one partition or to all in turn."""
         raise NotImplementedError
 
     def consume(self, topic: str, count: int) -> list[bytes]:
-        """The values of the `count` messages of a topic, read by the official client where there is one here."""
+        """Return the values of the `count` messages of a topic, read by the official client if there is one here."""
         raise NotImplementedError
 
     def options(self, topic: str | None, **options: Any) -> Any:
-        """The options dataclass of a batch read.
+        """Return the options dataclass of a batch read.
 
         With `service=(host, port)` another address is asked first; with `via=` a `proxy()` the rows come through that.
         """
         raise NotImplementedError
 
     def plan(self, topic: str, **options: Any) -> Sequence[Any]:
-        """The tasks of a batch read."""
+        """Return the tasks of a batch read."""
         return self.door.plan(self.options(topic, **options), ())
 
     def batches(self, topic: str | None, ddl: str = "value binary", **options: Any) -> Iterator[pa.RecordBatch]:
-        """All rows of a topic, task after task, as they come."""
+        """Yield all rows of a topic, task after task, in their batches."""
         schema = schema_of(ddl)
         made = self.door.fit_read(self.options(topic, **options), schema)
         for task in self.door.plan(made, ()):
             yield from self.door.read(made, task, schema)
 
     def read(self, topic: str | None, ddl: str = "value binary", **options: Any) -> pa.Table:
-        """The same at once."""
+        """Return all rows of a topic at once."""
         return pa.Table.from_batches(self.batches(topic, ddl, **options), schema_of(ddl))
 
     def proxy(self) -> FaultProxy:
-        """A link to the broker that all connections pass through, made to fail; the caller stops it."""
+        """Return a link for all connections to the broker that can be made to fail; the caller stops it."""
         raise NotImplementedError
 
     def partition_of(self, row: dict[str, Any]) -> int:
-        """The partition of a row with `position_columns`, as `publish` counts them."""
+        """Return the partition of a row with `position_columns`, as `publish` counts them."""
         return int(row["partition"])
 
     def assert_each_once(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Nothing is there twice or, as far as `position_columns` tell, out of order."""
+        """Check that no row is duplicate or, as far as `position_columns` show, out of order."""
         raise NotImplementedError
 
 
 class Query(ports.Closing):
-    """What Spark does with a stream: a checkpoint, triggers, and a sink that takes what the ranges hold.
+    """Spark's side of a stream: a checkpoint, triggers, and a sink that collects the rows of the ranges.
 
     Attributes:
         options: of the stream.
         stream: the driver's side.
-        at: the offset that was reached, as Spark keeps it; None before the query has begun.
+        at: the offset that was reached, in Spark's form; None before the query has begun.
         rows: what was read, trigger after trigger.
         sizes: how many rows each trigger read.
     """
@@ -231,31 +231,31 @@ class Query(ports.Closing):
         return _values(self.rows)
 
     def begin(self) -> None:
-        """Asks where it begins, as Spark does once."""
+        """Fetch the start, as Spark does once."""
         if self.at is None:
             self.at = through_json(self.stream.initial())
 
     def plan(self, *, limited: bool = True) -> dict[str, Any]:
-        """Where the next trigger ends; where the last one did if nothing is new."""
+        """Return the end of the next trigger; the end of the last one if nothing is new."""
         self.begin()
         return through_json(self.stream.latest(self.at, limited=limited))
 
     def tasks(self) -> list[Any]:
-        """The tasks of the next trigger; none if nothing is new."""
+        """Return the tasks of the next trigger; none if nothing is new."""
         end = self.plan()
         return [] if end == self.at else self.stream.ranges(self.at, end)
 
     def read(self, tasks: Sequence[Any]) -> list[dict[str, Any]]:
-        """The rows of the tasks, one after the other, as often as one likes."""
+        """Return the rows of the tasks, one after the other; repeatable."""
         batches = [batch for task in tasks for batch in self._door.read(self.options, task, self._schema)]
         return pa.Table.from_batches(batches, self._schema).to_pylist()
 
     def read_to(self, end: Mapping[str, object]) -> list[dict[str, Any]]:
-        """The rows between the checkpoint and this offset."""
+        """Return the rows between the checkpoint and this offset."""
         return self.read(self.stream.ranges(self.at, end))
 
     def trigger(self, *, limited: bool = True) -> list[Any]:
-        """Plans, reads and commits; the values read. Nothing new: nothing is read, and the offset is the same."""
+        """Plan, read and commit; return the values read. If nothing is new, read nothing and keep the offset."""
         end = self.plan(limited=limited)
         if end == self.at:
             return []
@@ -267,7 +267,7 @@ class Query(ports.Closing):
         return _values(found)
 
     def until(self, count: int) -> list[Any]:
-        """Triggers until so many rows were read in all; the values of all of them."""
+        """Trigger until this many rows were read in all; return the values of all of them."""
 
         def has_come() -> bool:
             if len(self.rows) < count:
@@ -278,12 +278,12 @@ class Query(ports.Closing):
         return self.values
 
     def restart(self) -> None:
-        """The next run from the same checkpoint."""
+        """Start the next run from the same checkpoint."""
         self.close()
         self.stream = self._door.open_stream(self.options)
 
     def close(self) -> None:
-        """Ends it."""
+        """End the query."""
         self.stream.close()
 
 
@@ -292,7 +292,7 @@ def _values(rows: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def start_query(mq: Format, given: Mapping[str, str], value: str = "value binary") -> Query:
-    """A query of a format that has begun."""
+    """Return a started query of a format."""
     options = mq.door.parse_stream_options({name.lower(): value for name, value in given.items()})
     made = Query(mq.door, options, f"{value}, {mq.position_columns}")
     try:
@@ -304,12 +304,12 @@ def start_query(mq: Format, given: Mapping[str, str], value: str = "value binary
 
 
 def through_json(offset: Mapping[str, object]) -> dict[str, object]:
-    """As Spark keeps it."""
+    """Return an offset that was serialized as Spark does."""
     return json.loads(json.dumps(offset))
 
 
 def write(mq: Format, given: Mapping[str, str], tasks: Sequence[Sequence[bytes]]) -> None:
-    """Writes values as Spark does: task after task, and then the commit."""
+    """Write values as Spark does: task after task, and then the commit."""
     schema = pa.schema({"value": pa.binary()})
     batches = [[pa.record_batch([pa.array(values, pa.binary())], schema=schema)] if values else [] for values in tasks]
     write_batches(mq, given, schema, batches)
@@ -318,7 +318,7 @@ def write(mq: Format, given: Mapping[str, str], tasks: Sequence[Sequence[bytes]]
 def write_batches(
     mq: Format, given: Mapping[str, str], schema: pa.Schema, tasks: Sequence[Sequence[pa.RecordBatch]]
 ) -> None:
-    """The same of rows with these columns."""
+    """Write rows with these columns as Spark does: task after task, and then the commit."""
     options = mq.door.parse_write_options({name.lower(): value for name, value in given.items()}, schema.names)
     options = mq.door.fit(options, schema)
     reports = []
@@ -329,5 +329,5 @@ def write_batches(
 
 
 def numbers(count: int) -> list[bytes]:
-    """Values that tell themselves apart."""
+    """Return values that are all different."""
     return [b"%d" % number for number in range(count)]

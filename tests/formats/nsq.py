@@ -21,10 +21,10 @@ from tests.formats import Format, schema_of
 
 @dataclass
 class NsqFormat(Format):
-    """A partition is an nsqd.
+    """The format nsq, with an nsqd as a partition.
 
-    Topics have two channels, made before anything is published: one to read, one to look at aside. Unless a read says
-    when it ends it ends with as many messages as were published, so that it waits for none.
+    Topics have two channels, created before messages are published: one to read, one for reads aside. A read without
+    an option for its end ends with as many messages as were published, so that it waits for none.
     """
 
     door = Door()
@@ -115,8 +115,8 @@ class NsqFormat(Format):
         return super().batches(topic, ddl, **options)
 
     def _triggers(self, topic: str, ddl: str, **options: Any) -> Iterator[pa.RecordBatch]:
-        """Reads as a stream does, until all there is has come: a batch read ends with its connection."""
-        # Of what is in flight on a connection that breaks the timeout must pass: so it is short, and that little.
+        """Read as a stream does, until all messages have arrived: a batch read ends with its connection."""
+        # The timeout of messages in flight on a broken connection must pass: so it is short, and few are in flight.
         how = {"walDir": self.folder / "wal", "msgTimeout": "1s", "maxInFlight": 200, "operationTimeout": "2s"}
         made = self.options(topic, STREAM, **how | options)
         stream, rows = self.door.open_stream(made), 0
@@ -126,7 +126,7 @@ class NsqFormat(Format):
             assert time.monotonic() < deadline, f"{rows} of {self._published[topic]} came"
             end = stream.latest(at)
             if end == at:
-                time.sleep(0.02)  # nsqd tells nobody that a timeout has passed
+                time.sleep(0.02)  # nsqd has no event for a passed timeout
                 continue
             for task in stream.ranges(at, end):
                 for batch in self.door.read(made, task, schema_of(ddl)):
@@ -149,7 +149,7 @@ class NsqFormat(Format):
 
 
 class NsqFeed:
-    """A topic on so many brokers."""
+    """A topic on this many brokers."""
 
     def __init__(self, mq: NsqFormat, partitions: int) -> None:
         self.brokers = mq.brokers[:partitions]
@@ -168,7 +168,7 @@ class NsqFeed:
 
     @property
     def straight(self) -> Mapping[str, str]:
-        # What was published last and no more, so that no read waits for its end.
+        # The number of messages published last, so that no read waits for its end.
         end = {"maxRows": f"{self._newest}", "idleTimeout": "30s"} if self._newest else {"idleTimeout": "300ms"}
         return self._where | end
 
@@ -185,7 +185,7 @@ class NsqFeed:
         return sum(stats["client_count"] for stats in self._stats())
 
     def sent(self) -> int:
-        # Who has a message, or has finished it, was sent it; and who has not any more, once for each time.
+        # A message in flight or finished was sent once, and once more for each requeue and timeout.
         return sum(
             stats["message_count"] - stats["depth"] + stats["requeue_count"] + stats["timeout_count"]
             for stats in self._stats()

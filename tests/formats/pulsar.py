@@ -1,4 +1,4 @@
-"""`pulsar-native` on a broker, for the common suites and its own."""
+"""`pulsar-native` on a broker, for the common suites and its own tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MESSAGE_ID = f"message_id {MESSAGE_ID_TYPE}"
 
 @dataclass
 class PulsarFormat(Format):
-    """On a stock broker."""
+    """The format pulsar-native on a stock broker."""
 
     door = Door()
     name = "pulsar-native"
@@ -94,7 +94,7 @@ class PulsarFormat(Format):
         return pulsar_options(self.broker.service_url, topic, **(self.defaults | options))
 
     def proxy(self) -> FaultProxy:
-        # A standalone broker answers lookups like a Pulsar proxy: connect again to the address that was asked.
+        # A standalone broker answers lookups like a Pulsar proxy: connect again to the address of the lookup.
         return FaultProxy(*self.service)
 
     def position_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
@@ -106,25 +106,25 @@ class PulsarFormat(Format):
 
 @dataclass(kw_only=True)
 class PulsarQueueFormat(PulsarFormat):
-    """The same, whose streams read a subscription as a queue. What is put back comes again out of order."""
+    """The format whose streams read a subscription as a queue. Requeued messages arrive out of order."""
 
     ordered = False
     has_positions = False
     tasks_have_sizes = False
-    counted = PulsarFormat.apart  # a subscription's backlog is told in entries
+    counted = PulsarFormat.apart  # the backlog of a subscription is counted in entries
 
     folder: Path
 
     def feed(self, partitions: int) -> PulsarFeed:
         feed = super().feed(partitions)
         queue = {"subscription": "queue", "subscriptionType": "shared", "initialPosition": "earliest"}
-        # A trigger waits for what it was planned for as long as a busy broker takes.
+        # A trigger waits for its planned messages for as long as a busy broker takes.
         feed.stream = feed.options | queue | {"walDir": str(self.folder / "wal"), "idleTimeout": "20s"}
         return feed
 
 
 class PulsarFeed:
-    """A topic; `partitions=0` makes one that is not partitioned."""
+    """A topic; `partitions=0` creates one that is not partitioned."""
 
     def __init__(self, broker: PulsarUnderTest, partitions: int) -> None:
         self.broker = broker
@@ -159,7 +159,7 @@ def _must_succeed(result: Any, _: Any) -> None:
 
 
 def pulsar_options(service_url: str, topic: str | None = None, **options: Any) -> PulsarOptions:
-    """Options as `spark.read.format("pulsar-native").options(...)` makes them.
+    """Return options as `spark.read.format("pulsar-native").options(...)` makes them.
 
     Args:
         service_url: unless `service=(host, port)` names another address.
@@ -177,13 +177,13 @@ def pulsar_options(service_url: str, topic: str | None = None, **options: Any) -
 
 
 def read_tasks(options: PulsarOptions, tasks: Sequence[PulsarRange], ddl: str = "value binary") -> pa.Table:
-    """The rows of these ranges, one after the other."""
+    """Return the rows of these ranges, one after the other."""
     schema = schema_of(ddl)
     return pa.Table.from_batches([b for task in tasks for b in read_range(options, task, schema)], schema)
 
 
 def assert_each_once(rows: Sequence[dict[str, Any]], position_of: Callable[[dict[str, Any]], tuple[Any, ...]]) -> None:
-    """Positions ascend in every topic-partition: nothing twice, nothing out of order."""
+    """Check that positions ascend in every topic-partition: no duplicates, and in order."""
     last: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in rows:
         partition, position = (row.get("topic"), row.get("partition")), position_of(row)

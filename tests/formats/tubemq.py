@@ -1,4 +1,4 @@
-"""`tubemq` on a cluster, for the common suites and its own."""
+"""`tubemq` on a cluster, for the common suites and its own tests."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from tests.behaviours.tubemq.java_client import TubeJavaClient
 
 SENDS_AT_ONCE = 1000
-"""So few that a busy machine answers them before the request's time is out."""
+"""So few that a busy machine answers them within the request's timeout."""
 
 
 class _BrokerLink(FaultProxy):
-    """A link to a TubeMQ broker, which clients cannot be sent through: they connect to the address masters tell.
+    """A link to a TubeMQ broker. Clients cannot be directed to it: they connect to the address from the masters.
 
-    So while it is there, whoever connects to that broker, here, connects to it.
+    So while it exists, all connections of this process to that broker go to it.
     """
 
     def __enter__(self) -> _BrokerLink:
@@ -53,7 +53,7 @@ class _BrokerLink(FaultProxy):
 
 @dataclass
 class TubeMQFormat(Format):
-    """On broker 1 of a cluster. `java` starts the official client, or gives the one that was started."""
+    """The format tubemq on broker 1 of a cluster. `java` starts the official client, or returns the running one."""
 
     door = Door()
     name = "tubemq"
@@ -70,7 +70,7 @@ class TubeMQFormat(Format):
     position_columns = "topic string, broker_id int, partition int, message_id bigint"
     secret = "authPassword"
     takes_empty = False
-    partitions_have_ends = False  # of one store they have one index
+    partitions_have_ends = False  # the partitions of one store share an index
     impatient = {"requestTimeout": "1s"}
 
     tube: TubeUnderTest
@@ -100,12 +100,12 @@ class TubeMQFormat(Format):
     def publish(self, topic: str, values: Sequence[bytes], *, partition: int | None = None) -> None:
         if partition is None:
             places = self.java().produce(self.tube.cluster, topic, list(values))
-            # The official client has many messages on their way: another order is no fault of what reads the topic.
+            # The official client has many messages in flight: another order is no fault of the read.
             for at in {(place.broker_id, place.partition) for place in places}:
                 stored = [place.offset for place in places if (place.broker_id, place.partition) == at]
                 assert stored == sorted(stored), f"{topic} at {at} was not stored in the order of sending"
         else:
-            # The official client lets nobody choose.
+            # The official client does not choose the partition.
             send_to_partition(self.options(topic), topic, partition, values)
         wait_until_flushed(self.options(topic), len(values))
 
@@ -113,7 +113,7 @@ class TubeMQFormat(Format):
         return [m.value for m in self.java().consume(self.tube.cluster, topic, self.tube.group(), count)]
 
     def options(self, topic: str | None, **options: Any) -> TubeMQOptions:
-        options.pop("via", None)  # all go through it while it is there
+        options.pop("via", None)  # all connections go through it while it exists
         return tubemq_options(self.tube.masters, topic, READ, **options)
 
     def proxy(self) -> FaultProxy:
@@ -121,7 +121,7 @@ class TubeMQFormat(Format):
         return _BrokerLink(host, int(port))
 
     def assert_each_once(self, rows: Sequence[dict[str, Any]]) -> None:
-        # Ids tell messages of one partition apart, but have no order.
+        # Ids identify messages of one partition, but have no order.
         seen = Counter((row["topic"], row["broker_id"], row["partition"], row["message_id"]) for row in rows)
         assert [key for key, times in seen.items() if times > 1] == []
 
@@ -136,12 +136,12 @@ class TubeMQFeed:
         self.options = {
             "masters": tube.masters,
             "topic": self.topic,
-            # Servers that do not ask for it do not look at it; the password is what must not be shown.
+            # Servers without authentication ignore it; the password is the text that must not be shown.
             "authUser": "tests",
             "authPassword": "not-looked-at",
         }
         self.straight = self.target = self.options
-        # Alone, because a group's member reads what the master has given it by then.
+        # Without a group, because a member of a group reads only the partitions that the master has assigned by then.
         self.stream = self.options | {"startingOffsets": "earliest", "assignment": "client"}
         self._read = tubemq_options(tube.masters, self.topic, READ)
 
@@ -151,7 +151,7 @@ class TubeMQFeed:
         self.wait_until_flushed()
 
     def wait_until_flushed(self, at_least: int = 0) -> None:
-        """Waits until readers of what is on disk see all there is, and this many messages."""
+        """Wait until readers of flushed messages see all messages, and this many."""
         wait_until_flushed(self._read, at_least)
 
     def readers(self) -> int:
@@ -165,7 +165,7 @@ class TubeMQFeed:
 
 
 def tubemq_options(masters: str, topic: str | None, scope: Scope, **options: Any) -> TubeMQOptions:
-    """Options as `spark.read.format("tubemq").options(...)` makes them; `service=(host, port)` is another master."""
+    """Return options of `spark.read.format("tubemq").options(...)`; `service=(host, port)` is another master."""
     if service := options.pop("service", None):
         masters = "{}:{}".format(*service)
     given = {"masters": masters} | options
@@ -175,7 +175,7 @@ def tubemq_options(masters: str, topic: str | None, scope: Scope, **options: Any
 
 
 def wait_until_flushed(options: TubeMQOptions, at_least: int = 0) -> None:
-    """Waits until readers of what is on disk see what the brokers have, and this many messages."""
+    """Wait until readers of flushed messages see all that the brokers have, and this many messages."""
     deadline = time.monotonic() + 60
     with TubeMQClient(options) as client:
         partitions = partitions_of(client.fetch_topics(options.topic_names, group=options.group_name).partitions())
@@ -186,11 +186,11 @@ def wait_until_flushed(options: TubeMQOptions, at_least: int = 0) -> None:
             ):
                 return
             assert time.monotonic() < deadline, flushed
-            time.sleep(0.02)  # a broker tells nobody
+            time.sleep(0.02)  # a broker has no event for it
 
 
 def send_to_partition(options: TubeMQOptions, topic: str, partition: int, values: Sequence[bytes]) -> None:
-    """Publishes values to one partition of broker 1, in order."""
+    """Publish values to one partition of broker 1, in order."""
     with TubeMQClient(options) as client:
         producer = client.enter(ProducerMember(client.masters, [topic]))
         broker = producer.meta.brokers[1]
