@@ -1,4 +1,4 @@
-"""The site, built once for the tests that look at it."""
+"""The built site, for the tests that inspect it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools import docs
 
 @pytest.fixture(scope="session")
 def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the site, built from the checkout outside of it."""
+    """Return the folder of the site, built outside of the checkout."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copy(docs.CONFIGURATION, folder)
     shutil.copytree(docs.DOCS, folder / "docs")

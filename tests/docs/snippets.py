@@ -1,4 +1,4 @@
-"""The snippets of a page, which are run, and the output that they must have.
+"""Snippets of a page, which are run, and their expected output.
 
 ``python`` blocks run as they are, one after the other, in one namespace that is empty at the beginning of the page; of
 a ``diff`` the new side runs. In a ``console`` block each command behind a ``$`` runs. A ``text`` block right after a
@@ -33,11 +33,11 @@ class Snippet:
     """A program or a command line of a page.
 
     Attributes:
-        line: where it begins.
+        line: its first line.
         language: `python` or `console`.
         text: the program, or the command line.
-        output: what it must print; None if the page does not say.
-        example: whether the numbers in it may be others.
+        output: the expected output; None if the page shows none.
+        example: whether the numbers in it may differ.
     """
 
     line: int
@@ -51,7 +51,7 @@ def snippets(page: str) -> Sequence[Snippet]:
     """Return all snippets of a page that are run, in order.
 
     Raises:
-        ValueError: a block of a language that is neither run nor known not to be.
+        ValueError: a block of a language that is neither run nor in `NOT_RUN`.
     """
     found: list[Snippet] = []
     end = -1
@@ -88,11 +88,11 @@ def run(found: Sequence[Snippet], page: str, replacements: Mapping[str, str]) ->
     Args:
         found: the snippets.
         page: its name.
-        replacements: what is read instead of what is printed, such as the address of a broker; and the other way round
-            in what the snippets print.
+        replacements: texts of the page and those to run instead, such as addresses of brokers; replaced the other way
+            round in the output.
 
     Raises:
-        AssertionError: something else was printed than the page shows.
+        AssertionError: the output differs from the page.
     """
     namespace: dict[str, object] = {"__name__": "__main__"}
     for one in found:
@@ -120,7 +120,7 @@ def run(found: Sequence[Snippet], page: str, replacements: Mapping[str, str]) ->
 def _run_command(text: str, *, fails: bool) -> str:
     program, *arguments = shlex.split(text.replace("\\\n", ""))
     assert program == "spark-mq", f"only spark-mq is run, not {program}"
-    # In this process: importing takes longest. That it is a program, `tests/behaviours/cli` shows.
+    # In this process, because imports take longest. `tests/behaviours/cli` runs it as a program.
     done = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, arguments, prog_name="spark-mq")
     assert (done.exit_code != 0) == fails, done.output
     return done.output

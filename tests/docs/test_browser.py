@@ -107,7 +107,7 @@ def test_the_search_shows_the_section_of_every_option_without_scrolling(site: st
     assert not_found(site, browser, sections) == []
 
 
-def test_the_search_finds_what_spark_prints(site: str, browser: Browser) -> None:
+def test_the_search_finds_messages_of_spark(site: str, browser: Browser) -> None:
     sections = {
         "DATA_SOURCE_NOT_FOUND": "data_source_not_found",
         "Failed to find the data source": "data_source_not_found",
@@ -126,7 +126,7 @@ def test_the_search_finds_what_spark_prints(site: str, browser: Browser) -> None
 
 def test_every_page_fits_a_phone_and_a_desktop_and_loads_nothing_from_elsewhere(site: str, browser: Browser) -> None:
     problems: list[str] = []
-    # The layout is the same in both schemes, and a change of them takes longer than a look; the last one is kept.
+    # The layout is the same in both schemes, and changing them takes longer than a check; the last one is kept.
     layouts = list(zip(SCHEMES, (PHONE_PX, DESKTOP_PX), strict=True))
     with browser.new_page() as page:
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)

@@ -1,4 +1,4 @@
-"""The site as a whole: what is generated, what must be there, and that it is found."""
+"""The site as a whole: its generated parts, its required sections, its links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.docs.snippets import Snippet, snippets
 from tools import docs
 
 
-def test_the_pages_are_as_the_code_has_them() -> None:
+def test_generated_parts_match_the_code() -> None:
     assert [path for path, text in docs.pages().items() if docs.filled(text) != text] == []
 
 
@@ -23,7 +23,7 @@ def test_every_page_is_in_the_navigation_and_every_picture_on_a_page() -> None:
     assert list(docs.problems(docs.pages(), docs.CONFIGURATION.read_text(encoding="utf-8"))) == []
 
 
-def test_what_is_missing_or_unused_is_told() -> None:
+def test_missing_and_unused_files_are_reported() -> None:
     texts = {docs.DOCS / "a.md": "", docs.DOCS / "b.md": ""}
     found = list(docs.problems(texts, "nav:\n  - A: a.md\n  - Again: a.md\n  - C: c.md\n"))
     assert found[:3] == [
@@ -34,7 +34,7 @@ def test_what_is_missing_or_unused_is_told() -> None:
     assert all(one.endswith("no page shows it") for one in found[3:])
 
 
-def test_every_error_has_a_section_that_its_link_leads_to() -> None:
+def test_every_error_has_the_section_of_its_link() -> None:
     text = (docs.DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     sections = re.findall(r"^### `(\w+)` \{ #(\w+) \}$", text, re.MULTILINE)
     assert sections == sorted((name, name.lower()) for name in errors.__all__)
@@ -57,7 +57,7 @@ pulsar.admin.authPluginClassName pulsar.admin.authParams
 """Further options that Databricks documents."""
 
 
-def test_the_page_about_moving_names_every_option() -> None:
+def test_the_migration_page_names_every_option() -> None:
     page = (docs.DOCS / "migrate.md").read_text(encoding="utf-8")
     ours = {name for aliases in PulsarOptions.aliases.values() for name in aliases if name.startswith("pulsar.")}
     for name in (*PULSAR_SPARK.split(), *DATABRICKS.split(), *ours):
@@ -120,7 +120,7 @@ def test_the_addresses_of_the_project_are_the_same_everywhere() -> None:
 
 
 @pytest.mark.parametrize("format_name", docs.FORMATS)
-def test_every_option_has_one_section_that_the_index_leads_to(format_name: str) -> None:
+def test_every_option_has_one_section_with_a_link_in_the_index(format_name: str) -> None:
     index = (docs.DOCS / "reference" / "options.md").read_text(encoding="utf-8")
     own = (docs.DOCS / "reference" / docs.PAGES[format_name]).read_text(encoding="utf-8")
     for name in docs._options(format_name):

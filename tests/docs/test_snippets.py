@@ -1,4 +1,4 @@
-"""Every snippet of README.md and of the site runs, in the order of the page, and prints what the page shows."""
+"""Snippets of README.md and of the site: they run in the order of the page and print its outputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PAGES = {path.relative_to(ROOT).as_posix(): snippets(text) for path, text in pag
 
 @pytest.fixture(scope="module")
 def pulsar_of_the_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Pulsar as `make brokers` has it, on other ports."""
+    """Yield a Pulsar like that of `make brokers`, on other ports."""
     kind = background.Pulsar()
     broker = PulsarStandalone(tmp_path_factory.mktemp("pulsar"), overrides=kind.overrides)
     broker.start()
@@ -53,14 +53,14 @@ def pulsar_of_the_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
 
 @pytest.fixture(scope="module")
 def nsq_of_the_pages() -> Iterator[dict[str, str]]:
-    """An NSQ broker."""
+    """Yield an NSQ broker."""
     with NsqBroker() as broker:
         yield {"localhost:4150": broker.tcp_address, "localhost:4161": broker.lookupd_address}
 
 
 @pytest.fixture
 def tubemq_of_the_page(tubemq: TubeUnderTest) -> dict[str, str]:
-    """TubeMQ, with a topic that no other page has used."""
+    """Return a TubeMQ cluster, with a topic that no other page has used."""
     topic = tubemq.topic(3)
     return {
         "localhost:8715": tubemq.masters,
@@ -80,7 +80,7 @@ def write_file(page: str, folder: Path, name: str, replacements: Mapping[str, st
 
 @pytest.fixture
 def pulsar_security(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Broker that authenticates clients, with a topic for each of them."""
+    """Yield a broker that authenticates clients, with a topic for each of them."""
     broker = pulsar_featured.require_own()
     credentials = broker.credentials
     assert credentials is not None
@@ -108,7 +108,7 @@ def pulsar_security(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Iterato
 
 @pytest.fixture
 def tubemq_security(tubemq_secure: TubeUnderTest, tmp_path: Path) -> dict[str, str]:
-    """A cluster with mutual TLS and visit tokens."""
+    """Return a cluster with mutual TLS and visit tokens."""
     credentials = tubemq_secure.cluster.credentials
     assert credentials is not None
     write_file("docs/tubemq/security.md", tmp_path, "company_tubemq.py", {})
@@ -130,7 +130,7 @@ def authorize(request: AuthRequest) -> AuthorizedClient | None:
 
 @pytest.fixture
 def nsq_security(tls_material: TlsMaterial) -> Iterator[dict[str, str]]:
-    """An nsqd with TLS that asks for a secret."""
+    """Yield an nsqd with TLS that asks for a secret."""
     certificate = str(tls_material.folder / "server.pem")
     with NsqBroker(tls_cert=certificate, tls_key=certificate, authorize=authorize) as broker:
         yield {
@@ -143,7 +143,7 @@ def nsq_security(tls_material: TlsMaterial) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def keys_of_the_page(tmp_path: Path) -> dict[str, str]:
-    """The keys that the commands of the page make."""
+    """Create the keys with the commands of the page."""
     (bash,) = re.findall(r"```bash\n(openssl.*?)```", pages()[ROOT / "docs/pulsar/encryption.md"], re.DOTALL)
     subprocess.run(["sh", "-ec", bash], cwd=tmp_path, check=True, capture_output=True)
     return {"/etc/pulsar/keys/": f"{tmp_path}/"}
@@ -158,13 +158,13 @@ BROKERS = {
     "master.example.com": "tubemq_security",
     "nsqd.example.com": "nsq_security",
 }
-"""What a page names, and the fixture that stands in for it."""
+"""The names in a page, and the fixtures that replace them."""
 
 PATIENCE = {
     '("idleTimeout", "2s")': '("idleTimeout", "4s")',
     '"/data/orders.wal")': '"/data/orders.wal").option("idleTimeout", "4s")',
 }
-"""How long nothing has to come before a queue is read to its end, where brokers and Spark share two cores."""
+"""The silence after which a queue counts as read to its end, when brokers and Spark share two cores."""
 
 
 @pytest.mark.parametrize("page", [page for page, found in PAGES.items() if found and page != CONNECT])
@@ -183,13 +183,13 @@ def test_a_page_runs_as_it_is_printed(
     finally:
         for query in spark.streams.active:
             query.stop()
-        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")  # or Python starts anew for the pages behind
+        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")  # otherwise later pages start Python again
 
 
 def test_the_page_of_spark_connect_runs_as_it_is_printed(
     nsq_of_the_pages: dict[str, str], spark_connect_url: str, tmp_path: Path
 ):
-    """In a process of its own, which cannot hold a classic session."""
+    """In a separate process, because this one has a classic session."""
     text = "\n".join(one.text for one in PAGES[CONNECT])
     for shown, real in (nsq_of_the_pages | {"sc://localhost:15002": spark_connect_url}).items():
         text = text.replace(shown, real)
@@ -199,7 +199,7 @@ def test_the_page_of_spark_connect_runs_as_it_is_printed(
 
 @pytest.mark.slow
 def test_the_pipeline_of_the_page_runs_as_it_is_printed(pulsar_of_the_pages: dict[str, str], tmp_path: Path):
-    """Twice: the second run takes what came after the first."""
+    """Twice: the second run reads the messages published after the first."""
     if find_spec("pyspark.pipelines") is None:
         pytest.skip("before Spark 4.1")
     real = pulsar_of_the_pages | {"/data/": f"{tmp_path}/"}
@@ -234,7 +234,7 @@ def test_the_recording_shows_what_the_commands_print(pulsar_of_the_pages: dict[s
     recording.publish(f"pulsar://{broker}", PulsarAdmin(f"http://{web}"))
     now = recording.drawn(recording.recorded(broker))
     shown = recording.PICTURE.read_text(encoding="utf-8")
-    # Numbers may be others, which moves the columns of tables.
+    # Numbers may differ, which moves the columns of tables.
     texts = [re.sub(r"\d+", "0", recording.text_of(picture)).split() for picture in (shown, now)]
     assert texts[0] == texts[1], "run `make recording`"
     assert len(shown) < 300_000

@@ -1,4 +1,4 @@
-"""The wheel as a user gets it: built from the sdist, which is built from a copy of the checkout."""
+"""The wheel as users install it: built from the sdist, which is built from a copy of the checkout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_SOURCES = (".*", "build", "dist", "tests", "__pycache__", "*.egg-info", "*.s
 
 @dataclass(frozen=True)
 class Distributions:
-    """What `python -m build` makes."""
+    """The results of `python -m build`."""
 
     sdist: Path
     wheel: Path
@@ -30,9 +30,9 @@ class Distributions:
 
 @pytest.fixture(scope="session")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    """The sdist of a copy of the checkout, and the wheel of that sdist.
+    """Build the sdist of a copy of the checkout, and the wheel of that sdist.
 
-    A copy, because a build in the checkout would write into it, and take over what earlier builds left there. The build
+    A copy, because a build in the checkout would write into it, and use files of earlier builds there. The build
     tools are those of this environment: nothing is downloaded.
     """
     checkout = tmp_path_factory.mktemp("checkout") / "spark-mq-source"
@@ -60,11 +60,11 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """The path of its interpreter."""
         return self.folder / "bin" / "python"
 
     def run(self, *arguments: str | Path, timeout_s: float = 600.0, **variables: str) -> str:
-        """Runs its interpreter with these arguments, away from the checkout; what it printed."""
+        """Run its interpreter with these arguments, away from the checkout; return its output."""
         mine = {"PYSPARK_PYTHON": str(self.python), "PYSPARK_DRIVER_PYTHON": str(self.python), "PYTHONPATH": ""}
         done = subprocess.run(
             [self.python, *arguments],
@@ -80,10 +80,10 @@ class Environment:
 
 
 def new_environment(folder: Path) -> Environment:
-    """An environment with the dependencies and without the package.
+    """Return an environment with the dependencies and without the package.
 
     pyspark alone is 450 MB, so the dependencies are those of this environment, by their path: a path that a .pth file
-    adds is searched, but its own .pth files are not obeyed, and the editable install is one of those.
+    adds is searched, but its own .pth files are ignored, and the editable install is one of those.
     """
     venv.create(folder, symlinks=True, with_pip=False)
     (own,) = folder.glob("lib/python*/site-packages")
@@ -96,13 +96,13 @@ def new_environment(folder: Path) -> Environment:
 
 @pytest.fixture(scope="session")
 def dependencies_only(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment without the package."""
+    """Return an environment without the package."""
     return new_environment(tmp_path_factory.mktemp("dependencies"))
 
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory, distributions: Distributions) -> Environment:
-    """An environment with the wheel."""
+    """Return an environment with the wheel."""
     environment = new_environment(tmp_path_factory.mktemp("installed"))
     subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""docker-compose.yml: valid, pinned, and on the ports of `make brokers`. No engine runs here; the file says so."""
+"""docker-compose.yml: valid, pinned, and on the ports of `make brokers`. No engine runs here; only the file is read."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def texts(node: object) -> Iterator[str]:
 
 
 def test_the_file_follows_the_compose_specification():
-    # The schema is the one of compose-spec/compose-spec that check-jsonschema carries.
+    # The schema is that of compose-spec/compose-spec in check-jsonschema.
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", FILE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_it_listens_where_make_brokers_does_and_on_loopback_only(compose: dict[str, Any]):
+def test_it_uses_the_ports_of_make_brokers_on_loopback_only(compose: dict[str, Any]):
     published = [port for service in compose["services"].values() for port in service.get("ports", ())]
     assert len(published) == len(set(published))
     places = {tuple(port.split(":")) for port in published}
@@ -50,13 +50,13 @@ def test_it_listens_where_make_brokers_does_and_on_loopback_only(compose: dict[s
     assert places == {("127.0.0.1", str(port), str(port)) for port in {*expected, NSQADMIN_PORT, JUPYTER_PORT}}
 
 
-def test_jupyter_is_not_open_to_everyone_on_the_machine(compose: dict[str, Any]):
-    """It runs what it is sent; it makes up a token unless one is set, and an empty one means none."""
+def test_jupyter_requires_a_token(compose: dict[str, Any]):
+    """Jupyter runs any code; it generates a token unless one is set, and an empty one disables authentication."""
     notebook = " ".join(texts(compose["services"]["notebook"]))
     assert re.findall(r"(?i)(?:token|password)=?\S*", notebook) == []
 
 
-def test_pulsar_takes_writes_of_every_guarantee_as_that_of_make_brokers_does(compose: dict[str, Any]):
+def test_pulsar_accepts_writes_of_every_guarantee_like_that_of_make_brokers(compose: dict[str, Any]):
     stock = "transactionCoordinatorEnabled=false\n"
     assert stock in (pulsar_broker.distribution() / "conf" / "standalone.conf").read_text()
     pulsar = compose["services"]["pulsar"]
@@ -67,7 +67,7 @@ def test_pulsar_takes_writes_of_every_guarantee_as_that_of_make_brokers_does(com
     assert "set-deduplication public/default --enable" in compose["services"]["pulsar-topics"]["command"][-1]
 
 
-def test_tubemq_is_configured_for_the_ports_that_are_published(compose: dict[str, Any]):
+def test_tubemq_is_configured_for_the_published_ports(compose: dict[str, Any]):
     zookeeper, master, master_web, _, broker, broker_web, *_ = brokers.TUBEMQ_PORTS
     settings = {}
     for name in ("tubemq-master", "tubemq-broker"):
@@ -90,7 +90,7 @@ def test_every_image_is_pinned_to_a_version(compose: dict[str, Any]):
     assert f"apachepulsar/pulsar:{pulsar_broker.VERSION}" in images, "the Pulsar that the tests run"
 
 
-def test_what_lasts_says_whether_it_is_well_and_what_prepares_ends(compose: dict[str, Any]):
+def test_services_have_health_checks_and_preparations_end(compose: dict[str, Any]):
     services = compose["services"]
     once = {name for name in services if name.endswith("-topics")}
     assert once == {"pulsar-topics", "tubemq-topics", "nsq-topics"}
@@ -105,6 +105,6 @@ def test_what_lasts_says_whether_it_is_well_and_what_prepares_ends(compose: dict
     assert [(name, condition) for name, condition in waited_for if condition != kinds[name in once]] == []
 
 
-def test_compose_replaces_nothing_in_the_scripts(compose: dict[str, Any]):
+def test_compose_substitutes_nothing_in_the_scripts(compose: dict[str, Any]):
     """A single $ would be a variable of compose, not of the shell."""
     assert [text for text in texts(compose) if re.search(r"(?<!\$)(\$\$)*\$(?!\$)", text)] == []

@@ -1,4 +1,4 @@
-"""README's snippets run with an installed wheel, where the checkout is out of reach."""
+"""README's snippets, run with an installed wheel and without access to the checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.packaging.conftest import ROOT, Environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1300)]  # as in test_wheel.py, whose build this shares
 
-# Only what a small test machine wants of Spark; the lines of README find this session and define all else.
+# Only the settings of Spark for a small test machine; the lines of README find this session and define all else.
 SESSION = """
 import json, sys
 from pyspark.sql import SparkSession
@@ -47,13 +47,13 @@ query.stop()
 
 
 def test_an_installed_wheel_runs_the_readme(installed: Environment, pulsar: PulsarUnderTest, tmp_path: Path):
-    """As it stands, with another address, topic and folder: nothing is defined for it beforehand."""
+    """Only the address, the topic and the folder are replaced; nothing is defined for it beforehand."""
     blocks = snippets((ROOT / "README.md").read_text(encoding="utf-8"))
     program = "\n".join(block.text for block in blocks if block.language == "python")
     for old, new in {"pulsar://localhost:6650": pulsar.service_url, "/data/": f"{tmp_path}/"}.items():
         assert old in program, f"README does not name {old}"
         program = program.replace(old, new)
-    # The topic is the option behind the address; one that keeps what nobody subscribes to.
+    # The topic option is the one after the address; the topic used instead retains messages without a subscription.
     topic = re.compile(rf'("{pulsar.service_url}"\)\s*\.option\("topic", )"flights"')
     program, found = topic.subn(rf'\1"{pulsar.topic(2)}"', program)
     assert found == 3, "README writes, reads and streams"

@@ -1,4 +1,4 @@
-"""The wheel and the sdist: what is in them, what they say of themselves, and that they can be imported."""
+"""The wheel and the sdist: their files, their metadata, and imports of the installed package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.packaging.conftest import ROOT, Distributions, Environment
 
 SOURCES = ROOT / "src"
 FOR_THE_COMPILER = (".h", ".pxd")
-# Half a minute, nearly all of it the build, which the first of these tests waits for; a busy machine takes its time.
+# Half a minute, nearly all of it the build, which the first of these tests waits for; longer on a busy machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1300)]
 
 
@@ -42,19 +42,19 @@ def sources() -> set[str]:
     return {path.relative_to(SOURCES).as_posix() for path in SOURCES.rglob("*") if path.suffix in suffixes}
 
 
-def test_the_wheel_holds_every_module_and_the_marker_of_types(wheel_names: set[str]):
+def test_the_wheel_contains_every_module_and_the_type_marker(wheel_names: set[str]):
     ours = {name for name in wheel_names if ".dist-info/" not in name and not name.endswith(".so")}
     assert "spark_mq_source/py.typed" in ours
     assert ours == {name for name in sources() if not name.endswith(FOR_THE_COMPILER)}
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_the_wheel_holds_the_compiled_loops(wheel_names: set[str]):
+def test_the_wheel_contains_the_compiled_loops(wheel_names: set[str]):
     compiled = {name.split(".")[0] for name in wheel_names if name.endswith(".so")}
     assert compiled == {name.removesuffix(".py") for name in sources() if re.search(r"/_\w+_native\.py", name)}
 
 
-def test_the_sdist_holds_what_a_build_needs_and_no_more(distributions: Distributions):
+def test_the_sdist_contains_exactly_the_files_of_a_build(distributions: Distributions):
     with tarfile.open(distributions.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames() if "/" in name}
     files = {name for name in names if not name.startswith("src")}
@@ -82,7 +82,7 @@ def test_the_metadata_is_complete(metadata: Message, wheel_names: set[str]):
     assert "Typing :: Typed" in classifiers
 
 
-def test_an_extra_asks_for_nothing_else_than_the_package_does(metadata: Message):
+def test_extras_and_dependencies_have_the_same_version_ranges(metadata: Message):
     """The codecs are dependencies and extras: two ranges of one package would contradict each other some day."""
     wanted: dict[str, set[str]] = {}
     for text in metadata.get_all("Requires-Dist") or []:
@@ -121,8 +121,8 @@ print(len(names), spark_mq_source.__file__)
 """
 
 
-def test_importing_touches_no_network_and_starts_no_program(installed: Environment):
-    # platform asks `uname -p` of a program, once, for whoever asks it first; it is no module of ours that does.
+def test_importing_uses_no_network_and_starts_no_program(installed: Environment):
+    # The first use of `platform.processor` runs `uname -p`; none of our modules calls it.
     count, _, file = installed.run("-c", "import platform; platform.processor()\n" + IMPORT_ALL).strip().partition(" ")
     assert int(count) > 70
     assert Path(file).is_relative_to(installed.folder)
@@ -137,7 +137,7 @@ def test_the_console_command_is_installed(installed: Environment):
 def test_a_wheel_on_the_path_runs_with_the_twins(
     dependencies_only: Environment, distributions: Distributions, nsq: NsqUnderTest
 ):
-    """A zip cannot hold compiled modules that Python can load, so the interpreted twins do the work."""
+    """A zip cannot contain compiled modules that Python can load, so the interpreted twins are used."""
     topic = nsq.topic("spark")
     nsq.publish(topic, *(b"message %d" % number for number in range(100)))
     options = {"nsqlookupdHttpAddresses": nsq.lookupd_address, "topic": topic, "channel": "spark"}
