@@ -1,7 +1,7 @@
 """Run tests on the checked build of the compiled modules: ``python -m pytest -p tests.checked tests/unit``.
 
 Each write into a column asserts the kind and the bounds of what it writes into. Where a failed assertion cannot raise,
-it ends the process; what it says goes to the runner's standard error, and pytest's traceback names the test.
+it ends the process; its message goes to the runner's standard error, and pytest's traceback names the test.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tests import native
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Before anything imports the compiled modules."""
+    """Use the checked build before a module imports the compiled ones."""
     if native.has_compiler():
         native.use_modules(native.build())
 
 
 def pytest_configure() -> None:
-    # Standard error itself: that of a test is captured, and lost if the process ends.
+    # The real standard error: that of a test is captured, and lost if the process ends.
     os.environ["SPARK_MQ_SOURCE_CHECKED_REPORT"] = f"{os.getpid()}:{os.dup(2)}"
 
 

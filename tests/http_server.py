@@ -17,7 +17,7 @@ Answer = tuple[int, bytes, Mapping[str, str]]
 
 
 class HttpServer:
-    """Answers GET and POST by `answer`; a context manager.
+    """A server that answers GET and POST by `answer`; a context manager.
 
     Attributes:
         port: on which it listens.
@@ -50,7 +50,7 @@ class HttpServer:
 
         self._server = Quiet(("127.0.0.1", 0), Handler)
         if context is not None:
-            # The handshake is for the thread of the connection.
+            # The thread of the connection does the handshake.
             self._server.socket = context.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
@@ -73,7 +73,7 @@ class HttpServer:
 
 
 class ScriptedHttpServer(HttpServer):
-    """Answers each request with the next of `answers`, the last one again and again.
+    """A server that answers each request with the next of `answers`, the last one repeatedly.
 
     Attributes:
         asked: path and headers of each request.

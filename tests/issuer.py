@@ -1,4 +1,4 @@
-"""An issuer of OAuth 2.0 tokens on this machine: a real HTTP(S) server that knows one client."""
+"""An issuer of OAuth 2.0 tokens on this machine: a real HTTP(S) server with one client."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CLIENT_SECRET = "hush-and-more-hush"
 
 
 class Issuer(HttpServer):
-    """Gives tokens to the one client; a context manager.
+    """A server that gives tokens to the one client; a context manager.
 
     Args:
         issue: makes a token.
-        expires_in: what it says of a token's life, in seconds; None says nothing.
+        expires_in: the lifetime of a token in its answer, in seconds; None for an answer without one.
         certificate: its certificate and key file, for HTTPS.
 
     Attributes:
@@ -64,7 +64,7 @@ class Issuer(HttpServer):
         if form.get("grant_type") != "client_credentials":
             return 400, json.dumps({"error": "unsupported_grant_type"})
         if (form.get("client_id"), form.get("client_secret")) != (CLIENT_ID, CLIENT_SECRET):
-            # What a careless one may do: repeat what it was told.
+            # A careless issuer may do this: repeat the client's secret.
             words = f"{form.get('client_secret')} is not the secret of {form.get('client_id')}"
             return 401, json.dumps({"error": "invalid_client", "error_description": words})
         answer: dict[str, object] = {"access_token": self._issue(), "token_type": "Bearer"}

@@ -12,7 +12,7 @@ SOURCES = Path(__file__).parent / "java"
 
 
 class JavaProgram:
-    """One of `tests/java`, with the libraries of a distribution. Threads may ask; they wait for each other.
+    """A program of `tests/java`, with the libraries of a distribution. Threads may send requests, one at a time.
 
     Args:
         source: its name.
@@ -32,7 +32,7 @@ class JavaProgram:
         )
 
     def close(self) -> None:
-        """Ends the process: it ends by itself when nothing more is asked."""
+        """End the process: it ends by itself after the last request."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -45,10 +45,10 @@ class JavaProgram:
         self._log.close()
 
     def ask(self, request: dict[str, Any]) -> Any:
-        """The answer to one request.
+        """Return the answer to one request.
 
         Raises:
-            RuntimeError: the program could not do it, or ended.
+            RuntimeError: the program failed, or ended.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -1,4 +1,4 @@
-"""Stores made by the JDK's keytool."""
+"""Key stores made by the JDK's keytool."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ STORE_PASSWORD = "password-of-stores"
 
 
 def keytool(*arguments: str | Path) -> None:
-    """Runs keytool, which asks nothing."""
+    """Run keytool without prompts."""
     subprocess.run(["keytool", "-noprompt", *arguments], check=True, capture_output=True, timeout=60)
 
 
 def make_trust_store(path: Path, kind: str, authority: Path, password: str = STORE_PASSWORD) -> Path:
-    """A store of this type with one certificate."""
+    """Make a store of this type with one certificate."""
     keytool(
         "-importcert", "-alias", "authority", "-file", authority, "-keystore", path, "-storetype", kind, "-storepass",
         password,
@@ -28,7 +28,7 @@ def make_trust_store(path: Path, kind: str, authority: Path, password: str = STO
 
 
 def make_key_store(path: Path, kind: str, certificate: Path, key: Path, *aliases: str) -> Path:
-    """A store of this type with the key and its certificate, once under each alias."""
+    """Make a store of this type with the key and its certificate, once under each alias."""
     found = serialization.load_pem_private_key(key.read_bytes(), None)
     assert isinstance(found, ec.EllipticCurvePrivateKey)
     owner = x509.load_pem_x509_certificate(certificate.read_bytes())

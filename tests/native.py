@@ -1,4 +1,4 @@
-"""Builds the compiled modules with assertions, and for the fuzzer with sanitizers, beside those that are installed."""
+"""Builds of the compiled modules with assertions, and for the fuzzer with sanitizers, beside the installed ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CHECKED = ROOT / "build" / "checked"
 CHECKS = "spark_mq_source.core._checks"
-"""A module that the checked builds have and no other: see checks.pyx."""
+"""A module of the checked builds only: see checks.pyx."""
 
 
 def hot_modules() -> list[str]:
-    """The names of all compiled modules."""
+    """Return the names of all compiled modules."""
     return list(runpy.run_path(str(ROOT / "setup.py"), run_name="setup")["HOT_MODULES"])
 
 
@@ -26,7 +26,7 @@ def has_compiler() -> bool:
 
 
 def build(folder: Path = CHECKED, **environment: str) -> Path:
-    """Builds what is older than its sources, with assertions; gives the folder with the package.
+    """Build modules older than their sources, with assertions; return the folder with the package.
 
     Raises:
         SystemExit: a build failed.
@@ -42,7 +42,7 @@ def build(folder: Path = CHECKED, **environment: str) -> Path:
 
 
 def use_modules(folder: Path) -> None:
-    """Puts the modules that `build` made before the installed ones, in this process."""
+    """Put the modules that `build` made before the installed ones, in this process."""
     names = [*hot_modules(), CHECKS]
     for package_name in dict.fromkeys(name.rpartition(".")[0] for name in names):
         package = import_module(package_name)

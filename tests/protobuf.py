@@ -1,7 +1,7 @@
-"""Protobuf's own classes for our messages, made of what ours declare: an encoder and a parser that are not ours.
+"""Classes of the library `protobuf` for our messages, made from our declarations: an independent encoder and parser.
 
-`pulsar.MessageMetadata` and the like are classes of the library `protobuf`. Some messages stand here only: those whose
-fields nothing but loops reads, by their tags.
+`pulsar.MessageMetadata` and the like are classes of the library `protobuf`. Some messages are declared only here:
+only loops read their fields, by their tags.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_mq_source.tubemq.protocol import codec as tubemq_codec
 from spark_mq_source.tubemq.protocol.commands import RpcException
 
 _DEFAULTS: Final = {"num_messages_in_batch": 1}
-"""What has another one than ours."""
+"""Fields with another default than ours."""
 
 
 class Classes:
@@ -37,7 +37,7 @@ class Classes:
         messages = pool.FindFileByName(file.name).message_types_by_name
         self._classes: dict[str, Any] = {name: GetMessageClass(message) for name, message in messages.items()}
         self.of: Final = {kind: self._classes[name] for kind, name in names.items()}
-        """Of each of our classes, protobuf's."""
+        """The class of protobuf for each of our classes."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self._classes:
@@ -64,7 +64,7 @@ def _declare(kind: type, file: FileDescriptorProto, names: dict[type, str]) -> s
 
 @dataclass(frozen=True, slots=True)
 class SingleMessageMetadata:
-    """Of a message in a batch."""
+    """The metadata of a message in a batch."""
 
     payload_size: Annotated[Int32, 3]
     properties: Annotated[tuple[KeyValue, ...], 1] = ()
@@ -80,7 +80,7 @@ class SingleMessageMetadata:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntryMetadata:
-    """Of an entry, by the broker."""
+    """The broker's metadata of an entry."""
 
     broker_timestamp: Annotated[Uint64 | None, 1] = None
     index: Annotated[Uint64 | None, 2] = None
@@ -88,7 +88,7 @@ class BrokerEntryMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TransferedMessage:
-    """Of an answer to GET_MESSAGE."""
+    """A message in an answer to GET_MESSAGE."""
 
     message_id: Annotated[Int64, 1]
     check_sum: Annotated[Int32, 2]

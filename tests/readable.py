@@ -1,4 +1,4 @@
-"""The columns that tests read: those of a format's table, so that a new one is in all of them."""
+"""Columns that tests read: all of a format's table, so that tests cover new ones."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def types_of(table: ColumnTable, *, without: Collection[str] = (), **others: str
 
 
 def ddl_of(table: ColumnTable, *, without: Collection[str] = (), **others: str) -> str:
-    """Return the same as Spark writes a schema."""
+    """Return these columns as Spark writes a schema."""
     return ", ".join(f"{name} {type_}" for name, type_ in types_of(table, without=without, **others).items())
 
 
 def schema_of(table: ColumnTable, *, without: Collection[str] = (), **others: str) -> pa.Schema:
-    """Return the same as Arrow's schema."""
+    """Return these columns as Arrow's schema."""
     return arrow_schema_of(types_of(table, without=without, **others))

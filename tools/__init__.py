@@ -1,1 +1,1 @@
-"""Development tools: what `make` calls."""
+"""Development tools that `make` calls."""

@@ -1,4 +1,4 @@
-"""Creates a virtual environment with exactly one lock file's packages and this checkout, editable.
+"""Create a virtual environment with exactly one lock file's packages and this checkout, editable.
 
 Needs only Python's standard library. Installs with uv, which pip installs at a pinned version. If uv cannot reach the
 package index (pip reads settings that uv does not, such as a private index in pip.conf), pip installs everything,
@@ -25,13 +25,13 @@ MINIMUM_PYTHON = (3, 10)
 
 
 def run(*command: str | Path) -> bool:
-    """Runs a command and shows its output; returns whether it succeeded."""
+    """Run a command and show its output; return whether it succeeded."""
     print("+", *command, flush=True)
     return subprocess.run(command, check=False).returncode == 0
 
 
 def install(environment: Path, lock: Path) -> None:
-    """Creates the environment if missing and installs the lock file's packages.
+    """Create the environment if missing and install the lock file's packages.
 
     Raises:
         SystemExit: neither uv nor pip could install.
@@ -51,11 +51,11 @@ def install(environment: Path, lock: Path) -> None:
 
 
 def compile_pyspark(archive: Path) -> None:
-    """Adds compiled modules to the archive from which Spark's workers import pyspark: each start takes 0.4 s less."""
+    """Add compiled modules to the archive from which Spark's workers import pyspark: each start takes 0.4 s less."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.unpack_archive(archive, folder)
         unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-        # `legacy` puts them beside their sources, where an import from an archive looks for them.
+        # `legacy` puts them beside their sources, which an import from an archive requires.
         compileall.compile_dir(folder, stripdir=folder, legacy=True, quiet=1, invalidation_mode=unchecked)
         # uv links an installed file to its cache: it is replaced, not changed.
         made = shutil.make_archive(str(archive.with_suffix("")) + "-compiled", "zip", folder)
@@ -63,7 +63,7 @@ def compile_pyspark(archive: Path) -> None:
 
 
 def install_checkout(environment: Path) -> None:
-    """Installs this checkout editable, with its hot loops compiled in place.
+    """Install this checkout editable, with its hot loops compiled in place.
 
     Raises:
         SystemExit: the build failed for a reason other than a missing C compiler (which only costs speed).
@@ -78,7 +78,7 @@ def install_checkout(environment: Path) -> None:
 
 
 def main() -> None:
-    """Parses the command line.
+    """Parse the command line.
 
     Raises:
         SystemExit: the interpreter is too old, or an installation failed.

@@ -40,7 +40,7 @@ REPOSITORY: Final[str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encod
 ]
 FORMATS: Final = {one.name: one for one in (PulsarFormat, TubeMQFormat, NsqFormat)}
 PAGES: Final = {"pulsar-native": "pulsar.md", "tubemq": "tubemq.md", "nsq": "nsq.md"}
-"""The reference of each format."""
+"""The reference page of each format."""
 
 _SCOPES: Final = {READ: "read", STREAM: "stream", WRITE: "write"}
 
@@ -220,7 +220,7 @@ _STYLE: Final = """<style>
 
 
 def speed() -> str:
-    """Return the chart of README.md as SVG: reads of Pulsar beside other clients, without limits."""
+    """Return the chart of README.md as SVG: reads of Pulsar compared with other clients, without limits."""
     cases = {case["name"]: case for case in report.load("pulsar")["read"]["cases"]}
     groups = [
         [one for name, one in cases[title]["contenders"].items() if name == "ours" or one["role"] == "peer"]
@@ -256,7 +256,7 @@ _LINES: Final[Sequence[tuple[str, Mapping[str, str]]]] = (
 
 
 def endurance() -> str:
-    """Return the chart of a long run as SVG: what its processes held over time, and when the broker was killed."""
+    """Return the chart of a long run as SVG: resources of its processes over time, and when the broker was killed."""
     run = json.loads((report.FOLDER / "endurance.json").read_text(encoding="utf-8"))
     samples, width, height, y = run["samples"], 560, 110, 28
     longest = samples[-1]["seconds"]
@@ -306,7 +306,7 @@ def _scale(protocol: str) -> str:
     return f"{report.growth_table(part)}\nMeasured once. {report.note(part).partition('. ')[2]}\n"
 
 
-# -- all of it
+# -- pages and pictures
 
 PARTS: Final[Mapping[str, Callable[[str], str | None]]] = {
     "columns": lambda name: read_columns(FORMATS[name].columns),
@@ -321,14 +321,14 @@ PARTS: Final[Mapping[str, Callable[[str], str | None]]] = {
 }
 
 _FILE: Final = re.compile(r"!\[[^\]]*\]\(([^)]+)\)|\[[^\]]*\]\((?!\w+:)([^)]+\.json)\)")
-"""A picture, or a file to download."""
+"""A picture or a file to download."""
 _DRAWING: Final = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
 """A picture of `docs/images` that becomes a part of the page, so that it has the colours of the page's scheme."""
 _PART: Final = re.compile(rf"(<!-- ({'|'.join(PARTS)}):(\S*) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def filled(text: str) -> str:
-    """Return a page with each generated part as the code has it; what was not measured yet stays as it is."""
+    """Return a page with its generated parts up to date; parts without results stay as they are."""
 
     def part(match: re.Match[str]) -> str:
         made = PARTS[match[2]](match[3])
@@ -348,7 +348,7 @@ def pages() -> Mapping[Path, str]:
 
 
 def in_checkout(address: str) -> str:
-    """Return the path of a file that an address on GitHub names; other addresses as they are.
+    """Return the path of a file that an address on GitHub names; return other addresses unchanged.
 
     Example:
         >>> in_checkout(f"{REPOSITORY}/blob/main/docs/index.md"), in_checkout("https://example.com")

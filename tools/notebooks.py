@@ -1,4 +1,4 @@
-"""Runs the notebooks with the brokers named in the environment (by default those of `make brokers`).
+"""Run the notebooks with the brokers named in the environment (by default those of `make brokers`).
 
     python -m tools.notebooks [--into FOLDER] [NOTEBOOK ...]
 
@@ -27,7 +27,7 @@ CELL_TIMEOUT_S = 200
 
 
 def execute(path: Path) -> nbformat.NotebookNode:
-    """Run a notebook; returns it with new outputs.
+    """Run a notebook; return it with new outputs.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.

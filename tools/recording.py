@@ -1,4 +1,4 @@
-"""Records `spark-mq` for the site: ``python -m tools.recording`` (``make recording``) writes docs/images/spark-mq.svg.
+"""Record `spark-mq` for the site: ``python -m tools.recording`` (``make recording``) writes docs/images/spark-mq.svg.
 
 A Pulsar is started for it, with flights of the demo and two messages that are hard to print. The commands run on a
 terminal, and the picture shows what they printed, after at most a second each. It plays once, and not at all if the
@@ -40,7 +40,7 @@ from spark_mq_source.pulsar.format import PulsarFormat
 
 PICTURE: Final = Path(__file__).parent.parent / "docs" / "images" / "spark-mq.svg"
 SHOWN_ADDRESS: Final = "localhost:6650"
-"""That of `make brokers`, which is shown instead of the recorded broker's."""
+"""The address of `make brokers`, shown instead of the recorded broker's."""
 TOPIC: Final = "departures"
 COLUMNS: Final = 96
 
@@ -53,9 +53,9 @@ COMMANDS: Final = (
 )
 
 _PAUSE_S: Final = 0.7
-"""Before a command is typed."""
+"""The pause before a command is typed."""
 _MAX_WAIT_S: Final = 1.0
-"""Of the reader for a command, however busy the machine was."""
+"""The maximum wait of the reader for a command, however busy the machine was."""
 _TEMPLATE: Final = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -76,7 +76,7 @@ ANIMATION
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A command and what it printed.
+    """A command and its output.
 
     Attributes:
         command: as typed.
@@ -90,7 +90,7 @@ class Shown:
 
 
 def publish(service_url: str, admin: PulsarAdmin) -> None:
-    """Creates the topic, and publishes what is peeked at."""
+    """Create the topic, and publish the messages that are peeked at."""
     admin.create_topic(f"persistent://public/default/{TOPIC}", 2)
     names = [column.split()[0] for column in FLIGHT_COLUMNS.split(", ")]
     first: dict[str, str] = {}  # of each airline
@@ -120,7 +120,7 @@ def publish(service_url: str, admin: PulsarAdmin) -> None:
 
 
 def recorded(address: str) -> Iterator[Shown]:
-    """Runs the commands on a broker at this address, one after the other.
+    """Run the commands on a broker at this address, one after the other.
 
     Raises:
         subprocess.CalledProcessError: one failed.
@@ -156,7 +156,7 @@ def _run(arguments: Sequence[str]) -> str:
 
 
 def drawn(session: Iterable[Shown]) -> str:
-    """The picture, as SVG.
+    """Return the picture, as SVG.
 
     Raises:
         ValueError: a line is wider than the picture.
@@ -165,7 +165,7 @@ def drawn(session: Iterable[Shown]) -> str:
     delays: list[float] = []
     at = 0.0
     for one in session:
-        # The first command is there at once, so that the picture is never empty.
+        # The first command is visible at once, so that the picture is never empty.
         at += _PAUSE_S if lines else 0.0
         first, *more = one.command.split("\n")
         typed = [Text.assemble(("$ ", "green"), (first, "bold")), *(Text(line, "bold") for line in more)]
@@ -205,7 +205,7 @@ def _animation(delays: Sequence[float]) -> str:
 
 
 def text_of(picture: str) -> str:
-    """The text in a picture, a line for each of its lines, without the spaces between its parts."""
+    """Return the text in a picture, a line for each of its lines, without the spaces between its parts."""
     lines: dict[str, str] = {}
     for place, text in re.findall(r'<text [^>]* y="([^"]+)"[^>]*>([^<]*)</text>', picture):
         lines[place] = lines.get(place, "") + html.unescape(text).replace("\xa0", " ")
@@ -213,7 +213,7 @@ def text_of(picture: str) -> str:
 
 
 def main() -> None:
-    """Records and writes the picture."""
+    """Record and write the picture."""
     with tempfile.TemporaryDirectory() as folder:
         broker = PulsarStandalone(Path(folder) / "pulsar")
         broker.start()

@@ -1,4 +1,4 @@
-"""Runs the test suite in parts, four at a time: a part waits for brokers and for Spark, and uses half a core.
+"""Run the test suite in parts, four at a time: a part waits for brokers and for Spark, and uses half a core.
 
     python -m tools.run_tests [--slow | --all] [argument of pytest ...]
 
@@ -32,7 +32,7 @@ SPARK = "tests/spark"
 WITH_SPARK = (SPARK, "tests/docs/test_snippets.py")
 """The tests that share one session."""
 PULSAR = ("tests/behaviours/pulsar", "tests/simulation/pulsar")
-"""The tests of Pulsar alone, without Spark: as long as all that is left."""
+"""The tests of Pulsar alone, without Spark: they take as long as all the remaining ones."""
 QUICK = ("tests/unit", "tests/properties", "src")
 """The tests that need neither a broker nor Spark, and the examples in docstrings: run on the checked build."""
 CHECKED = ("-p", "tests.checked")
@@ -41,7 +41,7 @@ RELEASES = tuple(
 )
 """The contracts that a release of Spark may break: how it calls a data source, and what it asks of a stream."""
 ON_RELEASES = "nsq_embedded or test_streaming or cuts_short or named_columns or every_row_of_every"
-"""All with the cheapest format, streams by offsets with Pulsar, and a read and a write with each format."""
+"""All with the fastest format, streams by offsets with Pulsar, and a read and a write with each format."""
 SUMMARY = "short test summary info"
 NOTHING_SELECTED = 5
 """pytest's exit code if the arguments select no test; they must select one in some part."""
@@ -72,7 +72,7 @@ class Part:
 
     def summary(self) -> list[str]:
         """Return pytest's summary without the skipped tests, or its last line."""
-        # The last one: what a failed test has printed may have a summary in it too.
+        # The last one: the output of a failed test may contain a summary too.
         begin = max((n for n, line in enumerate(self.lines) if SUMMARY in line), default=-1)
         return [line for line in self.lines[begin:] if not line.startswith("SKIPPED")]
 
@@ -140,7 +140,7 @@ def _run(part: Part, *, running: list[subprocess.Popen[str]], stopping: threadin
         text=True,
         errors="replace",
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        start_new_session=True,  # an interrupt of the terminal reaches it by `stop` alone
+        start_new_session=True,  # an interrupt of the terminal reaches it only by `stop`
     ) as process:
         running.append(process)
         assert process.stdout is not None  # noqa: S101 - for mypy

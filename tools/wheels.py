@@ -1,4 +1,4 @@
-"""Builds the wheels of each supported Python for each platform, with `zig cc` as the cross-compiler.
+"""Build the wheels of each supported Python for each platform, with `zig cc` as the cross-compiler.
 
     python -m tools.wheels dist                                     all of them
     python -m tools.wheels dist --python 3.12 --platform linux_x86_64
@@ -125,7 +125,7 @@ def build(version: str, name: str, folder: Path) -> Path:
         raise RuntimeError(f"{version} {name}: the build failed:\n{(done.stdout + done.stderr)[-3000:]}")
     _check(found[0], suffix, platform)
     folder.mkdir(parents=True, exist_ok=True)
-    if not platform.tag.startswith("manylinux"):  # auditwheel knows musl only where musl is the C library
+    if not platform.tag.startswith("manylinux"):  # auditwheel detects musl only on systems with musl as the C library
         return found[0].replace(folder / found[0].name)
     return _repaired(found[0], platform.tag, folder)
 
