@@ -1,1 +1,1 @@
-"""Side-by-side measurements: what is measured, and how, is in README.md beside this file."""
+"""Benchmarks of this package beside its limits and other clients; README.md in this folder describes them."""

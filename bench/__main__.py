@@ -1,4 +1,4 @@
-"""Measures what the three formats read and write on this machine, each beside its limits and the official clients.
+"""Measure reads and writes of the three formats on this machine, each beside its limits and the official clients.
 
     python -m bench                       everything, of all three; takes more than an hour
     python -m bench nsq tubemq            of these two
@@ -35,7 +35,7 @@ QUICK_SCALE = 0.25
 
 
 def main() -> None:
-    """Parse the command line and run what it asks for."""
+    """Parse the command line and run its commands."""
     if sys.argv[1:2] and sys.argv[1] in {*loops.LOOPS, loops.ALL}:
         loops.main(*sys.argv[1:])
         return
@@ -60,7 +60,7 @@ def main() -> None:
 def _run(
     protocol: str, given: argparse.Namespace, engines: Mapping[str, AnyEngine], folder: Path
 ) -> dict[str, report.Document]:
-    """Measure a protocol; its parts by name, as JSON."""
+    """Measure a protocol; return its parts by name, as JSON."""
     folder.mkdir()
     module = importlib.import_module(f"bench.{protocol}")
     machine = report.describe_machine(module.BROKER)
@@ -114,7 +114,7 @@ def _engines(against: str | None, folder: Path) -> Iterator[Mapping[str, AnyEngi
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     print(f"[bench] {text}", flush=True)
 
 

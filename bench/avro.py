@@ -1,4 +1,4 @@
-"""How fast Avro values become Arrow arrays, and these become values: no broker, no network, no Spark.
+"""Rates of decoding Avro values to Arrow arrays, and of encoding them: no broker, no network, no Spark.
 
     python -m bench avro [--seconds 0.3] [--repeats 5]
 
@@ -46,13 +46,13 @@ THREE = ("carrier", "dep_delay", "time_hour")
 
 
 def flights() -> list[bytes]:
-    """Flights as Avro."""
+    """Return flights as Avro."""
     schema = fastavro.parse_schema(SCHEMA)
     return [_write(schema, flight) for flight in make_flights(ROWS)]
 
 
 def runs() -> Iterator[tuple[str, Run]]:
-    """Ours and fastavro's."""
+    """Yield our runs and those of fastavro."""
     values = flights()
     payloads = pa.array(values, pa.binary())
     whole = arrow_type_of(json.dumps(SCHEMA))

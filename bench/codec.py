@@ -1,4 +1,4 @@
-"""How fast Pulsar's decoder and encoder are by themselves: no broker, no network, no Spark.
+"""Rates of Pulsar's decoder and encoder alone: no broker, no network, no Spark.
 
     python -m bench decode [--seconds 0.3] [--repeats 5]
     python -m bench encode
@@ -31,7 +31,7 @@ from spark_mq_source.pulsar.payload.messages import EntryDecoder
 from spark_mq_source.pulsar.protocol.commands import Send
 
 BATCH_BYTES = 4 * 2**20
-"""So much is decoded before a batch is taken, as the reader does."""
+"""The bytes decoded before a batch is taken, as in the reader."""
 
 
 def decoders() -> Iterator[tuple[str, Run]]:
@@ -151,7 +151,7 @@ def _sends(encoder: EntryEncoder, batch: pa.RecordBatch, implementation: str = "
 
 
 def _rows(size: int, *, all_columns: bool = False) -> pa.RecordBatch:
-    """Return rows of `size` bytes of words; with a key, an event time and a property where asked for."""
+    """Return rows of `size` bytes of words; with a key, an event time and a property if requested."""
     rng = random.Random(20_260)
     words = [rng.randbytes(4).hex().encode() for _ in range(64)]
     values = [b" ".join(rng.choices(words, k=size // 9 + 1))[:size] for _ in range(ROWS)]

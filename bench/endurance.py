@@ -1,10 +1,10 @@
-"""A long run: a writer and two streaming queries on a broker that unloads and dies; nothing of them may grow.
+"""A long run: a writer and two streaming queries on a broker that unloads and dies; their resources must not grow.
 
-    python -m bench.endurance --minutes 60 --output FILE    runs it, and writes samples and results as JSON
+    python -m bench.endurance --minutes 60 --output FILE    run it, and write samples and results as JSON
     python -m bench.endurance drive FOLDER URL QUERIES      the Spark driver of such a run
     python -m bench.endurance write FOLDER URL ROWS SECONDS the writer of such a run
 
-The writer writes so many rows a second exactly once. One query reads them by offsets, pinned by a subscription, as fast
+The writer writes some rows a second exactly once. One query reads them by offsets, pinned by a subscription, as fast
 as triggers follow each other; the other reads them as a queue with `walDir`. Each writes the numbers of a micro-batch
 into a file named after the micro-batch, so that one that is repeated replaces its file. In the end all numbers of each
 query are sorted and compared with those that were written.
@@ -43,10 +43,10 @@ VALUE_BYTES: Final = 100
 SAMPLE_SECONDS: Final = 10.0
 KEPT_SAMPLES: Final = 100
 QUERIES: Final = {"offsets": "0 seconds", "queue": "5 seconds"}
-"""The queries, and how often each is triggered."""
+"""The queries and their trigger intervals."""
 SUBSCRIPTIONS: Final = {"offsets": "pin", "queue": "queue"}
 PATIENCE: Final = "300s"
-"""Longer than a broker needs to start again, on a machine that has other work."""
+"""Longer than a broker needs to start again on a busy machine."""
 SETTINGS: Final = {
     "managedLedgerMaxEntriesPerLedger": "2000",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
@@ -71,7 +71,7 @@ def read_options(url: str, **more: str) -> dict[str, str]:
 
 
 def write(folder: Path, url: str, rows_each: int, seconds: float) -> None:
-    """Write `rows_each` rows every `seconds` until there is a file `stop`, and keep their number in `written`."""
+    """Write `rows_each` rows every `seconds` until a file `stop` exists, and keep their number in `written`."""
     from spark_mq_source.core.errors import MQSourceError
     from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.pulsar.format import PulsarFormat
@@ -111,7 +111,7 @@ def _numbered(first: int, count: int) -> pa.RecordBatch:
 
 
 def drive(folder: Path, url: str, names: Sequence[str]) -> None:
-    """Run the queries until there is a file `enough`; start one again that has failed."""
+    """Run the queries until a file `enough` exists; start a failed one again."""
     from pyspark.sql import SparkSession
 
     spark = (
@@ -141,7 +141,7 @@ def drive(folder: Path, url: str, names: Sequence[str]) -> None:
             if query is not None and query.isActive:
                 continue
             if any(one.isActive and not one.recentProgress for one in queries.values()):
-                continue  # one at a time: Spark waits ten seconds for its Python process, whatever else there is to do
+                continue  # one at a time: Spark waits ten seconds for its Python process, even on a busy machine
             if query is not None:
                 restarts[name] += 1
                 print(f"{name} ended: {query.exception()}", flush=True)
@@ -179,7 +179,7 @@ def _sink(folder: Path) -> Any:  # noqa: ANN401 - the function that Spark wants
 
 @dataclass
 class Run:
-    """A run, and what is known of it.
+    """A run and its samples.
 
     Attributes:
         folder: for all its files.
@@ -187,7 +187,7 @@ class Run:
         every: seconds between two writes.
         queries: the names of the queries.
         samples: one every ten seconds.
-        faults: when each was injected, in seconds from the start, and its kind.
+        faults: the time of each, in seconds from the start, and its kind.
     """
 
     folder: Path
@@ -198,12 +198,12 @@ class Run:
     faults: list[tuple[float, str]] = field(default_factory=list)
 
     def run(self, minutes: float, batches: int, unload_s: float, kill_s: float) -> dict[str, Any]:
-        """Run for so long, and until the query by offsets has had so many micro-batches; return the results."""
+        """Run for `minutes`, and until the query by offsets has had `batches` micro-batches; return the results."""
         with PulsarStandalone(self.folder / "broker", overrides=SETTINGS, jvm=dict(SMALL_JVM)) as broker:
             broker.admin.create_namespace(NAMESPACE, keep_data=False)
             broker.admin.set_deduplication(NAMESPACE, enabled=True)
             broker.admin.create_topic(TOPIC, PARTITIONS)
-            # Before a row is written: the other query's reading lets the broker delete what this one has not seen.
+            # Before a row is written: the other query's reads let the broker delete rows that this one has not read.
             for name in self.queries:
                 broker.admin.request("PUT", f"persistent/{NAMESPACE}/rows/subscription/{SUBSCRIPTIONS[name]}")
             url = broker.service_url
@@ -233,7 +233,7 @@ class Run:
                         raise RuntimeError(f"the driver ended by itself; see {self.folder}")
                 (self.folder / "enough").touch()
                 driver.wait(120)
-        # What is read in the end, as fast as possible, is no steady state.
+        # The final reads, as fast as possible, are no steady state.
         steady = [one for one in self.samples if one["writer_mib"]]
         return {
             "machine": report.describe_machine(f"Pulsar {VERSION}"),
@@ -304,7 +304,7 @@ _FLAT: Final = (
 
 
 def growth(samples: Iterable[dict[str, float]], name: str) -> dict[str, float] | None:
-    """Return how a figure grows in an hour, by a straight line through the second half of a run, and its median.
+    """Return the growth of a figure in an hour, by a straight line through the second half of a run, and its median.
 
     Example:
         >>> growth([{"seconds": 36.0 * n, "wal_mib": 5.0 + n} for n in range(10)], "wal_mib")
@@ -386,12 +386,12 @@ def _bytes_of(entry: os.DirEntry[str] | Path) -> int:
 
 
 def _batches(folder: Path) -> int:
-    """Return how many micro-batches have written their files."""
+    """Return the number of micro-batches that have written their files."""
     return sum(one.name.isdigit() for one in folder.iterdir())
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the command line's command."""
     if sys.argv[1:2] == ["write"]:
         write(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))
         return

@@ -1,8 +1,8 @@
-"""Runs this package's own jobs, in Spark or without it: in this process, or in one of another commit's package.
+"""Runs of this package's jobs, in Spark or without it: in this process, or in one with another commit's package.
 
-    python -m bench.engine FOLDER     takes jobs as JSON, a line each, and answers each with its sample
+    python -m bench.engine FOLDER     read jobs as JSON, a line each, and answer each with its sample
 
-Only names that users have are used of the package, and `core.ports`, so that most commits can be run.
+Of the package only public names and `core.ports` are used, so that most commits can be run.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parent.parent
 VALUE_ONLY: Final = "value binary"
 ARROW_ROWS: Final = 10_000
-"""As many rows as Spark puts into one Arrow batch."""
+"""The rows of one Arrow batch of Spark."""
 
 Sample = dict[str, float]
-"""What one run found: `value` in the unit of its case, `worker_ns` (processor time of the Python processes that read or
-write, a row), `jvm_ns` (that of Spark's JVM, in Spark), and what else there is to know."""
+"""Results of one run: `value` in the unit of its case, `worker_ns` (processor time of the Python processes that read or
+write, a row), `jvm_ns` (that of Spark's JVM, in Spark), and other figures."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Rows to be moved by this package, or by the null source.
+    """Rows for this package, or the null source, to read or write.
 
     Attributes:
         verb: whether they are read or written.
         format: the data source's name.
         options: its options.
-        rows: how many there are to read, or are written.
+        rows: the number of rows to read or write.
         columns: those to read, as SQL; None for those of the format.
-        file: Arrow batches of what is written (`value_file`).
+        file: Arrow batches to write (`value_file`).
         partitions: of the rows that are written.
         cores: of Spark; without Spark, processes.
         spark: whether Spark runs it.
-        select: what Spark computes of the rows that are read, as SQL; empty for nothing.
+        select: an expression that Spark computes of the rows read, as SQL; empty for none.
     """
 
     verb: Literal["read", "write"]
@@ -72,7 +72,7 @@ class Job:
 
 
 class Engine:
-    """Runs jobs in this process and its Spark session.
+    """An engine that runs jobs in this process and its Spark session.
 
     Args:
         folder: for files of this run.
@@ -114,7 +114,7 @@ class Engine:
         }
 
     def session(self, cores: int) -> SparkSession:
-        """Return a session with so many cores; one before is stopped."""
+        """Return a session with this many cores; stop an earlier one."""
         from pyspark.sql import SparkSession
 
         active = SparkSession.getActiveSession()
@@ -147,7 +147,7 @@ class Engine:
         return processor_ns(gateway.proc.pid if gateway else 0)
 
     def _prepared(self, job: Job) -> DataFrame | None:
-        """Return what is written. Spark's workers run by then: it ends those that had nothing to do for a minute."""
+        """Return the rows to write. This starts Spark's workers: Spark ends those that were idle for a minute."""
         file = value_file(self._folder, 8, 1)
         self._null(Job("read", "", {}, job.cores, file=file, partitions=job.cores, cores=job.cores)).write.format(
             "noop"
@@ -185,7 +185,7 @@ class Engine:
 
 
 def processor_ns(pid: int) -> int:
-    """Return the processor time that a process has used so far; 0 where there is no /proc."""
+    """Return the processor time that a process has used so far; 0 without /proc."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
         return 0
@@ -214,14 +214,14 @@ _POOLS: dict[int, ProcessPoolExecutor] = {}
 
 
 def _processes(count: int) -> ProcessPoolExecutor:
-    """Kept, as Spark keeps its own: the run that is not counted starts them."""
+    """Return processes that are kept, like Spark's workers: the warm-up run starts them."""
     if count not in _POOLS:
         _POOLS[count] = ProcessPoolExecutor(count, mp_context=get_context("spawn"))
     return _POOLS[count]
 
 
 class OtherEngine:
-    """Runs jobs in a process of its own, with the package of another folder.
+    """An engine that runs jobs in a separate process, with the package of another folder.
 
     Args:
         tree: the folder: a checkout with its compiled modules.
@@ -267,14 +267,14 @@ AnyEngine = Engine | OtherEngine
 
 
 def timed(rows: int, work: Callable[[], object]) -> Sample:
-    """Run something in this process that moves rows."""
+    """Return the sample of a function in this process that moves rows."""
     started, busy = time.perf_counter(), time.process_time_ns()
     work()
     return {"value": rows / (time.perf_counter() - started), "worker_ns": (time.process_time_ns() - busy) / rows}
 
 
 def value_file(folder: Path, value_bytes: int, batches: int = 16) -> str:
-    """Return an Arrow file of batches as Spark hands them over, with one column of JSON records; made once."""
+    """Return an Arrow file of batches as Spark passes them, with one column of JSON records; made once."""
     from bench.values import make_values
 
     path = folder / f"values-{value_bytes}-{batches}.arrow"
@@ -286,12 +286,12 @@ def value_file(folder: Path, value_bytes: int, batches: int = 16) -> str:
 
 
 def jobs(lines: Iterator[str]) -> Iterator[Job]:
-    """Return the jobs in lines of JSON."""
+    """Yield the jobs in lines of JSON."""
     return (Job(**json.loads(line)) for line in lines)
 
 
 def main() -> None:
-    """Run the jobs that come in."""
+    """Run the jobs of standard input."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     engine = Engine(folder)

@@ -1,11 +1,11 @@
-"""The first reads of new Spark sessions: four of one topic, and how the seconds of the first one divide.
+"""The first reads of new Spark sessions: four of one topic, and the parts of the first one's time.
 
     python -m bench.first                            five sessions of ours and five of the null source, in turn
     python -m bench.first --against ../other/src     also with the package of another checkout, in turn
-    python -m bench.first --imports                  what the imports of a format cost a worker, in processor time
+    python -m bench.first --imports                  processor time of a worker for the imports of a format
 
-Each session is a process of its own, with a new JVM on two cores; the broker is warm. The null source yields batches
-that lie ready in memory: what it takes is Spark's. Medians of seconds, and of processor time: on a busy machine only
+Each session is a separate process, with a new JVM on two cores; the broker is warm. The null source yields batches
+that are in memory: its time is Spark's. Medians of seconds, and of processor time: on a busy machine only
 the latter can be compared.
 """
 
@@ -49,7 +49,7 @@ print((found - began) / 1e6, (time.process_time_ns() - found) / 1e6)
 
 
 def drive(format_: str, options: dict[str, str]) -> None:
-    """Read a topic several times in a session of this process; prints, by the part, seconds and processor seconds."""
+    """Read a topic several times in a session of this process; print seconds and processor seconds of each part."""
     laps = [("", time.perf_counter(), 0.0, 0.0)]
 
     def lap(name: str) -> None:
@@ -106,7 +106,7 @@ def session(source: str, format_: str, options: dict[str, str]) -> dict[str, flo
 
 
 def imports(source: str, format_: str) -> dict[str, float]:
-    """Return the milliseconds of a worker's processor time: to import the data source, and to import its format."""
+    """Return the milliseconds of a worker's processor time to import the data source, and to import its format."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", _IMPORTS.format(format_)],
         env={**os.environ, "PYTHONPATH": source}, stdout=subprocess.PIPE, check=True, text=True, timeout=60,
@@ -125,7 +125,7 @@ def _shown(found: dict[str, list[dict[str, float]]]) -> str:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the command line's command."""
     if sys.argv[1:2] == ["drive"]:
         drive(sys.argv[2], json.loads(sys.argv[3]))
         return

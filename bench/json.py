@@ -1,9 +1,9 @@
-"""How fast JSON values become Arrow arrays: no broker, no network, no Spark.
+"""Rates of decoding JSON values to Arrow arrays: no broker, no network, no Spark.
 
     python -m bench json [--seconds 0.3] [--repeats 5]
 
 Prints values per second of processor time (the median of the rounds, and the best), and ns a value, of 10,000 flights
-with twelve fields, as Pulsar's Java client writes them (without what is null, times in milliseconds): ours with all
+with twelve fields, as Pulsar's Java client writes them (without null fields, times in milliseconds): ours with all
 columns and with three, compiled and interpreted, beside Python's json and pyarrow's own reader, which needs values of
 one line each and ends at the first bad one.
 """
@@ -24,18 +24,18 @@ from spark_mq_source.values.json.decode import arrow_type_of, json_decoder
 
 
 def flights() -> list[bytes]:
-    """Flights as JSON."""
+    """Return flights as JSON."""
     rows = [{name: value for name, value in row.items() if value is not None} for row in make_flights(ROWS)]
     return [json.dumps(row, separators=(",", ":")).encode() for row in rows]
 
 
 def runs() -> Iterator[tuple[str, Run]]:
-    """Ours and the others."""
+    """Yield our runs and those of the others."""
     values = flights()
     payloads = pa.array(values, pa.binary())
     definition = json.dumps(SCHEMA)
     whole = arrow_type_of(definition)
-    # The others have no number that is a timestamp.
+    # The others cannot read a number as a timestamp.
     plain = pa.schema([(field.name, pa.int64() if field.name == "time_hour" else field.type) for field in whole])
     columns = (("all columns", whole, plain), ("three columns", *map(_three, (whole, plain))))
     for implementation in ("native", "python"):

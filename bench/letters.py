@@ -1,4 +1,4 @@
-"""What it costs to be able to send dead letters, where every message is good: no broker, no network, no Spark.
+"""The cost of the option for dead letters when every message is good: no broker, no network, no Spark.
 
     python -m bench letters [--seconds 0.3] [--repeats 5]
 
@@ -36,7 +36,7 @@ ENTRIES: Final = 10
 
 
 def runs() -> Iterator[tuple[str, Run]]:
-    """Both ways to read both kinds of messages."""
+    """Yield both ways to read both kinds of messages."""
     typed = TypedRead(Encoding("avro", json.dumps(avro.SCHEMA)))
     whole = arrow_type_of(json.dumps(avro.SCHEMA))
     values = avro.flights()[:MESSAGES]

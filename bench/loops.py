@@ -1,6 +1,6 @@
 """Rates of single loops: `python -m bench` with one of `LOOPS`, or with `loops` for all in one table.
 
-A loop never waits, so processor time is what it takes of a machine that does nothing else.
+A loop never waits, so its processor time is its time on an idle machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from bench.runner import interleaved
 
 ROWS: Final = 10_000
-"""Of a turn of a loop over values."""
+"""Rows of one turn of a loop over values."""
 
 LOOPS: Final = {
     "decode": ("codec", "decoders"),
@@ -27,21 +27,21 @@ LOOPS: Final = {
     "protobuf": ("protobuf", "runs"),
     "letters": ("letters", "runs"),
 }
-"""The module of each, and the function of it that yields names and runs."""
+"""The module of each loop, and the function in it that yields names and runs."""
 
 ALL: Final = "loops"
 
 Run = Callable[[float], float]
-"""Rows a second, measured for so many seconds."""
+"""A function that returns rows a second, measured for this many seconds."""
 
 
 def run_of(turn: Callable[[], object], rows: int = ROWS) -> Run:
-    """Return a run of turns of so many rows each."""
+    """Return a run of turns of this many rows each."""
     return partial(timed, rows, turn)
 
 
 def timed(rows_of_a_turn: int, turn: Callable[[], object], seconds: float) -> float:
-    """Return rows per second of processor time, of turns that go on for so many seconds."""
+    """Return rows per second of processor time, of turns for this many seconds."""
     started = time.process_time()
     for turns in itertools.count(1):
         turn()

@@ -1,10 +1,10 @@
-"""NSQ: what `nsq` reads and writes, beside raw socket loops, which are the limit, and pynsq.
+"""NSQ: reads and writes of `nsq`, beside raw socket loops, which are the limit, and pynsq.
 
-    python -m bench.nsq NSQD TOPIC MESSAGES     what pynsq reads, in rows a second
+    python -m bench.nsq NSQD TOPIC MESSAGES     reads with pynsq, in rows a second
 
-It runs nsqd if that is on PATH, the embedded broker otherwise, in a process of its own with its stock settings: no
+It runs nsqd if that is on PATH, the embedded broker otherwise, in a separate process with its stock settings: no
 more than 2,500 messages are in flight on a connection. Messages are 100 B. The raw loops know the size of every frame
-beforehand and look at nothing else: they receive and send FIN for all that came, or send MPUBs made ready and count
+beforehand and parse nothing else: they receive and send FIN for all messages, or send prepared MPUBs and count
 the answers. Reading lasts until the channel is empty and nothing is in flight.
 """
 
@@ -35,7 +35,7 @@ QUICK = r"(read|write) 100 B"
 
 MESSAGES = 2_000_000
 PYNSQ_MESSAGES = 60_000
-"""At a fiftieth of our rate, that takes as long as ours takes for all."""
+"""At a fiftieth of our rate, these take as long as all messages take us."""
 
 VALUE_BYTES = 100
 FRAME_BYTES = 34 + VALUE_BYTES
@@ -82,7 +82,7 @@ class Broker:
 
     @contextlib.contextmanager
     def topic(self, *, holding: int = 0, leaving: int = 0) -> Iterator[str]:
-        """Return a new topic with the channel `c`, which is deleted afterwards: memory is not to fill.
+        """Yield a new topic with the channel `c`, which is deleted afterwards, so that memory does not fill.
 
         Args:
             holding: messages that it has.
@@ -116,7 +116,7 @@ class Broker:
         return body
 
     def drain(self, topic: str, messages: int) -> None:
-        """Finishes so many messages, and looks at nothing but their ids."""
+        """Finish this many messages, and parse only their ids."""
         with self._connected() as sock:
             sock.sendall(f"SUB {topic} c\nRDY {READY}\n".encode())
             _expect(sock, b"\0\0\0\x06\0\0\0\0OK")
@@ -135,7 +135,7 @@ class Broker:
             _expect(sock, b"\0\0\0\x0e\0\0\0\0CLOSE_WAIT")
 
     def send_mpubs(self, topic: str, messages: int) -> None:
-        """Send so many messages (a multiple of `MPUB_MESSAGES`), and count the answers."""
+        """Send this many messages (a multiple of `MPUB_MESSAGES`), and count the answers."""
         values = make_values(VALUE_BYTES, MPUB_MESSAGES)
         head = struct.pack(">I", VALUE_BYTES)
         packed = struct.pack(">I", MPUB_MESSAGES) + b"".join(head + value for value in values)
@@ -176,7 +176,7 @@ def _expect(sock: socket.socket, expected: bytes) -> None:
 
 
 def cases(broker: Broker, setup: Setup) -> Iterator[Case]:
-    """Yield all there is to measure."""
+    """Yield all cases."""
     messages = setup.scaled(MESSAGES)
     read = Job("read", "nsq", {}, messages, cores=2)
     write = Job("write", "nsq", {}, messages, file=value_file(setup.folder, VALUE_BYTES), cores=2)
@@ -240,7 +240,7 @@ async def _pynsq(address: str, topic: str, messages: int) -> float:
         nonlocal left
         left -= 1
         if not left:
-            # The FIN of this one follows, and pynsq does not tell when it is sent.
+            # The FIN of this one follows, and pynsq does not report when it is sent.
             asyncio.get_running_loop().call_later(0.05, done.set)
         return True
 

@@ -1,4 +1,4 @@
-"""Serves the objects of a folder as an S3 server does, but the kernel sends the bytes: sendfile(2).
+"""A server of a folder's objects like an S3 server, but the kernel sends the bytes: sendfile(2).
 
 A real store runs on other machines. A server that copies the bytes, on the same two cores, takes half as much processor
 time as the worker, which the worker and Spark then lack.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 class _Objects(BaseHTTPRequestHandler):
-    """Answers GET; signatures are not verified."""
+    """A handler of GET; signatures are not verified."""
 
     protocol_version = "HTTP/1.1"
     root: Path
@@ -54,7 +54,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, int]]:
-    """Run a server of the buckets in a folder, in a process of its own; return its URL and the process' id."""
+    """Run a server of the buckets in a folder, in a separate process; return its URL and the process' id."""
     handler = type("_ObjectsOfFolder", (_Objects,), {"root": folder})
     with _Server(("127.0.0.1", 0), handler) as server:
         server.parent = os.getpid()

@@ -1,4 +1,4 @@
-"""How fast protobuf messages become Arrow arrays, and these messages again: no broker, no network, no Spark.
+"""Rates of decoding protobuf messages to Arrow arrays, and of encoding them: no broker, no network, no Spark.
 
     python -m bench protobuf [--seconds 0.3] [--repeats 5]
 
@@ -44,7 +44,7 @@ MESSAGE: Final = "air.Flight"
 
 
 def files(names: Collection[str] = tuple(FIELDS)) -> list[FileDescriptorProto]:
-    """Return the descriptors of a flight (proto3; the fields that may be null are optional) and of what it imports.
+    """Return the descriptors of a flight (proto3; the fields that may be null are optional) and of its imports.
 
     Args:
         names: the fields that it has.
@@ -84,7 +84,7 @@ def flights() -> tuple[type[Any], list[bytes]]:
 
 
 def runs() -> Iterator[tuple[str, Run]]:
-    """Ours and the runtime's."""
+    """Yield our runs and those of the runtime."""
     make, values = flights()
     payloads = pa.array(values, pa.binary())
     descriptors = FileDescriptorSet(file=files()).SerializeToString()

@@ -1,7 +1,7 @@
-"""Pulsar: what `pulsar-native` reads and writes, beside raw sockets, the null source, and the official clients.
+"""Pulsar: reads and writes of `pulsar-native`, beside raw sockets, the null source, and the official clients.
 
-python -m bench.pulsar read URL TOPIC MESSAGES                what pulsar-client reads, in rows a second
-python -m bench.pulsar write URL TOPIC CODEC BYTES MESSAGES   what it writes
+python -m bench.pulsar read URL TOPIC MESSAGES                reads with pulsar-client, in rows a second
+python -m bench.pulsar write URL TOPIC CODEC BYTES MESSAGES   writes with it
 """
 
 from __future__ import annotations
@@ -61,23 +61,23 @@ GUARANTEES = ("exactly-once", "at-least-once")
 CODECS = {"none": "uncompressed", "lz4": "LZ4"}
 
 JVM = {"PULSAR_MEM": "-Xms2g -Xmx2g -XX:MaxDirectMemorySize=4g", "PULSAR_GC": "-XX:+UseParallelGC"}
-"""The broker's and the Java client's: the memory that Pulsar's own scripts give them, and the collector that takes the
-least of the processor from the others on two cores."""
+"""Of the broker and the Java client: the memory that Pulsar's scripts give them, and the collector that takes the least
+processor time from the others on two cores."""
 
 BROKER_SETTINGS = {"readBufferSizeBytes": str(1 << 20)}
-"""The stock bookie fetches an entry of 100 KB in 26 reads of 4 KiB, which halves what any reader gets."""
+"""The stock bookie fetches an entry of 100 KB in 26 reads of 4 KiB, which halves the rate of every reader."""
 
 WARM_UP_WRITES = 3
 
 CLIENT_READS = {100: 1_000_000, 1024: 500_000}
-"""What pulsar-client reads of a topic: at a tenth of our rate, a few seconds give its rate as well as minutes."""
+"""The messages that pulsar-client reads: at a tenth of our rate, a few seconds give its rate as well as minutes."""
 
 CLIENT_WRITES = 120_000
 CLIENT_BATCH_BYTES = PulsarOptions.batching_max_bytes
-"""Of the two clients' batches: as many as ours have; Java's are slower with the 100 kB of the entries made ready."""
+"""The two clients' batches are as large as ours; Java's are slower with the 100 kB of the prepared entries."""
 
 BATCH_DELAY_MS = 10
-"""How long the two clients wait for a batch to fill."""
+"""The two clients' maximum wait for a full batch."""
 
 PERF_SECONDS = 7
 PERF_SHARE = 0.85
@@ -100,7 +100,7 @@ def running(setup: Setup) -> Iterator[Iterator[Case]]:
 
 
 def cases(broker: Broker, spark: PulsarSpark) -> Iterator[Case]:
-    """Yield all there is to measure."""
+    """Yield all cases."""
     shapes = list(itertools.product((1, 4), READ_MESSAGES, CODECS))
     for partitions, size, codec in shapes:
         yield _reads(broker, spark, Workload(size, codec, partitions, broker.setup.scaled(READ_MESSAGES[size])))
@@ -158,7 +158,7 @@ def _reads(broker: Broker, spark: PulsarSpark, workload: Workload) -> Case:
 
 
 def _client_topic(workload: Workload) -> str:
-    """Return the topic for the other clients: the partition itself where there is one, which spares them a layer."""
+    """Return the topic for the other clients: a single partition by its name, which saves them a layer."""
     return workload.topic if workload.partitions > 1 else f"{workload.topic}-partition-0"
 
 
@@ -202,7 +202,7 @@ def _perf(broker: Broker, arguments: Sequence[object], report: str, warm_up_seco
             output += line
             reports += report in line
             if reports == PERF_SECONDS * partitions:
-                # Ending by itself takes it ten more seconds.
+                # It takes ten more seconds to end by itself.
                 process.kill()
     rates: defaultdict[str, list[float]] = defaultdict(list)
     for partition, rate in re.findall(rf"\[(\S+-partition-\d+)\].*{report} ([0-9.]+) msgs?/s", output):
@@ -238,7 +238,7 @@ def _writes(broker: Broker, workload: Workload) -> Case:
             ready_made()
         with around(False) as made:
             broker.setup.engine.run(made)
-            # All that was written is there, and nothing else.
+            # Exactly the written messages are stored.
             broker.setup.engine.run(replace(made, verb="read", options=broker.options(made.options["topic"])))
 
     contenders = (
@@ -307,7 +307,7 @@ def _perf_writes(broker: Broker, workload: Workload) -> Sample:
         return {"value": _perf(broker, arguments, "Publish throughput:", 3, workload.partitions)}
 
 
-# -- pulsar-client, in a process of its own
+# -- pulsar-client, in a separate process
 
 
 def _read_with_client(service_url: str, topic: str, messages: str) -> float:

@@ -1,8 +1,8 @@
-"""Fills topics fast: ready-made batches over one raw socket, bytes in flight bounded, every receipt counted.
+"""Fast publishing to topics: prepared batches over one raw socket, bytes in flight bounded, every receipt counted.
 
 The clients' own producers reach 0.02 to 1 M messages/s, which would make filling a topic the longest part of a
 benchmark. Here every batch entry is encoded, compressed and checksummed once and sent again and again; only the
-sequence id in front of it changes. So it is also the most that a broker takes from one connection.
+sequence id in front of it changes. So its rate is also the maximum of a broker on one connection.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 NAMESPACE = "public/bench"
 
 BATCH_BYTES = 100_000
-"""Payload of a batch before compression: the size at which broker 4.0.8 takes the most messages a second."""
+"""Payload of a batch before compression: the size at which broker 4.0.8 accepts the most messages a second."""
 
 IN_FLIGHT_BYTES = 16_000_000
 """Sent and not yet acknowledged: more only lengthens the broker's queue."""
@@ -48,30 +48,30 @@ VARIANTS = 64
 
 RECEIVE_BYTES = 1 << 20
 A_MESSAGE = bytes(8) + b"\x08\x09"
-"""How a frame with an entry begins: two sizes, and the type of its command."""
+"""The beginning of a frame with an entry: two sizes, and the type of its command."""
 
 TRICKLE_MESSAGES = 10
-"""Messages of a batch of `trickle`: what a producer gathers in 10 ms at 1,000 messages a second."""
+"""Messages of a batch of `trickle`: the messages of 10 ms at 1,000 a second."""
 
 TRICKLE_BATCHES_DUE = 10
-"""Batches of `trickle` that wait for their receipts, so that the broker's disk does not set the pace."""
+"""Batches of `trickle` without receipt, so many that the broker's disk does not set the rate."""
 
 
 NULL_BATCHES = 16
-"""Batches that the null source takes turns with: some 32 MB, so that it does not read from the processor's cache."""
+"""Batches that the null source repeats: some 32 MB, so that it does not read from the processor's cache."""
 
 WARM_UP_READS = 8
-"""In the first ones a broker takes three times the processor time that it takes once its JVM has compiled itself."""
+"""In the first ones a broker takes three times the processor time that it takes once its JVM has compiled the code."""
 
 PRODUCERS_AT_ONCE = 200
-"""On one connection of `publish_one_each`."""
+"""Producers at once on one connection of `publish_one_each`."""
 
 _serial = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What one topic holds.
+    """The content of one topic.
 
     Attributes:
         value_bytes: size of each message's value.
@@ -108,7 +108,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Broker:
-    """A standalone broker that runs, and files of this run."""
+    """A running standalone broker, and files of this run."""
 
     standalone: PulsarStandalone
     setup: Setup
@@ -124,22 +124,22 @@ class Broker:
         return {"serviceUrl": self.standalone.service_url, "topic": topic}
 
     def fill(self, workload: Workload) -> None:
-        """Publish what is read, unless it is there."""
+        """Publish the messages to read, unless they are stored already."""
         if create_topic(self.standalone.admin_url, workload.topic, workload.partitions):
             publish(self.address, workload.topic, workload)
-            # What was written is written back now, not while the first ones read: that cost them a sixth of their rate.
+            # Written data is flushed now, not during the first reads, whose rate would be a sixth lower.
             os.sync()
 
     @contextlib.contextmanager
     def topic(self, partitions: int, namespace: str = NAMESPACE) -> Iterator[str]:
-        """Return a new topic, which is deleted afterwards: the disk is not to fill."""
+        """Yield a new topic, which is deleted afterwards, so that the disk does not fill."""
         topic = f"persistent://{namespace}/written-{os.getpid()}-{next(_serial)}"
         create_topic(self.standalone.admin_url, topic, partitions)
         yield topic
         self.standalone.admin.delete_topic(topic, partitioned=True)
 
     def null_file(self, workload: Workload, columns: str | None) -> str:
-        """Batches that our reader makes of this topic, for the null source; made once."""
+        """Return a file of batches that our reader makes of this topic, for the null source; made once."""
         kind = "default" if columns is None else "value"
         path = self.setup.folder / f"null-{workload.topic.rpartition('/')[2]}-{kind}.arrow"
         self.keep_batches(path, self.options(workload.topic), columns)
@@ -152,14 +152,14 @@ class Broker:
             schema = arrow_schema(spark_schema(columns))
             options = format_.fit_read(format_.parse_options(given), schema)
             batches = format_.read(options, format_.plan(options, ())[0], schema)
-            # Closing the generator closes its connection: the rest of the topic is not wanted.
+            # Closing the generator closes its connection: the rest of the topic is not needed.
             with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)), pa.ipc.new_file(path, schema) as file:
                 for batch in itertools.islice(batches, NULL_BATCHES):
                     file.write_batch(batch)
 
 
 def default_columns() -> str:
-    """Return those of `pulsar-native`, as SQL."""
+    """Return the default columns of `pulsar-native`, as SQL."""
     return str(OURS["pulsar-native"]({}).schema())
 
 
@@ -171,12 +171,12 @@ def spark_schema(columns: str | None) -> StructType:
 
 
 def count(partitions: int) -> str:
-    """Return so many partitions, in words."""
+    """Return a number of partitions, in words."""
     return "1 partition" if partitions == 1 else f"{partitions} partitions"
 
 
 def use_namespace(admin_url: str, namespace: str = NAMESPACE) -> None:
-    """Make the namespace, and keep what is published to it: by default unread data is dropped within minutes.
+    """Create the namespace, and keep its messages: by default unread data is deleted within minutes.
 
     Raises:
         AdminError: the admin interface refused or did not answer.
@@ -185,7 +185,7 @@ def use_namespace(admin_url: str, namespace: str = NAMESPACE) -> None:
 
 
 def create_topic(admin_url: str, topic: str, partitions: int) -> bool:
-    """Make a partitioned topic; False where it exists already.
+    """Create a partitioned topic; return False if it exists already.
 
     Raises:
         AdminError: the admin interface refused or did not answer.
@@ -200,7 +200,7 @@ def create_topic(admin_url: str, topic: str, partitions: int) -> bool:
 
 
 def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_only: bool = False) -> None:
-    """Publish a workload's messages; waits for every receipt.
+    """Publish a workload's messages; wait for every receipt.
 
     Args:
         address: the broker's host and port; it must serve the topic itself, as a standalone broker does.
@@ -216,7 +216,7 @@ def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_o
         left, turn = workload.messages, 0
         while left:
             count = min(left, workload.batch_messages)
-            # The last batch may be smaller, and is then made for the purpose.
+            # The last batch may be smaller, and is then made separately.
             full = count == workload.batch_messages
             entry = entries[turn % VARIANTS] if full else next(_entries(workload, count, value_only=value_only))
             publisher.send(turn % workload.partitions, entry)
@@ -248,11 +248,11 @@ def publish_values(
 
 
 def drain(address: tuple[str, int], workload: Workload) -> None:
-    """Read a workload's topic over one raw socket and throw it away: entries are counted by the sizes of frames.
+    """Read a workload's topic over one raw socket and discard it: entries are counted by the sizes of frames.
 
     Args:
         address: the broker's host and port; it must serve the topic itself, as a standalone broker does.
-        workload: what `publish` has published, and nobody else anything.
+        workload: the workload that `publish` has published, without other messages.
 
     Raises:
         RuntimeError: the broker refused something.
@@ -271,7 +271,7 @@ def drain(address: tuple[str, int], workload: Workload) -> None:
         for n in range(len(topics)):
             connection.send(commands.Flow(n, workload.messages))
         left = -(-workload.messages // workload.batch_messages)
-        head, skipped = b"", 0  # of the next frame, which begins so many bytes from here
+        head, skipped = b"", 0  # of the next frame, which begins this many bytes from here
         while left:
             data = head + connection.receive(RECEIVE_BYTES)
             at = skipped
@@ -297,7 +297,7 @@ def publish_one_each(address: tuple[str, int], topics: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def trickle(address: tuple[str, int], topic: str, partitions: int, rate: int) -> Iterator[None]:
-    """Publish 100 B messages in the background, evenly and a batch to each partition in turn, until it is left.
+    """Publish 100 B messages in the background, evenly and a batch to each partition in turn, until the block ends.
 
     Publish times are this machine's clock at the moment a batch is sent.
 
@@ -334,7 +334,7 @@ def trickle(address: tuple[str, int], topic: str, partitions: int, rate: int) ->
 
 
 class _Publisher:
-    """Producers on one connection. Leaving the `with` block waits for the receipts that are due."""
+    """Producers on one connection. Leaving the `with` block waits for the missing receipts."""
 
     def __init__(self, address: tuple[str, int], topics: Sequence[str], schema: commands.Schema | None = None) -> None:
         self._connection = RawConnection(*address)
@@ -354,7 +354,7 @@ class _Publisher:
             self._connection.close()
 
     def send(self, producer: int, entry: commands.Send) -> None:
-        """Send one ready-made entry, once there is room in flight for it."""
+        """Send one prepared entry, once the bytes in flight allow it."""
         size = len(entry.body)
         while self._in_flight_bytes + size > IN_FLIGHT_BYTES:
             self._take_receipt()
@@ -372,7 +372,7 @@ class _Publisher:
 
     def _take_receipt(self) -> None:
         self._connection.expect(commands.SendReceipt)
-        # Receipts of different partitions may overtake each other; batches are of one size, so the sum is right enough.
+        # Receipts of different partitions may overtake each other; batches are of one size, so the sum is exact enough.
         self._in_flight_bytes -= self._due.popleft()
 
 
@@ -382,7 +382,7 @@ def partitions_of(topic: str, partitions: int) -> list[str]:
 
 
 def _entries(workload: Workload, count: int, *, value_only: bool = False) -> Iterator[commands.Send]:
-    """Ready-made entries of `count` messages, all of them published now."""
+    """Return prepared entries of `count` messages, all of them published now."""
     for batch in _batches(workload.value_bytes, count):
         yield _entry(batch.select(["value"]) if value_only else batch, workload.codec)
 

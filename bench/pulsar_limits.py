@@ -1,4 +1,4 @@
-"""Two bounds that must hold whatever the rates are: memory of a large partition, planning of many partitions."""
+"""Two limits that must hold at any rate: memory of a large partition, planning of many partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLANNED_PARTITIONS = 1000
 
 
 def limits(broker: Broker) -> Iterator[Case]:
-    """Memory growth while a partition of 3 GiB is read, and seconds to plan a topic of 1,000 partitions."""
+    """Yield memory growth while a partition of 3 GiB is read, and seconds to plan a topic of 1,000 partitions."""
     job = Job("read", "pulsar-native", broker.options(LARGE_PARTITION.topic), LARGE_PARTITION.messages, None)
 
     def grown(given: Job) -> Sample:
@@ -27,7 +27,7 @@ def limits(broker: Broker) -> Iterator[Case]:
         "growth of the worker's memory over a partition of 3 GiB",
         (
             Contender("ours", "pulsar-native", "ours", here(grown, job), warm=0),
-            # Two processes, so that it is one of its own; the topic has but one task.
+            # Two processes, so that the read has a separate one; the topic has only one task.
             Contender("alone", "without Spark", "ours", here(grown, replace(job, spark=False, cores=2)), warm=0),
         ),
         unit="MiB",

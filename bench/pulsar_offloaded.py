@@ -20,7 +20,7 @@ MESSAGES = {100: 8_000_000, 1024: 3_040_000}
 
 
 class _History(Workload):
-    """A topic of its own, whose ledgers are offloaded."""
+    """A new topic, whose ledgers are offloaded."""
 
     @property
     def topic(self) -> str:
@@ -30,7 +30,7 @@ class _History(Workload):
 
 @contextlib.contextmanager
 def offloading(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
-    """Return the settings of a broker that offloads to an S3 server, and the id of the process that objects come from.
+    """Return the settings of a broker that offloads to an S3 server, and the id of the process that serves objects.
 
     There are no settings if Go is missing. Objects are written by a whole S3 server, and read by sendfile.
     """
@@ -43,7 +43,7 @@ def offloading(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
         return
     with gateway, serving(folder / "s3" / "objects") as (read_url, server):
         url = gateway.environment["AWS_ENDPOINT_URL"]
-        # The driver `S3` has no signature that the server knows, and `aws-s3` asks Amazon for the bucket's region.
+        # The driver `S3` has no signature known to the server, and `aws-s3` asks Amazon for the bucket's region.
         jclouds = {"regions": "us-east-1", "region.us-east-1.endpoint": url, "s3.virtual-host-buckets": "false"}
         extra = " ".join(f"-Djclouds.{name}={v}" for name, v in jclouds.items())
         os.environ.update({**gateway.environment, "AWS_ENDPOINT_URL": read_url, "PULSAR_EXTRA_OPTS": extra})
@@ -60,7 +60,7 @@ def offloading(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
 
 
 def history(broker: Broker, perf_reads: Callable[[Broker, Workload], Sample], store: int) -> Iterator[Case]:
-    """Reading 100 B and 1 KiB, from the store, from the broker, and at full scale by the Java client."""
+    """Yield reads of 100 B and 1 KiB, from the store, from the broker, and at full scale by the Java client."""
     for size, messages in MESSAGES.items():
         yield _reads(broker, _History(size, "none", 1, broker.setup.scaled(messages)), perf_reads, store)
 
@@ -79,7 +79,7 @@ def _reads(broker: Broker, workload: Workload, perf_reads: Callable[[Broker, Wor
         broker.fill(workload)
         for _ in range(WARM_UP_READS):
             drain(broker.address, workload)
-        # What is offloaded are the ledgers before that of the last message.
+        # The ledgers before that of the last message are offloaded.
         admin.unload(partition)
         publish_one_each(broker.address, [partition])
         admin.offload(partition, timeout_s=600)

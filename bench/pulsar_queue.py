@@ -1,10 +1,10 @@
 """Queues: a Shared subscription whose messages are acknowledged one by one, beside the official clients doing the same.
 
-    python -m bench.pulsar_queue URL TOPIC MESSAGES     what pulsar-client receives and acknowledges, in rows a second
+    python -m bench.pulsar_queue URL TOPIC MESSAGES     rows a second that pulsar-client receives and acknowledges
 
-Each run drains a subscription of its own, from the first message on, and waits for every acknowledgement. Beside it
-are the same drain by way of the write-ahead folder, which is what a stream does, and our reader in offset mode: the
-difference is what acknowledging and durability cost.
+Each run drains a new subscription, from the first message on, and waits for every acknowledgement. Beside it
+are the same drain with the write-ahead folder, as in a stream, and our reader in offset mode: the
+difference is the cost of acknowledgements and durability.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ LABEL = "pulsar-native, Shared"
 
 BATCHED_MESSAGES = 4_000_000
 SINGLE_MESSAGES = 400_000
-"""Each an entry of its own, as a producer without batching makes them."""
+"""Each is a separate entry, as from a producer without batching."""
 
 CLIENT_MESSAGES = {1000: 500_000, 1: 100_000}
-"""What pulsar-client drains, by the messages of an entry: a few seconds give its rate as well as minutes."""
+"""The messages that pulsar-client drains, by the messages of an entry: a few seconds are enough for its rate."""
 
 WARM_UP_READS = 3
 
 
 class _Single(Workload):
-    """Every message an entry."""
+    """A workload whose messages are separate entries."""
 
     @property
     def topic(self) -> str:
@@ -43,16 +43,16 @@ class _Single(Workload):
 
     @property
     def batch_messages(self) -> int:
-        """One."""
+        """The messages of a batch: 1."""
         return 1
 
 
 PerfReads = Callable[[Broker, Workload, str], Sample]
-"""What the Java client receives with a subscription of that type."""
+"""A function that returns the Java client's rate with a subscription of that type."""
 
 
 def queues(broker: Broker, perf_reads: PerfReads) -> Iterator[Case]:
-    """Draining a Shared subscription: of batches, and of single messages."""
+    """Yield drains of a Shared subscription: of batches, and of single messages."""
     scaled = broker.setup.scaled
     yield _drains(broker, Workload(100, "none", 1, scaled(BATCHED_MESSAGES)), "batches of 1,000", perf_reads)
     yield _drains(broker, _Single(100, "none", 1, scaled(SINGLE_MESSAGES)), "single messages", perf_reads)
@@ -64,7 +64,7 @@ def _drains(broker: Broker, workload: Workload, name: str, perf_reads: PerfReads
 
     @contextlib.contextmanager
     def around(given: Mapping[str, str]) -> Iterator[Job]:
-        """Return a subscription of its own, which is deleted afterwards: it would keep what it has not acknowledged."""
+        """Yield the job with a new subscription, which is deleted afterwards: it would keep unacknowledged messages."""
         subscription = f"bench-{uuid.uuid4().hex}"
         queue = {
             "subscription": subscription,

@@ -1,7 +1,7 @@
-"""Many topic-partitions: how the time of planning, of triggers and of `spark-mq lag` grows with their number.
+"""Many topic-partitions: the time of planning, of triggers and of `spark-mq lag` as their number grows.
 
-A machine that has other work makes any time longer, so the processor time of this process and of the broker is told
-beside it. The first plan of a topic also has the broker load every topic-partition, which is the larger part.
+A busy machine makes any time longer, so the processor time of this process and of the broker is reported
+as well. The first plan of a topic also makes the broker load every topic-partition, which is the larger part.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from bench.sources import OURS
 from spark_mq_source.pulsar.offsets import encode_offsets
 
 SETTINGS: Final = {"topicLoadTimeoutSeconds": "600", "brokerDeleteInactiveTopicsEnabled": "false"}
-"""A broker loads all topic-partitions at once, and gives each up after 60 s by default, on a busy machine too."""
+"""A broker loads all topic-partitions at once, and aborts each after 60 s by default, also on a busy machine."""
 
 PATIENCE: Final = "1800s"
 SIZES: Final = {"read": (100, 1000, 10_000), "stream": (1000, 5000), "pattern": (100, 1000, 10_000)}
 READ_TASKS: Final = 100
-"""So many tasks of each read: they follow each other here, as on one core."""
+"""Tasks of each read: they follow each other here, as on one core."""
 
 ALL: Final = "reading all of them with Spark, a task each"
 
@@ -62,7 +62,7 @@ def scale(broker: Broker) -> Iterator[Case]:
 
 @dataclass
 class _Many:
-    """Topics of many partitions on one broker, made when they are needed."""
+    """Topics of many partitions on one broker, created when they are needed."""
 
     broker: Broker
     triggers: dict[int, Mapping[str, Sample]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class _Many:
         self.format = OURS["pulsar-native"]({}).format
 
     def topic(self, size: int) -> str:
-        """Return a topic of so many partitions, each with a message, in a namespace of its own."""
+        """Return a topic of this many partitions, each with a message, in a separate namespace."""
         namespace = f"public/bench-scale-{size}"
         use_namespace(self.broker.standalone.admin_url, namespace)
         topic = f"persistent://{namespace}/partitions"
@@ -81,7 +81,7 @@ class _Many:
         return topic
 
     def settle(self) -> None:
-        """Wait until the broker has nothing to do: it goes on loading topics long after it has answered."""
+        """Wait until the broker is idle: it continues to load topics long after it has answered."""
         before = self.busy_s()
         while True:
             time.sleep(2)
@@ -99,7 +99,7 @@ class _Many:
         return {"serviceurl": self.broker.standalone.service_url, "operationtimeout": PATIENCE, **topic}
 
     def measured(self, work: Callable[[], Any]) -> Sample:
-        """Return seconds of something, of which processor time here and in the broker, and connections at most."""
+        """Return seconds of a call, of which processor time here and in the broker, and the maximum of connections."""
         counter = _Counter(self.broker.address[1])
         broker_s, own_s, started = self.busy_s(), time.process_time(), time.perf_counter()
         with counter:
@@ -181,11 +181,11 @@ class _Many:
 
 
 class _Counter:
-    """Counts this process's connections to a port, ten times a second, until it is left.
+    """A counter of this process's connections to a port, ten times a second, until the context is left.
 
     Attributes:
-        most: connections at most.
-        busy_s: processor time that counting has taken.
+        most: the maximum of connections.
+        busy_s: processor time of counting.
     """
 
     def __init__(self, port: int) -> None:
@@ -209,7 +209,7 @@ class _Counter:
 
 
 def _connections(port: int) -> int:
-    """Return how many connections to a port this process has, from /proc."""
+    """Return the number of this process's connections to a port, from /proc."""
     own = set()
     for one in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):

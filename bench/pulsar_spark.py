@@ -1,6 +1,6 @@
-"""The peer pulsar-spark: the JVM connector, in a Spark 3.5 that has a process and a Python environment of its own.
+"""The peer pulsar-spark: the JVM connector, in a Spark 3.5 with a separate process and Python environment.
 
-    PYTHON bench/pulsar_spark.py CORES        reads topics named by lines of JSON, and answers each with its rate
+    PYTHON bench/pulsar_spark.py CORES        read topics named by lines of JSON, and answer each with its rate
 
 The connector is loaded by its Maven coordinates when the session starts. Spark 4 cannot load it: it is for Scala 2.12.
 """
@@ -25,7 +25,7 @@ LABEL: Final = "pulsar-spark (Spark 3.5)"
 
 
 class PulsarSpark:
-    """Reads topics with pulsar-spark; its Spark session stays for all runs with as many cores.
+    """Reads of topics with pulsar-spark; its Spark session stays for all runs with as many cores.
 
     Args:
         service_url: of the broker.
@@ -76,7 +76,7 @@ class PulsarSpark:
         self._cores = cores
         python = _environment()
         self._process = subprocess.Popen(
-            # Isolated: this folder's json.py is not the one that is meant.
+            # Isolated: otherwise this folder's json.py would be imported.
             [str(python), "-I", __file__, str(cores)],
             env={**os.environ, "PYSPARK_PYTHON": str(python)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -129,12 +129,12 @@ def main() -> None:
         options, wanted = given["options"], given["rows"]
         seen = Observation()
         started = time.perf_counter()
-        # The schema is asked of the broker here: a part of the query, as in ours.
+        # The broker is asked for the schema here: a part of the query, as in ours.
         rows = spark.read.format("pulsar").options(**options).load()
         if options["topic"] in counted:
             move(rows)
         else:
-            # Only in the first run, which does not count: counting takes time, too.
+            # Only in the warm-up run: counting takes time, too.
             move(rows.observe(seen, sql.count(sql.lit(1)).alias("rows")))
             if seen.get["rows"] != wanted:
                 raise RuntimeError(f"{seen.get['rows']} rows of {wanted} came of {options['topic']}")

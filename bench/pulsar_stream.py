@@ -1,4 +1,4 @@
-"""Streaming: how long a trigger takes, how fast a query catches up, and how old a message is when it is seen.
+"""Streaming: the time of a trigger, the rate of a query that catches up, and the delay from publishing to a row.
 
 Ours and the null stream source run in turn in the same Spark session, each time as a new query with a new checkpoint.
 """
@@ -34,7 +34,7 @@ WARM_UP_TRIGGERS = 15
 
 
 def streams(broker: Broker) -> Iterator[Case]:
-    """Catching up, triggers and latency, with one partition and with four."""
+    """Yield catching up, triggers and latency, with one partition and with four."""
     for partitions in (1, 4):
         one = _Streams(broker, Workload(100, "none", partitions, broker.setup.scaled(CATCH_UP_MESSAGES)))
         for name, unit, work in (("catching up", "rows/s", one.catch_up), ("a trigger", "ms", one.triggers)):
@@ -56,7 +56,7 @@ def streams(broker: Broker) -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class _Streams:
-    """Streaming queries over topics of so many partitions."""
+    """Streaming queries over topics of this many partitions."""
 
     broker: Broker
     workload: Workload
@@ -77,7 +77,7 @@ class _Streams:
         return trickle(self.broker.address, self.trickled, self.workload.partitions, RATE)
 
     def reader(self, ours: bool, *, live: bool) -> DataStreamReader:
-        """Our stream or the null source's: of the whole topic, or of what comes to another one."""
+        """Return our stream or the null source's: of the whole topic, or of messages published later."""
         if ours:
             options = self.broker.options(self.trickled if live else self.workload.topic)
             start = "latest" if live else "earliest"
@@ -120,7 +120,7 @@ class _Streams:
         return {"value": medians.pop("triggerExecution"), **medians}
 
     def latencies(self) -> Sample:
-        """Percentiles of how many milliseconds lie between a message's publish time and its row in foreachBatch."""
+        """Return percentiles of the milliseconds between a message's publish time and its row in foreachBatch."""
         latencies: list[list[float]] = []
 
         def take(rows: DataFrame, _batch: int) -> None:
@@ -142,19 +142,19 @@ class _Streams:
         try:
             yield
         finally:
-            # The trigger under way is aborted, which Spark tells at length.
+            # The running trigger is aborted, which Spark logs at length.
             self.spark.sparkContext.setLogLevel("OFF")
             query.stop()
             self.spark.sparkContext.setLogLevel("ERROR")
 
 
 def _wait_for(query: StreamingQuery, triggers: int) -> None:
-    """Wait for so many triggers with rows; a query that fails raises its error here."""
+    """Wait for this many triggers with rows; a query that fails raises its error here."""
     while len(_progress(query)) < triggers:
         if query.awaitTermination(1):
             raise RuntimeError("the query ended by itself")
 
 
 def _progress(query: StreamingQuery) -> list[dict[str, Any]]:
-    """Return what Spark reports of the triggers that had rows; it keeps the last hundred."""
+    """Return Spark's progress of the triggers that had rows; it keeps the last hundred."""
     return [found for found in (json.loads(p.json) for p in query.recentProgress) if found["numInputRows"]]

@@ -1,4 +1,4 @@
-"""Typed columns: flights as Avro, JSON and protobuf, read by their registered schemas, beside what else decodes them.
+"""Typed columns: flights as Avro, JSON and protobuf, read by their registered schemas, beside other decoders.
 
 Each way reads the same messages from the broker and makes the twelve fields of each, or three of them. Spark's own
 functions and the plain loops get their bytes from our reader, which is the fastest source of them here.
@@ -36,7 +36,7 @@ LABEL: Final = "pulsar-native"
 MESSAGES: Final = 1_000_000
 
 WARM_UP_RUNS: Final = 4
-"""Of each contender in Spark: a run takes a second, and Spark's JVM compiles for several of them."""
+"""Runs of each contender in Spark: a run takes a second, and Spark's JVM compiles during several of them."""
 
 FIELDS: Final = {
     "year": "int",
@@ -54,8 +54,8 @@ FIELDS: Final = {
 }
 
 CONNECTORS: Final = (pyspark.__version__, "4.1.1")
-"""Releases of Spark's own connectors, of which the first is taken that Maven Central has. That of 4.1.1 runs on 4.3.0:
-what decodes Avro is a part of Spark itself there, and the connector only calls it."""
+"""Releases of Spark's own connectors; the first one in Maven Central is used. That of 4.1.1 runs on 4.3.0:
+Avro's decoder is a part of Spark itself there, and the connector only calls it."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class _Format:
     """One encoding of flights.
 
     Attributes:
-        schema: what the registry has.
+        schema: the schema in the registry.
         values: different ones, which are sent in turn.
-        decode: what a program in Python would call for each message.
+        decode: the function that a program in Python would call for each message.
         connector: of Spark, without which it does not decode this; empty for none.
         expression: Spark's own way to decode the column `value` to these fields, as SQL.
     """
@@ -105,7 +105,7 @@ class _Typed:
 
     @cached_property
     def _format(self) -> _Format:
-        # Not before the case is wanted.
+        # Not before the case needs it.
         return self._make(self._broker.setup.folder)
 
     def case(self) -> Case:
@@ -223,7 +223,7 @@ def _avro(_folder: Path) -> _Format:
 
 def _json(_folder: Path) -> _Format:
     def expression(names: Collection[str]) -> str:
-        # Spark takes a number for seconds; milliseconds as they are spare it the conversion.
+        # Spark reads a number as seconds; milliseconds unchanged save it the conversion.
         ddl = columns(names).removeprefix("value ").replace("timestamp", "bigint")
         return f"from_json(CAST(value AS STRING), '{ddl}')"
 
@@ -258,5 +258,5 @@ def _protobuf(folder: Path) -> _Format:
 
 
 def _registered(kind: SchemaType) -> Schema:
-    """Return a schema that Avro's JSON defines."""
+    """Return the schema of a definition in Avro's JSON."""
     return Schema("flight", json.dumps(avro.SCHEMA).encode(), kind)

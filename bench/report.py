@@ -32,7 +32,7 @@ def load(protocol: str, folder: Path = FOLDER) -> Document:
 
 
 def save(protocol: str, parts: Document, folder: Path) -> None:
-    """Write results; keep the parts that were measured before and are not among these."""
+    """Write results; keep measured parts in the file that are not among these."""
     folder.mkdir(parents=True, exist_ok=True)
     found = load(protocol, folder) | parts
     (folder / f"{protocol}.json").write_text(text_of(found), encoding="utf-8")
@@ -97,7 +97,7 @@ def _rounded(value: float) -> float:
 
 
 def expanded(kept: Document) -> Document:
-    """Return kept results as they were measured: every contender with its label and role, and lists of rounds."""
+    """Return kept results in the form of measurements: every contender with its label and role, and lists of rounds."""
     return {
         name: {
             "part": name,
@@ -131,7 +131,7 @@ def middle(contender: Document, figure: str = "value") -> float | None:
 
 
 def ratio(case: Document, ours: str, other: str) -> float | None:
-    """Median over median: the rounds are interleaved, so both saw the same machine.
+    """Return median over median: the rounds are interleaved, so both ran on the same machine state.
 
     Example:
         >>> ratio({"contenders": {"a": {"value": [3.0, 1.0, 2.0]}, "b": {"value": [4.0]}}}, "a", "b")
@@ -142,7 +142,7 @@ def ratio(case: Document, ours: str, other: str) -> float | None:
 
 
 def cell(case: Document, name: str) -> str:
-    """Return a contender in a table: its figure; in brackets what belongs to it by its role.
+    """Return a contender's cell of a table: its figure; in brackets the figure of its role.
 
     Example:
         >>> ours = {"role": "ours", "value": [2e6], "worker_ns": [210.4]}
@@ -169,7 +169,7 @@ def cell(case: Document, name: str) -> str:
 
 
 def table(part: Document) -> str:
-    """Return a part in Markdown: a row for each case, a column for each contender, and below how it was measured."""
+    """Return a part in Markdown: a row for each case, a column for each contender, and the conditions below."""
     names = contenders(part)
     rates = all(case["unit"] == "rows/s" for case in part["cases"])
     head = ["M rows/s" if rates else "", *names.values()]
@@ -217,15 +217,15 @@ def contenders(part: Document) -> dict[str, str]:
 
 
 def drawn(case: Document) -> Document:
-    """Return the contenders of a case that charts show: those in Spark, and other clients.
+    """Return the contenders of a case in charts: those in Spark, and other clients.
 
-    What a socket or ours takes without Spark is in the tables: beside it, the bars of the others would say nothing.
+    The times of a socket and of ours without Spark are in the tables: beside them, the other bars would be too short.
     """
     return {name: one for name, one in case["contenders"].items() if not name.startswith(("alone", "drain"))}
 
 
 def note(part: Document) -> str:
-    """Return how often, where and with what a part was measured."""
+    """Return the rounds, the place and the versions of a part's measurement."""
     machine = part["machine"]
     versions = machine["versions"]
     client = f", pulsar-client {versions['pulsar-client']}" if "pulsar_client" in contenders(part) else ""
@@ -277,7 +277,7 @@ def comparison(part: Document, other: str) -> str:
 
 
 def describe_machine(broker: str) -> Document:
-    """Return what the numbers were measured on and with."""
+    """Return the machine and versions of the measurement."""
     cpu = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.processor(),
@@ -306,7 +306,7 @@ def _lines(path: str) -> Iterable[str]:
 
 
 def _figure(value: float, unit: str) -> str:
-    """Three digits that count, as a table shows them.
+    """Return three significant digits, as in a table.
 
     Example:
         >>> _figure(1_840_000, "rows/s"), _figure(2_500, "rows/s"), _figure(146.2, "ms"), _figure(0.42, "s")

@@ -1,4 +1,4 @@
-"""What is measured, as data, and the one loop that measures it: contenders in turn, round after round."""
+"""Cases of measurements as data, and the one loop that measures them: contenders in turn, round after round."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ T = TypeVar("T")
 
 
 class UnavailableError(Exception):
-    """A contender needs what cannot be had here: it is left out, and the reason is told."""
+    """A contender needs a resource that is not available here: it is left out, and the reason is reported."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to do what a case is about.
+    """One way to do the work of a case.
 
     Attributes:
-        name: short and lasting: it stands in the files of results.
-        label: what tables call it.
+        name: short and stable: the files of results contain it.
+        label: its name in tables.
         role: `ours` is this package, a `limit` does less than any client must, a `peer` is another client.
         run: one run: all of it, unless it says so, from before it connects; ours takes its jobs to the engine.
         beside: the one of ours that a limit or a peer is compared with.
-        warm: how many runs go before, which do not count.
+        warm: the number of warm-up runs.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Case:
         contenders: in the order of a round.
         unit: of what they find.
         prepare: fills topics, and warms the broker.
-        repeats: rounds, where it is not as many as wanted.
+        repeats: rounds, if they differ from the requested number.
     """
 
     part: str
@@ -65,7 +65,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a protocol is given to make its cases.
+    """The inputs from which a protocol makes its cases.
 
     Attributes:
         engine: runs our jobs in this process.
@@ -80,19 +80,19 @@ class Setup:
     triggers: int = 60
 
     def scaled(self, messages: int) -> int:
-        """Return so many messages, scaled, in whole Arrow batches for each of four tasks."""
+        """Return this many messages, scaled, in whole Arrow batches for each of four tasks."""
         return max(1, round(messages * self.scale / 40_000)) * 40_000
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was found of a case: every counted sample of each contender."""
+    """The results of a case: every counted sample of each contender."""
 
     case: Case
     samples: Mapping[str, Sequence[Sample]]
 
     def document(self) -> dict[str, Any]:
-        """As JSON: all that the report needs, so that it needs no code of the protocol."""
+        """Return JSON with all that the report needs, so that it needs no code of the protocol."""
         contenders = {
             one.name: {"label": one.label, "role": one.role, "beside": one.beside, **_columns(self.samples[one.name])}
             for one in self.case.contenders
@@ -105,7 +105,7 @@ def _columns(samples: Sequence[Sample]) -> dict[str, list[float]]:
 
 
 def here(work: Callable[..., Sample], *arguments: object) -> Callable[[AnyEngine], Sample]:
-    """Something that needs no engine, as a contender's run."""
+    """Return a contender's run that needs no engine."""
     return lambda _engine: work(*arguments)
 
 
@@ -116,7 +116,7 @@ def ours(name: str, label: str, job: Job, around: Callable[[], AbstractContextMa
         name: of the contender.
         label: of the contender.
         job: what it does.
-        around: makes what one run needs, such as a topic, and gives the job that it is needed for.
+        around: creates the resources of one run, such as a topic, and yields the job for them.
     """
 
     def run(engine: AnyEngine) -> Sample:
@@ -129,12 +129,12 @@ def ours(name: str, label: str, job: Job, around: Callable[[], AbstractContextMa
 
 
 def loop(name: str, label: str, rows: int, work: Callable[[], object], *, beside: str = "ours") -> Contender:
-    """Return a limit: a loop in this process that moves so many rows."""
+    """Return a limit: a loop in this process that moves this many rows."""
     return Contender(name, label, "limit", here(timed, rows, work), beside)
 
 
 def program(module: str, *arguments: object) -> float:
-    """Return the last word that a module prints which is run as a program, in a process of its own: a client's rate.
+    """Return the last word printed by a module that is run as a separate program: a client's rate.
 
     A client's threads and memory are then not shared with Spark's driver.
     """
@@ -146,7 +146,7 @@ def program(module: str, *arguments: object) -> float:
 def interleaved(
     runs: Mapping[str, Callable[[], T]], repeats: int, after: Callable[[int, dict[str, list[T]]], None] | None = None
 ) -> dict[str, list[T]]:
-    """Return one of each in turn, every other round backwards: what the machine does meanwhile happens to all alike."""
+    """Return one of each in turn, every other round backwards, so that changes of the machine affect all alike."""
     found: dict[str, list[T]] = {name: [] for name in runs}
     for repeat in range(repeats):
         for name in list(runs)[:: -1 if repeat % 2 else 1]:
@@ -163,7 +163,7 @@ def measure(case: Case, engines: Mapping[str, AnyEngine], repeats: int, say: Cal
         case: what is measured.
         engines: one; or several by name, of which each runs every contender.
         repeats: rounds.
-        say: told about progress.
+        say: called with lines of progress.
     """
     say(f"{case.part} {case.name}")
     case.prepare()
@@ -189,7 +189,7 @@ def measure(case: Case, engines: Mapping[str, AnyEngine], repeats: int, say: Cal
 
 
 def _warmed(one: Contender, engine: AnyEngine, say: Callable[[str], None]) -> bool:
-    """Run what does not count; False for a contender that cannot be had."""
+    """Do the warm-up runs; return False for a contender that is not available."""
     try:
         for _ in range(one.warm):
             one.run(engine)

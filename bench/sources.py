@@ -1,6 +1,6 @@
-"""Data sources that only the benchmark has: the null source, and any other one measured.
+"""Data sources of the benchmark only: the null source, and a wrapper that measures another one.
 
-Spark's workers import this module, so it holds nothing else; what it imports is loaded when a job begins.
+Spark's workers import this module, so it has no other code; its imports are loaded when a job begins.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class _Rows(InputPartition):
 
 
 class NullSource(DataSource):
-    """Batches that lie ready in memory, again and again: what Spark itself takes, so the ceiling of every source.
+    """Batches in memory, repeated: the cost of Spark itself, so the maximum of every source.
 
-    Written to, it counts the rows and drops them: what Spark itself hands over, so the ceiling of every sink.
+    As a sink, it counts the rows and drops them: the rate of Spark itself, so the maximum of every sink.
 
     Options, of reading:
         batches: an Arrow IPC file of batches, made by the reader under test from the same topic, so that columns,
@@ -61,7 +61,7 @@ class NullSource(DataSource):
         return "bench-null"
 
     def schema(self) -> StructType:
-        """Never asked for: the benchmark always names its columns."""
+        """Raise: Spark never calls this, because the benchmark always names its columns."""
         raise NotImplementedError
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -118,7 +118,7 @@ class _NullReader(DataSourceReader):
 
 
 class _NullStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """All rows at once, or by the clock; whatever of the stream a trigger has, it is dealt out to all partitions."""
+    """All rows at once, or by the clock; the rows of a trigger are divided among all partitions."""
 
     def __init__(self, batches: str, partitions: int, rows: int, rows_per_second: int | None) -> None:
         self._batches = batches
@@ -133,7 +133,7 @@ class _NullStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"rows": int(time.time() * self._rows_per_second)}
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        # Spark asks twice, and not for another answer.
+        # Spark asks twice and expects the same answer.
         if self._first is None:
             self._first = {"rows": 0} if self._rows_per_second is None else self._now()
         return self._first
@@ -156,7 +156,7 @@ class _NullStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _load(path: str) -> Sequence[pa.RecordBatch]:
-    # Read, not mapped: page faults are none of Spark's doing.
+    # Read, not mapped: page faults are not Spark's.
     with pa.ipc.open_file(pa.BufferReader(Path(path).read_bytes())) as file:
         return [file.get_batch(n) for n in range(file.num_record_batches)]
 
@@ -176,17 +176,17 @@ def _take(batches: Sequence[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBat
 
 
 class Meter:
-    """What this process has used since the meter was made: processor time, and on Linux memory at its highest."""
+    """Resources of this process since the meter was made: processor time, and on Linux the peak of memory."""
 
     def __init__(self) -> None:
-        # Forgets the peak that starting up left behind (proc(5), clear_refs: 5 resets VmHWM).
+        # Resets the peak of the start (proc(5), clear_refs: 5 resets VmHWM).
         if _STATUS.exists():
             Path("/proc/self/clear_refs").write_text("5")
         self._before_bytes = _status_bytes("VmRSS")
         self._before_ns = time.process_time_ns()
 
     def read(self, rows: int) -> dict[str, float]:
-        """Return rows moved, nanoseconds of the processor, and by how much resident memory was higher than before."""
+        """Return rows moved, nanoseconds of the processor, and the growth of resident memory at its peak."""
         busy_ns = time.process_time_ns() - self._before_ns
         return {"rows": rows, "ns": busy_ns, "growth_bytes": _status_bytes("VmHWM") - self._before_bytes}
 
@@ -200,7 +200,7 @@ def _status_bytes(name: str) -> int:
 
 
 class MeasuredSource(DataSource):
-    """Another data source, each of whose tasks writes down what its Python worker used: a file of JSON a task.
+    """Another data source, each of whose tasks writes the resources of its Python worker: a file of JSON a task.
 
     All that the worker does for a task counts, taking rows from Spark and handing them over included: of the null
     source there is nothing else.

@@ -1,8 +1,8 @@
-"""TubeMQ: what `tubemq` reads and writes, beside raw pipelined loops and the programs of the official Java client.
+"""TubeMQ: reads and writes of `tubemq`, beside raw pipelined loops and the programs of the official Java client.
 
 A master and one stock broker run, with a topic of one partition for each size, which is filled and read from its
 start; writers share a topic of three partitions. The raw loops are the limit of one connection: the drain keeps eight
-fetches under way and parses the answers with protobuf, the other one sends frames made ready, 2,000 under way, and
+fetches in flight and parses the answers with protobuf, the other one sends prepared frames, 2,000 in flight, and
 counts the answers. `CliConsumer` and `CliProducer` are TubeMQ's own programs, without their start and end: see
 `_steady_rate`.
 """
@@ -41,17 +41,17 @@ BROKER = f"TubeMQ {VERSION}"
 QUICK = r"(read|write) 100 B"
 
 READ_MESSAGES = {100: 6_000_000, 1024: 3_000_000}
-"""Five seconds of reading or more: the Java client compiles itself in the first of them; it counts from a tenth on."""
+"""Five seconds of reading or more: the JVM of the Java client compiles in the first; a tenth is not counted."""
 
 WRITTEN_MESSAGES = 320_000
 SYNC_MESSAGES = 4_000
-"""What the synchronous Java client writes, at a twentieth of our rate or less."""
+"""The messages of the synchronous Java client, at a twentieth of our rate or less."""
 
 TASKS = 2
-"""Of the reads that are split: as many as the machine has cores."""
+"""Tasks of split reads: as many as the machine has cores."""
 
 FETCHES_UNDER_WAY = TubeMQOptions.fetches_in_flight
-"""As many as ours has by default."""
+"""The default of ours."""
 
 SENDS_UNDER_WAY = 2000
 SENDS_TOGETHER = 50
@@ -60,7 +60,7 @@ MESSAGES_TAG = 4 << 3 | 2
 
 TIMEOUT_MS = 60_000
 BROKER_JVM = ("-XX:+UseParallelGC", "-Xmx3g", "-Xmn2g")
-"""Its own start script gives it 15 GiB, 5 of them young."""
+"""The broker's start script gives it 15 GiB, 5 of them young."""
 
 FLUSH_PATIENCE_S = 120.0
 PROGRAM_PATIENCE_S = 300.0
@@ -79,7 +79,7 @@ def running(setup: Setup) -> Iterator[Iterator[Case]]:
 
 @dataclass(frozen=True)
 class Work:
-    """A cluster, and messages of one size that go through it."""
+    """A cluster, and messages of one size for it."""
 
     cluster: TubeCluster
     value_bytes: int
@@ -87,22 +87,22 @@ class Work:
 
     @property
     def full(self) -> str:
-        """The topic that is read."""
+        """The topic to read."""
         return f"full_{self.value_bytes}"
 
     @property
     def sink(self) -> str:
-        """The topic that is written."""
+        """The topic to write."""
         return f"sink_{self.value_bytes}"
 
     @property
     def read_messages(self) -> int:
-        """How many messages are read."""
+        """The number of messages to read."""
         return self.setup.scaled(READ_MESSAGES[self.value_bytes])
 
     @property
     def written_messages(self) -> int:
-        """How many messages are written."""
+        """The number of messages to write."""
         return self.setup.scaled(WRITTEN_MESSAGES)
 
     def options(self, topic: str) -> dict[str, str]:
@@ -110,22 +110,22 @@ class Work:
         return {"masters": self.cluster.master_addresses, "topic": topic}
 
     def job(self, topic: str, messages: int) -> Job:
-        """Write so many messages."""
+        """Return a job that writes this many messages."""
         file = value_file(self.setup.folder, self.value_bytes)
         return Job("write", "tubemq", self.options(topic), messages, file=file, cores=TASKS)
 
     def fill(self) -> None:
-        """Write what is read, unless it is there, and wait until it is flushed."""
+        """Write the messages to read, unless they are stored already, and wait until they are flushed."""
         if not self.end(self.full, FLUSHED_ONLY):
             self.setup.engine.run(replace(self.job(self.full, self.read_messages), spark=False))
         deadline = time.monotonic() + FLUSH_PATIENCE_S
         while (there := self.end(self.full, FLUSHED_ONLY)) < self.read_messages:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"only {there} of {self.read_messages} messages were flushed")
-            time.sleep(0.2)  # the broker tells nobody
+            time.sleep(0.2)  # the broker has no event for it
 
     def end(self, topic: str, priority: int) -> int:
-        """Return how many messages there are in a topic's store, which its partitions share."""
+        """Return the number of messages in a topic's store, which its partitions share."""
         options = TubeMQOptions.from_spark(self.options(topic), READ)
         with TubeMQClient(options) as client:
             found = partitions_of(client.fetch_topics([topic], group="bench").partitions())
@@ -201,7 +201,7 @@ def _count_messages(answer: Frame) -> int:
 
 
 def _send(work: Work) -> None:
-    """Send frames made ready, which differ in nothing but their value and partition; as many again as are refused."""
+    """Send prepared frames, which differ only in their value and partition; send refused ones again."""
     values = make_values(work.value_bytes, SENDS_TOGETHER * 30)
     frames = [
         encode_request(
@@ -287,10 +287,10 @@ def _java_command(work: Work, program: str, topic: str, messages: int) -> list[s
 
 
 def _steady_rate(command: Sequence[str], messages: int, done: Callable[[], int | None]) -> Sample:
-    """Run one of TubeMQ's programs; its rate between a tenth and nine tenths of the messages.
+    """Run one of TubeMQ's programs; return its rate between a tenth and nine tenths of the messages.
 
-    By where the broker's index is, because the programs say no times that are of use: the consumer waits 13 s for its
-    partition, and the producer looks every five seconds whether it has finished.
+    By the position of the broker's index, because the programs report no useful times: the consumer waits 13 s for its
+    partition, and the producer checks every five seconds whether it has finished.
     """
     seen: list[tuple[float, float]] = []
     deadline = time.monotonic() + PROGRAM_PATIENCE_S
@@ -302,7 +302,7 @@ def _steady_rate(command: Sequence[str], messages: int, done: Callable[[], int |
             moved = done()
             if moved is not None:
                 seen.append((time.perf_counter(), moved / messages))
-            time.sleep(0.02)  # the broker tells nobody
+            time.sleep(0.02)  # the broker has no event for it
     steady = [(when, share) for when, share in seen if 0.1 <= share <= 0.9]
     if len(steady) < 2:
         raise RuntimeError(f"{len(steady)} looks at what {command[4]} does are too few for a rate")

@@ -1,4 +1,4 @@
-"""What is written and read, random from a fixed seed: JSON records everywhere, and flights with a schema."""
+"""Values to write and read, random from a fixed seed: JSON records everywhere, and flights with a schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CITIES = ("Lisbon", "Nairobi", "Osaka", "Quito", "Turin", "Utrecht", "Warsaw", "
 
 
 def make_values(value_bytes: int, count: int, rng: random.Random | None = None) -> list[bytes]:
-    """JSON records as applications send them, cut or filled to size: half names and spaces, half random digits."""
+    """Return JSON records as of applications, cut or padded to size: half names and spaces, half random digits."""
     rng = random.Random(SEED) if rng is None else rng
     values = []
     for _ in range(count):
@@ -26,7 +26,7 @@ def make_values(value_bytes: int, count: int, rng: random.Random | None = None) 
 
 
 def make_flights(count: int) -> list[dict[str, Any]]:
-    """Flights with twelve fields; a tenth of what may be null is."""
+    """Return flights with twelve fields; a tenth of the values that may be null are."""
     rng = random.Random(SEED)
     return [
         {
