@@ -143,7 +143,7 @@ class _Offsets:
 
 
 def _copy(old: Path, draft: Path, *, leave_out: Iterable[int]) -> None:
-    """Copy what Spark keeps besides the offsets; what is in `sources` of pulsar-spark, only that reads.
+    """Copy Spark's files except the offsets, and the `sources` of pulsar-spark, which only that connector reads.
 
     Hidden files are checksums and drafts of Hadoop; Spark refuses to write a batch again beside its old checksum.
     """

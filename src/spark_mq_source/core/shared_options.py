@@ -91,7 +91,7 @@ def parse_regex(expression: str) -> re.Pattern[str]:
     """
     if len(expression) > _MAX_PATTERN:
         raise ValueError(f"longer than {_MAX_PATTERN} characters")
-    # Other expressions can backtrack for ever too, but this form is written by accident.
+    # Other expressions can backtrack endlessly too, but this form is written by accident.
     if _REPEATED_REPETITION.search(expression):
         raise ValueError(
             "a repeated group that contains a repetition can take for ever to match; remove the inner repetition"

@@ -162,7 +162,7 @@ class DrivenSession(Closing):
             error: MQSourceError = ConnectionLostError(f"{self._transport.address}: this connection was closed here")
         except MQSourceError as failure:
             error = _named(self._transport.why_lost(failure), self._transport.address)
-        except Exception as failure:  # noqa: BLE001 - a bug must not leave callers waiting for ever
+        except Exception as failure:  # noqa: BLE001 - a bug must not leave callers waiting
             error = LocalProtocolError(f"{self._transport.address}: {type(failure).__name__}: {failure}")
             error.__cause__ = failure
         with self._lock:

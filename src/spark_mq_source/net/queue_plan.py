@@ -39,7 +39,7 @@ class QueueTask(Generic[SourceT]):
     recent: str = ""
 
     source_type: ClassVar[Callable[..., Any]]
-    """Makes a source of the fields that a plan has of it."""
+    """The function that makes a source of the fields in a plan."""
 
     @property
     def is_repeatable(self) -> bool:

@@ -144,7 +144,7 @@ def _read_pkcs12(data: bytes, path: str, password: str | None, option: str) -> _
     try:
         store = serialization.pkcs12.load_pkcs12(data, None if password is None else password.encode())
     except ValueError as error:
-        # Its two messages tell a wrong password and damage from what is no PKCS12, such as BCFKS or a certificate.
+        # Its two messages distinguish a wrong password or damage from other files, such as BCFKS or a certificate.
         if "password" in str(error):
             raise _locked(path, option) from error
         raise OptionError(f"{path}: neither PEM nor a store of type PKCS12 or JKS; convert it with keytool") from error

@@ -134,7 +134,7 @@ class MQDataSource(DataSource):
         """Make the stream reader of the requested columns.
 
         If options or columns cannot be used, the reader's first method raises the error. Spark hides an error of this
-        method behind an error of its own, because it stops a reader that does not exist (4.0.0 and 4.3.0).
+        method behind another error, because it stops a reader that does not exist (4.0.0 and 4.3.0).
         """
         try:
             options = self._fitted(self.format.parse_stream_options(self.options), schema)

@@ -69,7 +69,7 @@ def topics_of(client: NsqClient, options: NsqOptions, known: Collection[str] = (
     """Return the topics of the options, or those that match the pattern now; if none can be listed, the known ones.
 
     Raises:
-        MQSourceError: the topics cannot be listed, and none is known.
+        MQSourceError: the topics cannot be listed, and no topics are known.
     """
     pattern = options.topics_pattern
     if pattern is None:

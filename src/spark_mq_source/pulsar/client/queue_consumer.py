@@ -9,13 +9,13 @@ Seen on broker 4.0.8 (tests/behaviours/pulsar/test_queue_consumer.py):
 - An ACK is answered when it is in the broker's memory, not on its disk. It need not come from the consumer that
   received the message, and a second one is harmless. An ACK that crosses CLOSE_CONSUMER is not answered.
 - A cumulative ACK of Exclusive and Failover covers everything before it, whichever consumer received it, and also works
-  for a consumer that is no longer active. Without it, entries that compaction leaves out stay in the backlog for ever.
+  for a consumer that is no longer active. Without it, entries that compaction removed stay in the backlog permanently.
 - Exclusive and Failover consumers get no redelivery counts.
 - Redelivery counts are in the memory of the topic's broker. They are forgotten when the last consumer of the
   subscription leaves. REDELIVER_UNACKNOWLEDGED_MESSAGES increments them, by which other clients return messages; the
   end of a consumer, which is our way, does not.
 - A consumer that joins a Failover subscription only for a request needs a higher `priority_level` than the readers.
-- All messages of a non-persistent topic have the id 0:0, and none is delivered twice.
+- All messages of a non-persistent topic have the id 0:0, and are delivered at most once.
 """
 
 from __future__ import annotations

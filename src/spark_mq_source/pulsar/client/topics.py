@@ -51,7 +51,7 @@ _MAX_SCHEMAS = 1000
 """Number of schema versions that a process caches."""
 
 _SCHEMA_SECONDS = 300.0
-"""How long it caches them."""
+"""Lifetime of cached schema versions."""
 
 _schemas: dict[tuple[object, ...], tuple[commands.Schema, float]] = {}
 """By service, TLS, credentials, topic and version; with the expiry."""

@@ -12,7 +12,7 @@ The rules for a row, the same in both implementations:
 - A property has a value; properties keep their order.
 - Each message carries its own sequence id, counted up from that of its batch's first one (as the Java client does).
 
-The caller sends a row that cannot be in a batch as a message of its own, or refuses it: one with ``deliver_at``, one
+The caller sends a row that cannot be in a batch as a separate message, or refuses it: one with ``deliver_at``, one
 larger than a batch may be, and one that breaks a rule.
 """
 

@@ -9,7 +9,7 @@ and the payload of a batch, once decompressed (Pulsar binary protocol, Batch mes
 
     ( u32 size  SingleMessageMetadata  payload_size bytes ) x num_messages_in_batch
 
-All sizes are big-endian. The rules that decide what is corrupt, the same in both implementations:
+All sizes are big-endian. The rules for corrupt messages, the same in both implementations:
 
 - A protobuf field of a known number but another wire type is skipped like an unknown one; the last of several counts.
   Wire types 3, 4, 6 and 7, field number 0, a varint of more than ten bytes and a length past the end are corrupt.

@@ -46,7 +46,7 @@ _MAX_DATA_KEYS: Final = 10_000
 # SHA-1 is part of the format; neither use needs resistance to collisions.
 _OAEP: Final = padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), None)  # noqa: S303
 _EC_PARAMETERS: Final = re.compile(rb"-----BEGIN EC PARAMETERS-----.*?-----END EC PARAMETERS-----\s*", re.DOTALL)
-"""What `openssl ecparam -genkey` writes before a key, which names its curve itself."""
+"""The parameters that `openssl ecparam -genkey` writes before a key; the key itself names its curve, too."""
 
 
 KeyReader: TypeAlias = Callable[[str, str, Mapping[str, str]], "tuple[bytes, Mapping[str, str]]"]

@@ -221,7 +221,7 @@ class SparkWrite:
 
 
 def _event_time(times: pa.Array) -> pa.Array:
-    """Return times to the millisecond; numbers are milliseconds, and none is not after 1970, as in pulsar-spark."""
+    """Return times to the millisecond; numbers are milliseconds; times up to 1970 become NULL, as in pulsar-spark."""
     import pyarrow.compute as pc  # noqa: PLC0415 - a tenth of what a task imports, and few need it
 
     if times.type != pa.int64():

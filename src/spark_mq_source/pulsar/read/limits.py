@@ -392,7 +392,7 @@ class ProgressGuard:
     """Checks the ends of limited triggers against the entries that the broker delivers. For one thread.
 
     The limiter computes an end from the lengths of ledgers. If it misreads a broker's answer (as 2.10.1's once), a
-    query moves through positions past the end of a closed ledger for ever: offsets grow and no trigger has rows. So a
+    query moves through positions past the end of a closed ledger endlessly: offsets grow and no trigger has rows. So a
     few of the triggers that begin and end in one closed ledger are checked. A check takes one subscription and one
     entry, about as much as the limiter itself takes at each trigger.
 

@@ -105,7 +105,7 @@ def split_by_storage(
 
 
 class _Part(NamedTuple):
-    """What cannot be divided between ranges: entries up to `end`; the ledger is None if they are the brokers'."""
+    """An indivisible part of a range: entries up to `end`; the ledger is None if brokers serve them."""
 
     end: Position
     ledger: Ledger | None
@@ -180,11 +180,11 @@ class _StoredLedger:
         self.index: LedgerIndex = self._guarded(f"{self.path}-index", self._read_index)
         block, end = self.index.extent(first, last)
         self.extent = block.offset, end
-        """Where in the data object the entries are."""
+        """The offsets in the data object between which the entries are."""
         self._parser = EntryParser(self.index, block, max_entry_bytes=max_entry_bytes)
 
     def receive(self, part: Future[memoryview]) -> memoryview:
-        """Return a part of the data object once it is there.
+        """Return a part of the data object once it is received.
 
         Raises:
             StorageError: the data object is gone, shorter or unreachable.

@@ -3,15 +3,15 @@
 The unit is the entry: a single message, a producer's batch, or all chunks of one message. Entries are logged as
 received and acknowledged whole; they are decoded into rows when the log is read (`queue_log`).
 
-A broker sends as many messages as it has permits for (FLOW), in whole entries. It reserves what it has sent and what is
-unacknowledged for this consumer until the consumer is closed; then other consumers get it, without a redelivery count.
+A broker sends as many messages as it has permits for (FLOW), in whole entries. It reserves messages that are
+sent or unacknowledged for this consumer until it is closed; then other consumers get them, without a redelivery count.
 So a task never returns messages by a command, but closes its consumer.
 
 A lost connection, or the unload of a topic, ends a consumer. Entries received but not logged are dropped then, because
 the broker sends them again, here or elsewhere. The next consumer first acknowledges the logged entries again: until
 then the broker may send them to others.
 
-With `readCompacted` the broker leaves entries out, which would stay in the backlog for ever: a cumulative ACK of a
+With `readCompacted` the broker leaves entries out, which would stay in the backlog permanently: a cumulative ACK of a
 later entry acknowledges them. This is correct only if this consumer received everything up to there in order and has
 taken all of it. After a chunk, a repeated entry, or another consumer's turn (Failover), entries are therefore
 acknowledged one by one, until there is another consumer. Other reads always acknowledge one by one, which is as fast:
@@ -351,7 +351,7 @@ class _Inflow:
         self._here = EntryRanges()
         """Entries that were received on this consumer, or taken before."""
         self._held: list[Entry] = []
-        """Those of them that were taken and not acknowledged yet."""
+        """Entries of these that were taken and not acknowledged yet."""
         self._is_gapless = options.read_compacted
         """Whether everything before the last of those was taken, too."""
         self._last: Entry = (-1, -1)

@@ -1,7 +1,7 @@
 """Reads one bounded range of one topic-partition as Arrow batches, without duplicates or loss.
 
 A range is `(start, end]` by the order of positions. The reader subscribes at the entry of `start` itself (a start is
-inclusive on the wire), skips what is not after it, and ends at the first entry at or past `end`, which need not exist.
+inclusive on the wire), skips messages not after it, and ends at the first entry at or past `end`, which need not exist.
 After a topic unload, a broker restart or a lost connection it subscribes again at the last position it emitted.
 
 No deleted message is skipped unnoticed, because (all seen on broker 4.0.8)
@@ -181,7 +181,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         return consumer
 
     def _open_at(self, start: Position) -> tuple[Consumer, Position]:
-        """Return a consumer from the entry of `start` on, or from what is left after it; and the position before it."""
+        """Return a consumer from the entry of `start` on, or the first one left; and the position before it."""
         consumer = self._client.open_consumer(self._task.topic_partition, start)
         cursor = consumer.opened.first
         if start != EARLIEST and not consumer.session.places_cursors:

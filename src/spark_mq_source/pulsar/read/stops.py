@@ -29,10 +29,10 @@ def stored_ends(client: PulsarClient, ends: Mapping[TopicPartition, Position]) -
 
 
 class Stops:
-    """The stops of a query, found out once for each topic-partition.
+    """The stops of a query, determined once for each topic-partition.
 
-    That of a position is known once there are later messages. That of a time is known when a later message is there,
-    or a minute after the time by this machine's clock; until then every message that is there is before the time.
+    The stop of a position is known once later messages exist, that of a time when a later message exists,
+    or a minute after the time by this machine's clock; until then every existing message is before the time.
 
     Args:
         client: looks up times; its owner closes it.

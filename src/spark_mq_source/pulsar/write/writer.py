@@ -752,7 +752,7 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
             epoch=producer.epoch,
             topic_epoch=producer.topic_epoch,
             schema=self._schema,
-            # Two tasks that each hold a topic-partition exclusively must not wait for each other for ever.
+            # Two tasks that each hold a topic-partition exclusively must not deadlock.
             wait_ms=self._options.send_timeout_ms if any(one is not producer for one in self._open) else None,
         )
         with self._arrived:

@@ -47,7 +47,7 @@ class FlowRules:
     Attributes:
         group: the group's; empty for none.
         cluster: the cluster's; empty for none.
-        priority: the group's qryPriorityId, which limits what is read from the broker's memory; `UNKNOWN` for any.
+        priority: the group's qryPriorityId, which limits reads from the broker's memory; `UNKNOWN` for any.
     """
 
     group: str = ""
@@ -78,7 +78,7 @@ class KnownRules:
 
     @property
     def ids(self) -> Mapping[str, Any]:
-        """The fields of a request that say what is known."""
+        """The fields of a request with the ids of the known rules."""
         return {
             "group_flow_check_id": self.group_id,
             "def_flow_check_id": self.cluster_id,
@@ -206,7 +206,7 @@ class FlowPace:
 
     @property
     def escapes_cluster(self) -> bool:
-        """True if the group has a limit of its own now, instead of which the broker must not enforce the cluster's."""
+        """True if the group's rules have a limit now: the broker must not enforce the cluster's limit in its place."""
         return self._group.limit(_UNLIMITED, time.time()) is not None
 
     def wait_ms(self, got: GetMessageResponse, default_ms: int = 0) -> int:

@@ -122,7 +122,7 @@ class Authorization:
     def for_broker(self) -> AuthorizedInfo:
         """Return the credentials for a request to a broker: the visit token, and the master's token or our signature.
 
-        A master 2.4.0 provides no token of its own, and a broker that authenticates accepts any.
+        A master 2.4.0 provides no token, and a broker that authenticates accepts any.
         """
         given = self.given
         visit, token = (
@@ -255,7 +255,7 @@ class Session(DrivenSession):
         try:
             self.send(calls)
         except MQSourceError as error:
-            # The driver's thread may have told some already.
+            # The driver's thread may have reported some already.
             self._tell((serial_no, error) for serial_no, _ in calls)
 
     def _on_events(self, events: Sequence[Event]) -> None:

@@ -76,7 +76,7 @@ def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
 def split_ranges(options: TubeMQOptions, ranges: Sequence[TubeMQRange]) -> list[TubeMQRange]:
     """Split ranges by `maxRecordsPerPartition`, then into at least `minPartitions` if the index has so many messages.
 
-    Tasks read one partition at once because each reads in a group of its own, over its own connection. A cut is between
+    Tasks read one partition at once because each reads in a separate group and connection. A cut is between
     two messages of the index; one of them may be another partition's of the same store, which makes a piece shorter.
     """
     if options.max_records_per_partition is not None:

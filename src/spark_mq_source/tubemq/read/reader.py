@@ -107,7 +107,7 @@ class TubeMQRange:
 def read_range(
     options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema, counters: Counters | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read one range, over a connection of its own.
+    """Read one range, over a separate connection.
 
     Yields:
         Batches of `schema`, of at most `maxBatchRows` rows, and of about `maxBatchBytes` bytes and one fetch.

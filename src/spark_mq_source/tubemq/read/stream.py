@@ -568,7 +568,7 @@ class Membership:
             bounds = fetch_bounds(self._client, options, places, priority=WITH_MEMORY)
             lossless = options.fail_on_data_loss
             offsets = {tp: resolve_offset(wanted, tp, bounds[tp], fail_on_data_loss=lossless) for tp in sorted(places)}
-        # A key of its own: a master that still knows an earlier run's member would not start at these offsets.
+        # A unique key: a master that still knows an earlier run's member would not start at these offsets.
         key = options.session_key or self._client_id
         return GroupSession(key, options.session_members, {str(tp): at for tp, at in sorted(offsets.items())})
 
@@ -647,7 +647,7 @@ class Membership:
             return _Registration(partition, consumer, self._register(consumer, start, from_first=from_first))
         position = self._register(consumer, None, from_first=from_first)
         if start is not None and session is not None and session.is_counted and position < start:
-            # A master that took over meanwhile, or assigned it later, has let nobody start there.
+            # A master that took over meanwhile, or assigned it later, does not start the group there.
             position = self._register(consumer, start)
         return _Registration(partition, consumer, position)
 

@@ -237,7 +237,7 @@ class _Target:
         aside_until: the time before which a broker that failed is not tried again, in monotonic seconds.
         ordered: topics and partitions whose messages keep their order.
         broken: those of them in which a message was not stored: later ones are sent again, even if stored.
-        again: messages of `ordered` to send again, in the order of the answers, when none is pending.
+        again: messages of `ordered` to send again, in the order of the answers, when no message is pending.
         unsent: messages of `ordered` to send after these.
     """
 

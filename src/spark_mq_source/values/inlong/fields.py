@@ -103,7 +103,7 @@ def _predefined(attributes: Mapping[str, str]) -> Iterator[str | None]:
 
 
 def _value_of(type_: pa.DataType) -> Callable[[str], str]:
-    """Return the function that makes JSON of a text: what is no such value stays a text, which the decoder refuses."""
+    """Return the function that makes JSON of a text: an invalid value stays a text, which the decoder refuses."""
     if pa.types.is_string(type_):
         return json.dumps
     if pa.types.is_integer(type_):
