@@ -140,7 +140,7 @@ def test_a_connection_cut_after_some_bytes_loses_nothing(mq: Format, link: Fault
 
 def test_a_connection_cut_repeatedly_loses_nothing(mq: Format, link: FaultProxy, rng: random.Random):
     if not mq.reconnects:
-        pytest.skip("a read ends with its connection, and what it left comes to the next one")
+        pytest.skip("a read ends with its connection, and the next one gets the remaining messages")
     topic = mq.new_topic()
     mq.publish(topic, VALUES)
     batches = mq.batches(topic, f"value binary, {mq.position_columns}", via=link, maxBatchRows=1)

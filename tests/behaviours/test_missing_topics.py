@@ -34,7 +34,7 @@ def test_a_query_waits_for_its_topic_and_reads_it_from_its_first_message(mq: For
     topic, options = stream_of_a_missing_topic(mq, waitForTopic="3m")
     with ThreadPoolExecutor(1) as pool:
         started = pool.submit(start_query, mq, options)
-        wait_until(lambda: "the query waits for a topic" in caplog.text, "it waits")
+        wait_until(lambda: "the query waits for a topic" in caplog.text, "the query waits")
         mq.create(topic)
         mq.publish(topic, numbers(5), partition=0)
         with contextlib.closing(started.result()) as asked:

@@ -74,7 +74,7 @@ def test_no_task_has_more_records_than_its_limit(mq: Format, query: MakeQuery):
             query(topic, maxRecordsPerPartition="20")
         return
     asked = query(topic, maxRecordsPerPartition="20")
-    wait_until(lambda: asked.plan() != asked.at, "there are rows")
+    wait_until(lambda: asked.plan() != asked.at, "rows exist")
     tasks = [asked.read([task]) for task in asked.tasks()]
     assert max(map(len, tasks)) <= 20
     assert len({row["value"] for rows in tasks for row in rows}) == sum(map(len, tasks)) > 20
@@ -88,7 +88,7 @@ def test_a_trigger_waits_for_enough_rows(mq: Format, query: MakeQuery):
     begun = len(asked.sizes)
     before = asked.stream.newest
     topic.publish(numbers(15)[5:])
-    wait_until(lambda: asked.plan() == asked.at and asked.stream.newest != before, "more rows are there")
+    wait_until(lambda: asked.plan() == asked.at and asked.stream.newest != before, "more rows exist")
     assert asked.trigger() == []
     topic.publish(numbers(60)[15:], **mq.counted)
     asked.until(60)

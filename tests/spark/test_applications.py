@@ -78,7 +78,7 @@ def test_retried_tasks_repeat_nothing_and_the_event_log_has_no_secret(every_feed
     assert secret not in text
     assert secret not in result.output
     for mq, topic in feeds:
-        wait_until(lambda t=topic: t.readers() == 0, f"{mq.name}: no reader is left, the failed task's neither")
+        wait_until(lambda t=topic: t.readers() == 0, f"{mq.name}: no reader is left, not even of the failed task")
 
 
 CONNECT_SCRIPT = """

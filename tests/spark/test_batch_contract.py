@@ -75,7 +75,7 @@ def test_value_as_string(spark: SparkSession, mq: Format) -> None:
 
 def test_null_and_empty_values_are_distinguished(spark: SparkSession, mq: Format) -> None:
     if not mq.takes_empty:
-        pytest.skip("a message has to hold something")
+        pytest.skip("a message must not be empty")
     topic = mq.feed(1)
     topic.publish([b"", b"x"])
     df = load(spark, mq.name, topic.options)
@@ -140,7 +140,7 @@ def test_limit_stops_reading_and_leaves_nothing_behind(spark: SparkSession, mq: 
     before = topic.sent()
     rows = load(spark, mq.name, topic.straight | {BATCH_ROWS: "1000"}, "value binary").limit(5).collect()
     assert len(rows) == 5
-    wait_until(lambda: topic.readers() == 0, "the broker has no reader any more")
+    wait_until(lambda: topic.readers() == 0, "the broker has no reader")
     assert topic.sent() - before < count
 
 

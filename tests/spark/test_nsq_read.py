@@ -100,4 +100,4 @@ def test_a_killed_driver_causes_no_loss_and_no_duplicates(spark: SparkSession, n
     for _ in range(2):
         sink.run(spark, given)
     assert sorted(sink.values) == texts(0, 2500)
-    wait_until(lambda: is_empty(nsq, topic), "all is finished")
+    wait_until(lambda: is_empty(nsq, topic), "all messages are finished")

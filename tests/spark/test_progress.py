@@ -65,7 +65,7 @@ def nsq_route(nsq: NsqUnderTest, folder: Path) -> Route:
         "nsq", topic, {"nsqdTcpAddresses": nsq.tcp_address, "topic": topic},
         {"nsqlookupdHttpAddresses": nsq.lookupd_address, "topic": topic, "channel": "c"},
         {"walDir": str(folder / "wal"), "maxRowsPerTrigger": str(LIMIT)}, "messages", "timestamp",
-        lambda: wait_until(lambda: nsq.channel_stats(topic, "c")["depth"] == ROWS, "all is in the channel"),
+        lambda: wait_until(lambda: nsq.channel_stats(topic, "c")["depth"] == ROWS, "all messages are in the channel"),
     )  # fmt: skip
 
 

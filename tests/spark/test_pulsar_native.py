@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NAME = "pulsar-native"
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 FEATURED_TIMEOUT = {"operationTimeout": "20s"}
-needs_filters = pytest.mark.skipif(not FILTER_OPERATORS, reason="this Spark hands data sources no conditions")
+needs_filters = pytest.mark.skipif(not FILTER_OPERATORS, reason="this Spark pushes no conditions down to data sources")
 
 
 @pytest.fixture

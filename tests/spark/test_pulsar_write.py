@@ -84,7 +84,7 @@ def test_rows_of_a_failed_job_are_never_visible_with_transactions(
     assert "too late" in refusal(fails, pulsar_featured, **given)
     save(spark.range(0, 400, 1, 2).selectExpr("cast(id as string) as value"), pulsar_featured, **given)
     # No open transaction hides them: Spark does not wait for its failed tasks, which may still run.
-    wait_until(lambda: len(stored(feed)) >= 400, "all rows can be seen")
+    wait_until(lambda: len(stored(feed)) >= 400, "all rows are visible")
     assert sorted(int(message.value) for message in stored(feed)) == list(range(400))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 needs_admission_control = pytest.mark.skipif(
-    not HAS_ADMISSION_CONTROL, reason="before 4.2 Spark does not tell a data source where a trigger begins"
+    not HAS_ADMISSION_CONTROL, reason="before 4.2 Spark passes no start of a trigger to a data source"
 )
 
 
@@ -48,7 +48,7 @@ def test_available_now_makes_batches_within_the_limit(spark: SparkSession, pulsa
     assert [source["endOffset"] == newest for source in sources] == [False] * 3 + [True]
 
 
-@pytest.mark.skipif(HAS_ADMISSION_CONTROL, reason="from 4.2 on there are several")
+@pytest.mark.skipif(HAS_ADMISSION_CONTROL, reason="from 4.2 on AvailableNow makes several batches")
 def test_available_now_is_one_batch_before_4_2(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink) -> None:
     feed = PulsarFeed(pulsar, 2)
     feed.publish(numbers(13), batching_enabled=False)
@@ -87,7 +87,7 @@ def test_a_failed_first_batch_is_repeated_from_the_same_start(
             return len(batches) >= batches_kept
 
         try:
-            wait_until(has_come, "what is published comes", timeout_s=240)
+            wait_until(has_come, "the published rows are read", timeout_s=240)
         except BaseException:
             query.stop()
             raise

@@ -157,7 +157,7 @@ def test_transactions_of_killed_workers_hide_rows_until_they_end(transacted: Cal
     assert left
     assert len(copy.found) < 2 * ROWS
     copy.abort(left)
-    wait_until(lambda: copy.found.keys() == all_once().keys(), "all rows can be seen")
+    wait_until(lambda: copy.found.keys() == all_once().keys(), "all rows are visible")
     assert copy.found == all_once()
 
 
@@ -172,7 +172,7 @@ def test_transactions_repeat_only_rows_committed_before_the_driver_was_killed(
     # Transactions left open by the killed driver hide later rows. This test does not wait for their timeout.
     assert len(copy.found) < 2 * ROWS
     copy.abort(left)
-    wait_until(lambda: copy.found.keys() == all_once().keys(), "all rows can be seen")
+    wait_until(lambda: copy.found.keys() == all_once().keys(), "all rows are visible")
     twice = copy.found - all_once()
     # One of two tasks of the first batch, which have one partition of the source each.
     halves = [Counter(map(str, range(first, ROWS, 2))) for first in range(2)]
@@ -195,5 +195,5 @@ def test_the_slower_of_two_concurrent_attempts_aborts_its_transaction(
     }
     copy.run("raced", ends_by_itself=True, master=spark_cluster.master_url, conf=conf)
     assert {path.name for path in tmp_path.glob("attempt *")} == {"attempt 0", "attempt 1"}
-    wait_until(lambda: not copy.open_transactions(), "the loser's transaction is aborted")
-    wait_until(lambda: copy.found == all_once(), "all rows can be seen")
+    wait_until(lambda: not copy.open_transactions(), "the slower attempt's transaction is aborted")
+    wait_until(lambda: copy.found == all_once(), "all rows are visible")

@@ -72,7 +72,7 @@ class RawClient:
 
     def expect_nothing(self, within_s: float) -> None:
         """Fail if anything arrives or the broker closes."""
-        assert not self._unread, f"nothing was expected, but this came: {self._unread!r}"
+        assert not self._unread, f"expected nothing, received {self._unread!r}"
         self.sock.settimeout(within_s)
         try:
             data = self.sock.recv(1 << 16)
@@ -80,7 +80,7 @@ class RawClient:
             return
         finally:
             self.sock.settimeout(PATIENCE_S)
-        pytest.fail(f"nothing was expected, but this came: {data!r}")
+        pytest.fail(f"expected nothing, received {data!r}")
 
     def expect_closed(self) -> None:
         """Fail unless the broker closes without another byte."""

@@ -115,7 +115,7 @@ def test_a_peek_ends_when_a_message_comes_again(nsq_private: Start):
     topic = filled(broker, 100)
     peeked = read(read_options(broker, topic, ackMode="requeue", msgTimeout="1s", idleTimeout="60s"))
     assert sorted(values(peeked)) == numbered(100)
-    wait_until(lambda: waiting(broker, topic) == (100, 0), "everything is back")
+    wait_until(lambda: waiting(broker, topic) == (100, 0), "all messages are requeued")
 
 
 def test_a_read_that_stops_early_leaves_the_remaining_messages(nsq: NsqUnderTest):
@@ -126,7 +126,7 @@ def test_a_read_that_stops_early_leaves_the_remaining_messages(nsq: NsqUnderTest
     taken = next(batches).num_rows
     assert 0 < taken < 5000
     batches.close()
-    wait_until(lambda: waiting(nsq, topic) == (5000, 0), "everything is back")
+    wait_until(lambda: waiting(nsq, topic) == (5000, 0), "all messages are requeued")
 
 
 def test_a_channel_is_created_only_if_the_option_says_so(nsq: NsqUnderTest):
@@ -171,7 +171,7 @@ def test_too_many_deliveries_stop_the_read(nsq: NsqUnderTest):
     assert read(read_options(nsq, topic, maxAttempts=3, ackMode="requeue", maxRows=3)).num_rows == 3
     with pytest.raises(TooManyAttemptsError, match="delivered 4 times, and maxAttempts is 3; set onMaxAttempts"):
         read(read_options(nsq, topic, maxAttempts=3, maxRows=3))
-    wait_until(lambda: waiting(nsq, topic) == (3, 0), "none is lost")
+    wait_until(lambda: waiting(nsq, topic) == (3, 0), "no message is lost")
 
 
 # -- with a write-ahead folder

@@ -70,7 +70,7 @@ def test_the_barrier_requeues_messages_not_taken(nsq: NsqUnderTest):
     with open_session(nsq.tcp_address) as session:
         consumer = session.subscribe(topic, "c")
         consumer.ready(6)
-        wait_until(lambda: nsq.channel_stats(topic, "c")["in_flight_count"] == 6, "six in flight")
+        wait_until(lambda: nsq.channel_stats(topic, "c")["in_flight_count"] == 6, "six messages are in flight")
         assert consumer.close(timeout_seconds=PATIENCE_S) == b""
         stats = nsq.channel_stats(topic, "c")
         assert (stats["depth"], stats["in_flight_count"]) == (10, 0)

@@ -63,7 +63,7 @@ def available_now(q: Query) -> list[bytes]:
         if q.plan() == q.at:
             return sorted(row["value"] for row in q.rows[before:])
         q.trigger()
-    pytest.fail("it does not end")
+    pytest.fail("the query does not end")
 
 
 def test_available_now_reads_an_nsqd_without_a_reachable_http_interface(nsq: NsqUnderTest, query: Callable[..., Query]):
@@ -267,19 +267,19 @@ def test_messages_redelivered_by_a_killed_nsqd_are_left_out(nsq_private: Start, 
     topic = broker.topic("c")
     broker.publish(topic, *numbered(1010))
     broker.broker.restart()
-    wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
+    wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon lists it again")
     q = query(broker, topic, maxRowsPerTrigger=600)
     assert sorted(q.until(1010)) == numbered(1010)
     for crash in range(2):
         broker.broker.restart(crash=True)
-        wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
+        wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon lists it again")
         # nsqd saves the position when its channel has been read to the end, as after the first crash.
         assert broker.channel_stats(topic, "c")["depth"] >= (100 if crash else 1010), "they are delivered again"
         broker.publish(topic, *numbered(10, f"new{crash}"))
         if crash:
             q.restart()
         q.until(1010 + 10 * (crash + 1))
-    wait_until(lambda: q.trigger() == [] and broker.channel_stats(topic, "c")["depth"] == 0, "all of it was looked at")
+    wait_until(lambda: q.trigger() == [] and broker.channel_stats(topic, "c")["depth"] == 0, "the channel is empty")
     assert sorted(row["value"] for row in q.rows) == numbered(1010) + numbered(10, "new0") + numbered(10, "new1")
     assert in_flight(broker, topic) == 0
 
@@ -293,12 +293,12 @@ def test_all_messages_of_a_killed_nsqd_are_read_although_it_counts_fewer(
     topic = broker.topic("c")
     broker.publish(topic, *numbered(10))
     broker.broker.restart()
-    wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
+    wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon lists it again")
     q = query(broker, topic, **{"maxRowsPerTrigger": 100} if how == "limited" else {})
     assert sorted(q.trigger()) == numbered(10)
     broker.publish(topic, *numbered(500, "more"))
     broker.broker.restart(crash=True)
-    wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
+    wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon lists it again")
     if how == "available now":
         assert available_now(q) == numbered(500, "more")
         return

@@ -38,7 +38,7 @@ def thread() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def say(writer: PulsarWriter, *values: bytes) -> None:
+def write_values(writer: PulsarWriter, *values: bytes) -> None:
     """Write values, and wait until they are stored."""
     writer.write(pa.record_batch({"value": list(values)}))
     writer.flush()
@@ -54,30 +54,30 @@ def is_waiting(broker: PulsarUnderTest, topic: str, count: int) -> bool:
 
 
 def assert_waits(broker: PulsarUnderTest, topic: str, writing: Future[None], count: int = 1) -> None:
-    wait_until(lambda: is_waiting(broker, topic, count) or writing.done(), "the producer to wait for its turn")
+    wait_until(lambda: is_waiting(broker, topic, count) or writing.done(), "the producer waits")
     assert not writing.done()
 
 
 def test_an_exclusive_producer_excludes_others(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open):
     topic = pulsar.topic()
     alone = open_writer(topic, "Exclusive")
-    say(alone, b"1")
+    write_values(alone, b"1")
     with pytest.raises(BrokerError, match=rf"writing to {topic}.*ProducerFenced \(25\).*existing exclusive producer"):
-        say(open_writer(topic, "Exclusive"), b"2")
+        write_values(open_writer(topic, "Exclusive"), b"2")
     with pytest.raises(ResourceBusyError, match=r"ProducerBusy \(16\).*existing exclusive producer"):
-        say(open_writer(topic, sendTimeout="1s"), b"3")
-    say(alone, b"4")
+        write_values(open_writer(topic, sendTimeout="1s"), b"3")
+    write_values(alone, b"4")
     alone.close()
-    wait_until(lambda: not pulsar.admin.stats(topic)["publishers"], "the producer to be gone")
-    say(open_writer(topic), b"5")
+    wait_until(lambda: not pulsar.admin.stats(topic)["publishers"], "the producer is closed")
+    write_values(open_writer(topic), b"5")
     assert values(pulsar_format, topic) == [b"1", b"4", b"5"]
 
 
 def test_an_exclusive_producer_is_refused_while_others_write(pulsar: PulsarUnderTest, open_writer: Open):
     topic = pulsar.topic()
-    say(open_writer(topic), b"1")
+    write_values(open_writer(topic), b"1")
     with pytest.raises(BrokerError, match=r"existing shared producers.*with this accessMode the topic is for one"):
-        say(open_writer(topic, "Exclusive"), b"2")
+        write_values(open_writer(topic, "Exclusive"), b"2")
 
 
 def test_a_waiting_producer_writes_when_the_others_are_gone(
@@ -87,12 +87,12 @@ def test_a_waiting_producer_writes_when_the_others_are_gone(
     # Longer than any request to a broker may take: such waiting is not a request.
     patience = {"sendTimeout": "2s", "operationTimeout": "2s"}
     first = open_writer(topic, "WaitForExclusive")
-    say(first, b"1")
-    waiting = thread.submit(lambda: say(open_writer(topic, "WaitForExclusive", **patience), b"2"))
+    write_values(first, b"1")
+    waiting = thread.submit(lambda: write_values(open_writer(topic, "WaitForExclusive", **patience), b"2"))
     assert_waits(pulsar, topic, waiting)
     time.sleep(2.5)  # the point: longer than that
     assert_waits(pulsar, topic, waiting)
-    say(first, b"1 again")
+    write_values(first, b"1 again")
     first.close()
     waiting.result(60)
     assert values(pulsar_format, topic) == [b"1", b"1 again", b"2"]
@@ -121,11 +121,11 @@ def test_a_fencing_producer_disconnects_the_others(
 ):
     topic = pulsar.topic()
     first, second = (open_writer(topic, "ExclusiveWithFencing") for _ in range(2))
-    say(first, b"1")
-    say(second, b"2")
+    write_values(first, b"1")
+    write_values(second, b"2")
     with pytest.raises(BrokerError, match=r"from sequence id 1 on.*ProducerFenced \(25\)"):
-        say(first, b"3")
-    say(second, b"4")
+        write_values(first, b"3")
+    write_values(second, b"4")
     assert values(pulsar_format, topic) == [b"1", b"2", b"4"]
 
 
@@ -137,12 +137,12 @@ def test_an_exclusive_producer_stays_exclusive_after_an_unload_or_a_lost_connect
     topic = pulsar.topic()
     writer = open_writer(topic, mode, service=("127.0.0.1", link.port))
     for n in range(3):
-        say(writer, b"%d" % n)
+        write_values(writer, b"%d" % n)
         link.cut_now() if fault == "cut" else pulsar.admin.unload(topic)
-    say(writer, b"3")
+    write_values(writer, b"3")
     assert values(pulsar_format, topic) == [b"0", b"1", b"2", b"3"]
     with pytest.raises(BrokerError, match="ProducerFenced"):
-        say(open_writer(topic, "Exclusive"), b"x")
+        write_values(open_writer(topic, "Exclusive"), b"x")
 
 
 def test_a_producer_fenced_during_an_unload_does_not_reconnect(
@@ -150,13 +150,13 @@ def test_a_producer_fenced_during_an_unload_does_not_reconnect(
 ):
     topic = pulsar.topic()
     first, second = (open_writer(topic, "ExclusiveWithFencing") for _ in range(2))
-    say(first, b"1")
+    write_values(first, b"1")
     pulsar.admin.unload(topic)
-    say(second, b"2")
+    write_values(second, b"2")
     second.close()
-    wait_until(lambda: not pulsar.admin.stats(topic)["publishers"], "the producer to be gone")
+    wait_until(lambda: not pulsar.admin.stats(topic)["publishers"], "the producer is closed")
     with pytest.raises(BrokerError, match="Topic epoch has already moved"):
-        say(first, b"3")
+        write_values(first, b"3")
     assert values(pulsar_format, topic) == [b"1", b"2"]
 
 
@@ -165,14 +165,14 @@ def test_a_waiting_producer_keeps_waiting_after_an_unload(
 ):
     topic = pulsar.topic()
     first = open_writer(topic, "Exclusive")
-    say(first, b"1")
-    waiting = thread.submit(lambda: say(open_writer(topic, "WaitForExclusive"), b"2"))
+    write_values(first, b"1")
+    waiting = thread.submit(lambda: write_values(open_writer(topic, "WaitForExclusive"), b"2"))
     assert_waits(pulsar, topic, waiting)
     # The broker admits the waiting producer and reports that it is not ready (seen on 4.0.8): it asks again.
     pulsar.admin.unload(topic)
     waiting.result(60)
     with pytest.raises(BrokerError, match="ProducerFenced"):
-        say(first, b"3")
+        write_values(first, b"3")
 
 
 def test_a_producer_blocked_by_its_own_connection_retries_until_the_broker_closes_that(
@@ -183,9 +183,9 @@ def test_a_producer_blocked_by_its_own_connection_retries_until_the_broker_close
         # One connection to look up, one to write. The broker does not see the end of a stalled one.
         link.add(Fault("stall", "c2b", at=100_000, connections=2))
         writer = open_writer(topic, "Exclusive", service=("127.0.0.1", link.port), sendTimeout="8s")
-        say(writer, b"1")
-        writing = thread.submit(say, writer, b"2" * 200_000)
-        wait_until(lambda: frames.passed("ERROR") > 0 or writing.done(), "the producer to be refused")
+        write_values(writer, b"1")
+        writing = thread.submit(write_values, writer, b"2" * 200_000)
+        wait_until(lambda: frames.passed("ERROR") > 0 or writing.done(), "the producer is refused")
         assert not writing.done()
         link.resume()
         writing.result(60)

@@ -170,7 +170,7 @@ def test_a_queue_acknowledges_discarded_messages(pulsar: PulsarUnderTest, mixed:
     wait_until(lambda: subscriptions()[queues.SUBSCRIPTION]["msgBacklog"] == 0, "all of it is acknowledged")
     logged = re.compile(rf"{re.escape(mixed)}.*ack for corrupted message at \d+:1 - Reason: DecryptionError")
     log = pulsar.require_own().log
-    wait_until(lambda: logged.search(log.read_text()) is not None, "the broker logs why")
+    wait_until(lambda: logged.search(log.read_text()) is not None, "the broker logs the reason")
 
 
 @pytest.fixture

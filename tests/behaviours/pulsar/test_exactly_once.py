@@ -78,11 +78,11 @@ def test_a_row_refused_by_a_policy_is_stored_after_the_policy_changes(pulsar: Pu
     limit = f"{topic.replace('://', '/')}/maxMessageSize"
     batch = pa.record_batch({"value": [b"%06d" % number + b"-" * (3000 if number == 5 else 0) for number in range(10)]})
     pulsar.admin.request("POST", limit, 2000)
-    wait_until(lambda: pulsar.admin.request("GET", limit) == 2000, "the broker knows the policy")
+    wait_until(lambda: pulsar.admin.request("GET", limit) == 2000, "the broker has the policy")
     with pytest.raises(BrokerError, match=r"NotAllowedError \(22\): Exceed maximum message size"):
         write(pulsar, topic, batch, batching=False)
     pulsar.admin.request("DELETE", limit)
-    wait_until(lambda: pulsar.admin.request("GET", limit) is None, "the broker has forgotten the policy")
+    wait_until(lambda: pulsar.admin.request("GET", limit) is None, "the broker has removed the policy")
     write(pulsar, topic, batch, replace(TASK, attempt=1), batching=False)
     found = [message.data() for message in read_official(pulsar, topic, 10)]
     assert found == batch["value"].to_pylist()

@@ -99,7 +99,7 @@ def test_an_abandoned_reader_leaves_nothing_behind(pulsar_format: PulsarFormat, 
     batches.close()
     names = {thread.name for thread in set(threading.enumerate()) - before}
     assert not any(name.startswith("spark-mq-source") for name in names)
-    wait_until(lambda: not pulsar_format.broker.admin.subscriptions(topic), "the broker has no reader any more")
+    wait_until(lambda: not pulsar_format.broker.admin.subscriptions(topic), "the broker has no reader")
 
 
 class ElsewhereProxy(FaultProxy):

@@ -201,7 +201,7 @@ def has_left(broker: PulsarUnderTest, topic: str) -> bool:
 
 
 def publish_when_there(broker: PulsarUnderTest, topic: str, messages: Sequence[str]) -> None:
-    wait_until(lambda: room(broker, topic) >= len(messages), "room for the messages", 60)
+    wait_until(lambda: room(broker, topic) >= len(messages), "permits for the messages", 60)
     publish(broker, topic, list(messages))
 
 
@@ -233,7 +233,7 @@ def test_a_stream_reads_once_the_messages_published_while_its_triggers_run(
         publish_when_there(pulsar, topic, numbered(100, f"{trigger}."))
         (table,) = rows()
         assert table.column("message_id").to_pylist() == [{"ledger_id": 0, "entry_id": 0, "batch_index": -1}] * 100
-        wait_until(lambda: has_left(pulsar, topic), "the task has left")
+        wait_until(lambda: has_left(pulsar, topic), "the task has unsubscribed")
         publish(pulsar, topic, ["between two triggers"])
         # Spark repeats the batch, with and without the driver.
         assert query.read(tasks) == table.to_pylist()
@@ -255,11 +255,11 @@ def test_a_drain_ends_with_its_rows_and_a_rerun_returns_them_again(
         options = drain_options(pulsar, topic, **PATIENCE, subscriptionType=kind, maxRows=100, **more)
         tasks = FORMAT.plan(options, ())
         rows = read_at_once(options, tasks)
-        wait_until(lambda: room(pulsar, topic) >= 100, "room for the messages", 60)
+        wait_until(lambda: room(pulsar, topic) >= 100, "permits for the messages", 60)
         publish(pulsar, topic, numbered(100), batch=batch)
         (table,) = rows()
         assert values(table) == numbered(100)
-        wait_until(lambda: has_left(pulsar, topic), "the task has left")
+        wait_until(lambda: has_left(pulsar, topic), "the task has unsubscribed")
     assert read(options).equals(table)
 
 
@@ -287,7 +287,7 @@ def test_concurrent_attempts_have_the_same_rows(
     query = stream(topic, maxRowsPerTrigger=100)
     (task,) = query.tasks()
     rows = read_at_once(query.options, [task, task])
-    wait_until(lambda: room(pulsar, topic) >= 200, "room for the messages of both")
+    wait_until(lambda: room(pulsar, topic) >= 200, "permits for the messages of both")
     publish(pulsar, topic, numbered(100))
     one, other = rows()
     assert one.equals(other)

@@ -41,7 +41,7 @@ def test_a_row_of_a_slow_source(pulsar: PulsarUnderTest, pulsar_format: PulsarFo
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(PulsarWriter(options(pulsar, topic, **more), TaskAttempt("job")).write_all, source())
         if delay:
-            wait_until(lambda: stored(pulsar, topic) == 3, "the first rows to be there")
+            wait_until(lambda: stored(pulsar, topic) == 3, "the first rows are stored")
             seen.set()
         writing.result(60)
     found = pulsar_format.read(topic, f"value binary, partition int, {MESSAGE_ID}").to_pylist()

@@ -401,7 +401,7 @@ def test_retried_messages_return_until_they_become_dead_letters(pulsar: PulsarUn
         found.extend(table.to_pylist())
         return len(found) >= 15
 
-    wait_until(is_over, "all are given up")
+    wait_until(is_over, "all are dead letters")
     seen = [(row["value"], dict(row["properties"]).get("RECONSUMETIMES", "0")) for row in found]
     assert sorted(seen) == sorted((value, times) for value in numbered(5) for times in "012")
     dead = pulsar.client().subscribe(

@@ -98,9 +98,9 @@ def test_entries_are_acknowledged_one_by_one(pulsar: PulsarUnderTest, open_consu
     consumer.acknowledge(sent[::2]).result(PATIENCE)
     stats = consumer.request_stats().result(PATIENCE)
     assert (stats.msg_backlog, stats.consumer_name) == (5, "ours")
-    told = subscription_stats(pulsar, topic)
-    assert (told["msgBacklog"], told["type"]) == (5, kind.name)
-    assert [one["consumerName"] for one in told["consumers"]] == ["ours"]
+    shown = subscription_stats(pulsar, topic)
+    assert (shown["msgBacklog"], shown["type"]) == (5, kind.name)
+    assert [one["consumerName"] for one in shown["consumers"]] == ["ours"]
     consumer.close(timeout_seconds=PATIENCE)
     again = open_consumer(topic, kind)
     again.grant(100)

@@ -253,7 +253,7 @@ def proxied(featured: PulsarFormat, frames: Frames) -> RecordingProxy:
     return RecordingProxy(parts.hostname or "", parts.port or 0, frames, "token")
 
 
-def soon(credentials: Credentials) -> str:
+def short_lived_token(credentials: Credentials) -> str:
     """Return a token that is valid for connecting, and not for long."""
     return credentials.token("admin", expires_at_s=time.time() + 4)
 
@@ -272,7 +272,7 @@ class Renewal:
         self.asked += 1
         if self._is_renewed:
             return self._credentials.token("admin")
-        self._first = self._first or soon(self._credentials)
+        self._first = self._first or short_lived_token(self._credentials)
         return self._first
 
     def renew(self) -> None:
@@ -324,7 +324,7 @@ def test_a_write_continues_with_a_renewed_token_on_its_connection(
             writer.flush()
             opened = proxy.connections
             renewal.renew()
-            wait_until(lambda: frames.passed("AUTH_RESPONSE") >= opened, "the renewed tokens to be sent")
+            wait_until(lambda: frames.passed("AUTH_RESPONSE") >= opened, "the renewed tokens are sent")
             writer.write(pa.record_batch({"value": [b"1"]}))
             writer.finish()
         assert frames.passed("AUTH_CHALLENGE") == frames.passed("AUTH_RESPONSE")
@@ -355,7 +355,7 @@ def test_a_read_continues_with_a_renewed_token_on_its_connection(
             if number == 0:
                 opened = proxy.connections
                 renewal.renew()
-                wait_until(lambda: frames.passed("AUTH_RESPONSE") > 0, "the renewed token to be sent")
+                wait_until(lambda: frames.passed("AUTH_RESPONSE") > 0, "the renewed token is sent")
         assert frames.passed("AUTH_CHALLENGE") == frames.passed("AUTH_RESPONSE")
         assert proxy.connections == opened
     assert renewal.asked > 1
@@ -364,12 +364,12 @@ def test_a_read_continues_with_a_renewed_token_on_its_connection(
 
 
 def test_an_expired_token_ends_the_read(featured: PulsarFormat, topic: str, credentials: Credentials):
-    token = soon(credentials)
+    token = short_lived_token(credentials)
     reader = PulsarFormat(featured.broker)
     with proxied(featured, frames := Frames()) as proxy:
         batches = reader.batches(topic, **SMALL, service=("127.0.0.1", proxy.port), authToken=token)
         assert next(batches).num_rows
-        wait_until(lambda: frames.passed("AUTH_RESPONSE") > 0, "the old token to be sent again")
+        wait_until(lambda: frames.passed("AUTH_RESPONSE") > 0, "the old token is sent again")
         with pytest.raises(AuthenticationError, match=rf"reading {topic}.*expired") as caught:
             assert sum(batch.num_rows for batch in batches) < MESSAGES
     assert token not in str(caught.value)
@@ -377,13 +377,13 @@ def test_an_expired_token_ends_the_read(featured: PulsarFormat, topic: str, cred
 
 def test_an_expired_token_ends_the_write(featured: PulsarFormat, credentials: Credentials):
     topic = featured.broker.topic()
-    token = soon(credentials)
+    token = short_lived_token(credentials)
     with proxied(featured, frames := Frames()) as proxy:
         given = options(featured.broker, topic, service=("127.0.0.1", proxy.port), authToken=token)
         with PulsarWriter(given, TaskAttempt("job")) as writer:
             writer.write(pa.record_batch({"value": [b"0"]}))
             writer.flush()
-            wait_until(lambda: frames.passed("AUTH_RESPONSE") > 0, "the old token to be sent again")
+            wait_until(lambda: frames.passed("AUTH_RESPONSE") > 0, "the old token is sent again")
             with pytest.raises(AuthenticationError, match=rf"writing to {topic}.*") as caught:
                 write_until_refused(writer)
     assert token not in str(caught.value)

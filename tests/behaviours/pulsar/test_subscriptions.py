@@ -47,7 +47,7 @@ def test_the_consumers_of_a_query_are_named(pulsar: PulsarUnderTest, query: Call
     for n in range(2):
         # The watcher and the subscription; the broker may still have to close the consumers of tasks.
         part = f"{topic}-partition-{n}"
-        wait_until(lambda part=part: consumers(pulsar, part) == ["delays-driver"] * 2, "the driver's are there")
+        wait_until(lambda part=part: consumers(pulsar, part) == ["delays-driver"] * 2, "the driver has subscribed")
 
 
 def test_tasks_have_distinct_names_in_the_order_of_the_ranges(pulsar: PulsarUnderTest):
@@ -61,7 +61,7 @@ def test_tasks_have_distinct_names_in_the_order_of_the_ranges(pulsar: PulsarUnde
         rows = read_range(options, task, arrow_schema_of({"value": "binary"}))
         next(rows)
         where, named = str(task.topic_partition), [f"delays-000{task.number}"]
-        wait_until(lambda: consumers(pulsar, where) == named, "the task before has left")  # noqa: B023 - called here
+        wait_until(lambda: consumers(pulsar, where) == named, "the previous task has unsubscribed")  # noqa: B023 - called here
         assert sum(batch.num_rows for batch in rows) > 0
 
 
@@ -115,7 +115,7 @@ def test_a_standby_query_waits_until_it_is_active(pulsar: PulsarUnderTest, query
     read: list[str] = []
     turn = threading.Thread(target=lambda: read.extend(second.trigger()))
     turn.start()
-    wait_until(lambda: len(consumers(pulsar, f"{topic}-partition-1", PIN)) == 2, "it stands by")
+    wait_until(lambda: len(consumers(pulsar, f"{topic}-partition-1", PIN)) == 2, "the second query stands by")
     assert sorted(first.trigger()) == ["0", "1"]
     assert (turn.is_alive(), read) == (True, [])
     first.close()
@@ -192,7 +192,7 @@ def test_a_backlog_that_cannot_be_read_without_disturbing_consumers(
     publish(pulsar, topic, ["a"])
     consumer.acknowledge(consumer.receive(timeout_millis=20_000))
     consumer.close()
-    wait_until(lambda: consumers(pulsar, topic, "q") == [], "it is closed")
+    wait_until(lambda: consumers(pulsar, topic, "q") == [], "the consumer is closed")
     publish(pulsar, topic, ["b"])
     assert list(waiting(topic, "q").values()) == [1]
 
@@ -203,7 +203,7 @@ def test_the_backlog_of_a_missing_subscription(
     topic = pulsar.topic()
     with pytest.raises(BrokerError, match="there is no durable subscription none"):
         waiting(topic, "none")
-    wait_until(lambda: pulsar.admin.subscriptions(topic) == [], "what was asked by is closed")
+    wait_until(lambda: pulsar.admin.subscriptions(topic) == [], "the consumer of the request is closed")
     reader = pulsar.client().create_reader(topic, official.MessageId.earliest, subscription_role_prefix="r")
     (name,) = pulsar.admin.subscriptions(topic)
     with pytest.raises(BrokerError, match="there is no durable subscription"):

@@ -140,7 +140,7 @@ def test_a_killed_attempt_hides_later_rows_until_its_transaction_times_out(broke
 def test_a_transaction_that_timed_out_fails_the_commit(broker: PulsarUnderTest) -> None:
     topic = broker.topic()
     late, other = write(broker, topic, 1, transactionTimeout="1s"), write(broker, topic, 2)
-    wait_until(lambda: len(broker.admin.open_transactions([topic])) == 1, "the coordinator has ended one of them")
+    wait_until(lambda: len(broker.admin.open_transactions([topic])) == 1, "the coordinator has ended one transaction")
     with pytest.raises(
         BrokerError,
         match=rf"1 of 2 transactions are committed.*{re.escape(str(late))} was not committed.*TransactionNotFound",

@@ -157,7 +157,7 @@ def test_an_idle_connection_has_no_reader(mq: PulsarFormat, link: FaultProxy):
     again = task(mq, link)
     again.until_warm()
     topic = again.ranges[0].topic_partition.topic
-    wait_until(lambda: not mq.broker.admin.stats(topic)["subscriptions"], "the broker to have no reader")
+    wait_until(lambda: not mq.broker.admin.stats(topic)["subscriptions"], "the broker has no reader")
     assert link.open
 
 

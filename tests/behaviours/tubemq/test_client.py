@@ -76,7 +76,7 @@ def test_a_heartbeat_detects_a_lost_partition(
     for consumer in consumers:
         client.wait(consumer.register(curr_offset=0), "register")
     other.wait(other.consumer(lost, client_id="the_same", group=group).unregister(), "unregister")
-    wait_until(lambda: consumers[1].lost is not None, "a heartbeat finds it lost", 30)
+    wait_until(lambda: consumers[1].lost is not None, "a heartbeat detects the loss", 30)
     assert "HB_NO_NODE (411)" in str(consumers[1].lost)
     assert str(lost) in str(consumers[1].lost)
     assert consumers[0].lost is None
@@ -141,17 +141,17 @@ def test_a_failed_event_is_answered_too_and_the_group_continues(tubemq: TubeUnde
     assert not broken.assignment
     broken.close()
     with member(client, group, topic, [], "a") as other:
-        wait_until(lambda: len(other.assignment) == 3, "another member has everything")
+        wait_until(lambda: len(other.assignment) == 3, "another member has all partitions")
 
 
 def test_a_forgotten_member_registers_again_with_its_partitions(tubemq: TubeUnderTest, client_of: Clients) -> None:
     client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
     with member(client, group, topic, [], "a") as first:
-        wait_until(lambda: len(first.assignment) == 3, "it has everything")
+        wait_until(lambda: len(first.assignment) == 3, "the member has all partitions")
         client.masters.ask(c.CloseConsumer(first.client_id, group))
         wait_until(lambda: members(tubemq, group) == [first.client_id], "it is a member again")
         with member(client, group, topic, [], "b") as second:
-            wait_until(lambda: (len(first.assignment), len(second.assignment)) == (2, 1), "they share")
+            wait_until(lambda: (len(first.assignment), len(second.assignment)) == (2, 1), "both have partitions")
 
 
 def members(tubemq: TubeUnderTest, group: str) -> list[str]:

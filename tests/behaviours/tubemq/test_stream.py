@@ -187,7 +187,7 @@ def test_a_single_member_reads_all_from_the_groups_position(
     assert len(read) == 30
     publish(topic, numbered(30, "after"))
     q = query(topic, group=group, startingOffsets="earliest")
-    q.trigger_until(lambda: len(q.rows) >= 30, "all that the group has not had is read")
+    q.trigger_until(lambda: len(q.rows) >= 30, "all new messages of the group are read")
     assert sorted(q.values) == sorted(numbered(30, "after"))
     assert [tubemq.admin.group_offset(1, group, topic, n) for n in range(3)] == [60 * 28] * 3
 
@@ -224,7 +224,7 @@ def test_a_group_is_moved_to_exact_offsets_and_continues_after_a_restart(
     assert q.values == [*(numbered(20)[10:] if start == 280 else []), "new"]
     q.restart()
     publish(topic, ["newer"])
-    q.trigger_until(lambda: "newer" in q.values, "the restarted query goes on")
+    q.trigger_until(lambda: "newer" in q.values, "the restarted query continues")
     assert q.values[-2:] == ["new", "newer"]
 
 
@@ -262,7 +262,7 @@ def test_a_java_consumer_takes_over_a_part_and_returns_it(
             try:
                 while not stop.is_set():
                     q.trigger()
-            except BaseException as error:  # noqa: BLE001 - told by the test's own thread
+            except BaseException as error:  # noqa: BLE001 - checked by the test's own thread
                 failures.append(error)
 
         reading = threading.Thread(target=keep_reading)
@@ -283,7 +283,7 @@ def test_a_java_consumer_takes_over_a_part_and_returns_it(
         values = numbered(30, "leaving.")
         publish(topic, values)
         expected += values
-    q.trigger_until(lambda: len(q.rows) + len(member.read) >= len(expected), "the query has all again")
+    q.trigger_until(lambda: len(q.rows) + len(member.read) >= len(expected), "the query has read the remaining rows")
     assert Counter(q.values + [m.value.decode() for m in member.read]) == Counter(expected)
     assert member.read
 
