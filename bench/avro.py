@@ -3,7 +3,7 @@
     python -m bench avro [--seconds 0.3] [--repeats 5]
 
 Prints records per second of processor time (the median of the rounds, and the best), and ns a record, of 10,000 flights
-with twelve fields: ours with all columns and with three, beside fastavro in a plain loop, which gives a dict a record,
+with twelve fields: ours with all columns and with three, beside fastavro in a plain loop, which returns dicts,
 and beside the same with these made an Arrow array; and encoding, of all columns.
 """
 

@@ -70,7 +70,7 @@ _PAIR = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
 
 
 def _key(kind: str, name: str, metadata: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
-    """Return the key of this kind, whatever its name."""
+    """Return the key of this kind with any name."""
     del name, metadata
     pem, spki = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     if kind == "public":

@@ -44,7 +44,7 @@ IN_FLIGHT_BYTES = 16_000_000
 """Sent and not yet acknowledged: more only lengthens the broker's queue."""
 
 VARIANTS = 64
-"""Different batches sent in turn: 6.4 MB, beyond what a compressor or a processor's inner caches could remember."""
+"""Different batches sent in turn: 6.4 MB, more than the window of a compressor or the inner caches of a processor."""
 
 RECEIVE_BYTES = 1 << 20
 A_MESSAGE = bytes(8) + b"\x08\x09"
@@ -146,7 +146,7 @@ class Broker:
         return str(path)
 
     def keep_batches(self, path: Path, given: Mapping[str, str], columns: str | None) -> None:
-        """Write the first batches that our reader makes with these options, unless the file is there."""
+        """Write the first batches that our reader makes with these options, unless the file exists."""
         if not path.exists():
             format_ = OURS["pulsar-native"]({}).format
             schema = arrow_schema(spark_schema(columns))
@@ -205,7 +205,7 @@ def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_o
     Args:
         address: the broker's host and port; it must serve the topic itself, as a standalone broker does.
         topic: where to; it exists, with as many partitions as the workload.
-        workload: what to publish.
+        workload: the messages to publish.
         value_only: whether the messages have no key and no event time.
 
     Raises:

@@ -129,7 +129,7 @@ def main() -> None:
         options, wanted = given["options"], given["rows"]
         seen = Observation()
         started = time.perf_counter()
-        # The broker is asked for the schema here: a part of the query, as in ours.
+        # The schema is read from the broker here: a part of the query, as in ours.
         rows = spark.read.format("pulsar").options(**options).load()
         if options["topic"] in counted:
             move(rows)

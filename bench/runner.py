@@ -29,7 +29,7 @@ class Contender:
         name: short and stable: the files of results contain it.
         label: its name in tables.
         role: `ours` is this package, a `limit` does less than any client must, a `peer` is another client.
-        run: one run: all of it, unless it says so, from before it connects; ours takes its jobs to the engine.
+        run: one run, from before it connects unless stated otherwise; ours runs its jobs in the engine.
         beside: the one of ours that a limit or a peer is compared with.
         warm: the number of warm-up runs.
     """
@@ -50,7 +50,7 @@ class Case:
         part: the table it belongs to: `read`, `write`, `stream`, `queue`, `history`, `limits` or `guarantees`.
         name: the row of that table.
         contenders: in the order of a round.
-        unit: of what they find.
+        unit: of their results.
         prepare: fills topics, and warms the broker.
         repeats: rounds, if they differ from the requested number.
     """
@@ -115,7 +115,7 @@ def ours(name: str, label: str, job: Job, around: Callable[[], AbstractContextMa
     Args:
         name: of the contender.
         label: of the contender.
-        job: what it does.
+        job: its work.
         around: creates the resources of one run, such as a topic, and yields the job for them.
     """
 
@@ -160,7 +160,7 @@ def measure(case: Case, engines: Mapping[str, AnyEngine], repeats: int, say: Cal
     """Measure a case.
 
     Args:
-        case: what is measured.
+        case: the case to measure.
         engines: one; or several by name, of which each runs every contender.
         repeats: rounds.
         say: called with lines of progress.

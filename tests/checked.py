@@ -1,6 +1,6 @@
 """Run tests on the checked build of the compiled modules: ``python -m pytest -p tests.checked tests/unit``.
 
-Each write into a column asserts the kind and the bounds of what it writes into. Where a failed assertion cannot raise,
+Each write into a column asserts the kind and the bounds of what it writes into. If a failed assertion cannot raise,
 it ends the process; its message goes to the runner's standard error, and pytest's traceback names the test.
 """
 

@@ -228,7 +228,7 @@ class ScriptedServer:
     """A server that plays one script a connection, in the order of the connections; the last one again if `repeat`.
 
     Args:
-        scripts: the steps of each connection; what is still open after the last step is closed.
+        scripts: the steps of each connection; connections still open after the last step are closed.
         repeat: whether connections past the last script play it again.
 
     Example:

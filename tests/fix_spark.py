@@ -80,7 +80,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
     )
     if find_spec("grpc") is not None:
-        # As `remote("local")` starts it; its clients are in processes of their own, see `spark_connect`.
+        # As `remote("local")` starts it; its clients are in separate processes, see `spark_connect`.
         builder = (
             builder.config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
             .config("spark.connect.grpc.binding.address", "127.0.0.1")

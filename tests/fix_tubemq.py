@@ -79,7 +79,7 @@ class TubeUnderTest:
 
 def tube_topics(shape: Shape, count: int) -> list[Topic]:
     """Return this many topics of a shape, with new names."""
-    # A stock topic reports what is on the disk only after 1000 messages or 10 s.
+    # A stock topic reports flushed messages only after 1000 messages or 10 s.
     settings = {"unflushThreshold": "1"}
     return [
         Topic(f"t_{next(_serial)}", shape.stores, shape.partitions, shape.brokers, settings=settings)

@@ -17,7 +17,7 @@ class JavaProgram:
     Args:
         source: its name.
         libraries: the folder of the jars.
-        log: receives what it writes to standard error.
+        log: receives its standard error.
     """
 
     def __init__(self, source: str, libraries: Path, log: Path) -> None:

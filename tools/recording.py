@@ -1,7 +1,7 @@
 """Record `spark-mq` for the site: ``python -m tools.recording`` (``make recording``) writes docs/images/spark-mq.svg.
 
 A Pulsar is started for it, with flights of the demo and two messages that are hard to print. The commands run on a
-terminal, and the picture shows what they printed, after at most a second each. It plays once, and not at all if the
+terminal, and the picture shows their output, after at most a second each. It plays once, and not at all if the
 reader prefers reduced motion.
 """
 

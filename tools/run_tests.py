@@ -39,7 +39,7 @@ CHECKED = ("-p", "tests.checked")
 RELEASES = tuple(
     f"{SPARK}/test_{name}.py" for name in ("batch_contract", "stream_contract", "write_contract", "streaming")
 )
-"""The contracts that a release of Spark may break: how it calls a data source, and what it asks of a stream."""
+"""The contracts that a release of Spark may break: its calls of a data source and of a stream."""
 ON_RELEASES = "nsq_embedded or test_streaming or cuts_short or named_columns or every_row_of_every"
 """All with the fastest format, streams by offsets with Pulsar, and a read and a write with each format."""
 SUMMARY = "short test summary info"

@@ -43,7 +43,7 @@ class Platform:
     Attributes:
         tag: the wheel's platform tag.
         target: zig's name of it, with the oldest C library.
-        host: what Python's build tools call it.
+        host: its name in Python's build tools.
         suffix: the end of the file name of an extension module, after the version.
         headers: the classifier of the artifact with Python's headers.
         magic: the first bytes of an extension module: of ELF with the machine's number, or of Mach-O.

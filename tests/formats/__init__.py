@@ -173,7 +173,7 @@ class Format:
     def options(self, topic: str | None, **options: Any) -> Any:
         """Return the options dataclass of a batch read.
 
-        With `service=(host, port)` another address is asked first; with `via=` a `proxy()` the rows come through that.
+        With `service=(host, port)` another address is used first; with `via=` a `proxy()` the rows pass through that.
         """
         raise NotImplementedError
 
@@ -212,7 +212,7 @@ class Query(ports.Closing):
         options: of the stream.
         stream: the driver's side.
         at: the offset that was reached, in Spark's form; None before the query has begun.
-        rows: what was read, trigger after trigger.
+        rows: the rows read, trigger after trigger.
         sizes: how many rows each trigger read.
     """
 

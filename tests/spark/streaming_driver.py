@@ -3,7 +3,7 @@
     python streaming_driver.py TASK
 
 TASK is the JSON that `streams.run_driver` makes. The driver ends when the query has read everything there is, or by the
-step that was asked for: always at the same point, because the query itself does it.
+requested step: always at the same point, because the query itself does it.
 """
 
 from __future__ import annotations

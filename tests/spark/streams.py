@@ -1,7 +1,7 @@
 """Helpers of streaming tests: a sink that accepts repeated batches, messages stored by the broker, steps inside tasks.
 
 The sink is a folder of parquet, overwritten batch by batch: Spark may hand it a batch again after a crash, and that
-must change nothing. What it should hold is asked of the broker's official client.
+must change nothing. Its expected rows are read with the broker's official client.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def run_driver(
     Args:
         sink: where its batches go.
         options: the source's.
-        step: what happens to its batches, a name of `streaming_driver.STEPS`.
+        step: the fault of its batches, a name of `streaming_driver.STEPS`.
         master: its Spark master.
         conf: more of Spark's configuration.
         trigger: the query's; `availableNow` if None.

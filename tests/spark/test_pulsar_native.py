@@ -203,7 +203,7 @@ def check_publish_times(session: SparkSession, options: dict[str, str], around: 
                 expected += [(label, row.message_id) for row in rows if compare(row[1], pivot + distance)]
     found = functools.reduce(DataFrame.unionAll, queries).collect()
     assert sorted(map(tuple, found)) == sorted(expected)
-    # IN gives no bounds: all is read, and Spark filters.
+    # IN has no bounds: all rows are read, and Spark filters.
     moments = ", ".join(
         f"timestamp'{EPOCH + datetime.timedelta(microseconds=at):%Y-%m-%d %H:%M:%S.%f}Z'" for at in times[1:3]
     )

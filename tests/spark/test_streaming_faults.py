@@ -1,6 +1,6 @@
 """Faults of a streaming query at exact points: each message is in the sink once.
 
-After every fault the sink holds what the broker's official client reads from the topic, nothing is there twice, and no
+After every fault the sink has the messages that the broker's official client reads, without duplicates, and no
 offset in the checkpoint has decreased (`Sink.check`).
 """
 

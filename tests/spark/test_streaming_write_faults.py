@@ -51,7 +51,7 @@ class Copy:
         """Run a separate driver with faults at points of the first batch; it is killed, or ends by itself.
 
         Args:
-            points: names that `writing_driver` knows.
+            points: names of points in `writing_driver`.
             ends_by_itself: whether the driver outlives them, and copies all messages.
             master: its Spark master.
             conf: more of Spark's configuration.

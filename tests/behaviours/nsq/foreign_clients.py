@@ -28,7 +28,7 @@ class ForeignClient:
 
     Attributes:
         command: starts it.
-        environment: what it needs besides.
+        environment: further variables that it needs.
     """
 
     command: Sequence[str | Path]

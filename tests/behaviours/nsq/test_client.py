@@ -76,7 +76,7 @@ def test_a_lookup_that_is_down_is_skipped_with_a_warning(nsq: NsqUnderTest, capl
     with caplog.at_level(logging.WARNING):
         assert len(made.fetch_topology(topic).nsqds) == 1
     assert f"nsqlookupd http://{down} did not answer" in caplog.text
-    # It is not asked again each time.
+    # The next request skips it.
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert len(made.fetch_topology(topic).nsqds) == 1

@@ -1,6 +1,6 @@
 """Answers of the embedded broker (and of nsqd, if it is on PATH), compared with recorded answers of nsqd 1.3.0.
 
-The recorded one was built after the release: it knows topologies, which the released 1.3.0 and the embedded one do not.
+The recorded one was built after the release: it supports topologies, unlike the released 1.3.0 and the embedded one.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def test_a_peek_returns_each_message_once_however_long_it_waits(nsq: NsqUnderTes
 
 
 def test_a_peek_ends_when_a_message_comes_again(nsq_private: Start):
-    """nsqd gives no message longer than its -max-msg-timeout to be answered."""
+    """nsqd limits the time until an answer to its -max-msg-timeout, in spite of TOUCH."""
     broker = nsq_private(max_msg_timeout_ms=1000)
     topic = filled(broker, 100)
     peeked = read(read_options(broker, topic, ackMode="requeue", msgTimeout="1s", idleTimeout="60s"))

@@ -261,7 +261,7 @@ def test_a_topic_created_later_is_read(nsq: NsqUnderTest, query: Callable[..., Q
 
 
 def test_messages_redelivered_by_a_killed_nsqd_are_left_out(nsq_private: Start, query: Callable[..., Query]):
-    """nsqd saves how far a queue on disk was read every 2 s or 2,500 messages, and counts attempts anew after that."""
+    """nsqd saves its position in a queue on disk every 2 s or 2,500 messages, and resets attempts after it."""
     # All queues are on disk; their read positions are saved when nsqd ends in order, but not before.
     broker = nsq_private(mem_queue_size=0, sync_every=100_000, sync_timeout_ms=3_600_000)
     topic = broker.topic("c")

@@ -24,7 +24,7 @@ class JavaClient(JavaProgram):
         """Publish messages in order: a value, None for a tombstone, or a mapping.
 
         Args:
-            broker: where.
+            broker: the broker to use.
             topic: full name.
             messages: keys of a mapping are value, key, keyBytes, orderingKey, eventTime (ms) and properties.
             how: compression, batching, batchMessages, chunkBytes, producer, transaction, hashing; publicKeys, paths by
@@ -40,7 +40,7 @@ class JavaClient(JavaProgram):
         """Publish with a schema made of Java classes.
 
         Args:
-            broker: where.
+            broker: the broker to use.
             topic: full name.
             messages: the fields of `Everything`; or with `pair`, of `Id` and `Change`, a list of two.
             kind: `AVRO` or `JSON`.
@@ -60,7 +60,7 @@ class JavaClient(JavaProgram):
         """Return the first values as texts, which the Java client decodes by a schema.
 
         Args:
-            broker: where.
+            broker: the broker to use.
             topic: full name.
             count: how many.
             schema: `avro` or `json` of the program's class Flight; `inline` or `separated` of pairs of it, with an Avro
@@ -77,7 +77,7 @@ class JavaClient(JavaProgram):
         Each message also has its consumer's number and, as receivedAt, the milliseconds since 1970 when it arrived.
 
         Args:
-            broker: where.
+            broker: the broker to use.
             topic: full name.
             count: how many messages are waited for.
             kind: `Shared` or `Key_Shared`.
@@ -92,8 +92,8 @@ class JavaClient(JavaProgram):
         """Return the messages stored by the client's dead letter policy for unacknowledged ones; see `consume`.
 
         Args:
-            broker: where.
-            topic: full name of what is rejected.
+            broker: the broker to use.
+            topic: full name of the topic whose messages are rejected.
             letters: full name of the dead letter topic.
             count: how many different values are waited for there; the client may store one twice.
         """
@@ -105,7 +105,7 @@ class JavaClient(JavaProgram):
         """Return the messages of a Shared consumer that puts all of them off, and then its dead letters.
 
         Args:
-            broker: where.
+            broker: the broker to use.
             topic: full name.
             count: how many messages it takes, from its topic and from the retry topic.
             subscription: its name.

@@ -59,7 +59,7 @@ def values(table: pa.Table) -> list[str]:
 class SubscriptionQuery(formats.Query):
     """A started streaming query of a subscription.
 
-    A trigger waits for what it was planned for, unless `idleTimeout` is given: a busy broker is no silent one.
+    A trigger waits for its planned messages, unless `idleTimeout` is given: a busy broker is not silent.
     """
 
     def __init__(self, broker: PulsarUnderTest, topic: str | None, wal: Path, **options: Any) -> None:

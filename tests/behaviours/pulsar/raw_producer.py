@@ -1,7 +1,7 @@
 """A producer of entries written byte by byte, for entries that no client would publish.
 
 The entries, right or deliberately wrong, are written by hand from the protocol's field numbers: our encoder makes no
-wrong ones, and what the decoder is tested with must not come from its own mirror. The broker stores an entry unread,
+wrong ones, and the inputs of the decoder must not come from its counterpart. The broker stores an entry unread,
 but for its CRC32C (seen on 4.0.8).
 """
 

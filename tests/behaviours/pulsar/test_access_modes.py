@@ -168,7 +168,7 @@ def test_a_waiting_producer_keeps_waiting_after_an_unload(
     write_values(first, b"1")
     waiting = thread.submit(lambda: write_values(open_writer(topic, "WaitForExclusive"), b"2"))
     assert_waits(pulsar, topic, waiting)
-    # The broker admits the waiting producer and reports that it is not ready (seen on 4.0.8): it asks again.
+    # The broker admits the waiting producer and reports that it is not ready (seen on 4.0.8): it tries again.
     pulsar.admin.unload(topic)
     waiting.result(60)
     with pytest.raises(BrokerError, match="ProducerFenced"):

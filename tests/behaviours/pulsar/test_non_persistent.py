@@ -1,7 +1,7 @@
 """Topics that store nothing: rows reach the connected consumers, and losses are reported.
 
-Seen on broker 4.0.8: all four types of a subscription are allowed; a consumer is sent what is published while it has
-permits, and of all the rest nothing; without ACKs it is not held up, whatever `maxUnackedMessagesPerConsumer` says; and
+Seen on broker 4.0.8: all four types of a subscription are allowed; a consumer gets the messages published while it has
+permits, and no others; `maxUnackedMessagesPerConsumer` does not stop it without ACKs; and
 the subscription is gone with its last consumer.
 """
 

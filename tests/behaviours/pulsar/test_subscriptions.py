@@ -101,7 +101,7 @@ def test_other_consumers_may_stand_by_with_failover(pulsar: PulsarUnderTest, que
     assert q.trigger() == numbered(3, "more")
     assert pulsar.admin.stats(f"{topic}-partition-0")["subscriptions"][PIN]["type"] == "Failover"
     q.close()
-    # The standby receives what the query has not acknowledged: the last entry, which it keeps to detect loss.
+    # The standby receives the last entry, which the query keeps unacknowledged to detect loss.
     assert other.receive(timeout_millis=20_000).data() == b"more2"
 
 

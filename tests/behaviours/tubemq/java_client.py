@@ -25,7 +25,7 @@ class JavaMessage:
 
     Attributes:
         value: its body.
-        type: what filters compare; None for none.
+        type: the type compared by filters; None for none.
         time: `yyyyMMddHHmm`; None for none.
         attributes: all of them, as `key=value` joined by commas; None for none.
         id: the message's, which is not unique.
@@ -68,7 +68,7 @@ class TubeJavaClient:
         """Publish messages; return their positions in the order given, once all are acknowledged.
 
         Args:
-            cluster: where.
+            cluster: the cluster to use.
             topic: must exist.
             messages: a value, or a mapping with value, type, time (`yyyyMMddHHmm`) and attributes (a mapping).
         """
@@ -89,8 +89,8 @@ class TubeJavaClient:
         """Read this many messages under a group, from its position or the start; confirm them.
 
         Args:
-            cluster: where.
-            topic: of one topic.
+            cluster: the cluster to use.
+            topic: the topic to read.
             group: its only member is this client.
             count: more may come.
             filters: message types.

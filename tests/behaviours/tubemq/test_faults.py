@@ -173,7 +173,7 @@ def test_a_second_broker_replaces_the_first_until_that_is_back(faulty: TubeUnder
 
 
 def test_a_broker_with_full_memory_gets_the_message_again(faulty: TubeUnderTest):
-    """Several concurrent writers are faster than the broker's disk, whatever its speed."""
+    """Several concurrent writers are faster than any disk of the broker."""
     writers, at_once, most = 4, 20, 1000
     padding = bytes(300_000)
     refused = threading.Event()
