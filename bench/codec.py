@@ -4,8 +4,8 @@
     python -m bench encode
 
 Prints rows per second of processor time (the median of the rounds, and the best) for each implementation and shape: of
-the decoder, entries as the Java client writes them; of the encoder, from a RecordBatch of 10,000 rows, as Spark hands
-them over, to finished entries of 100 KB. "Encrypted" is end to end, with a data key that is known already.
+the decoder, entries as the Java client writes them; of the encoder, from a RecordBatch of 10,000 rows, as Spark
+passes them, to finished entries of 100 KB. "Encrypted" is end to end, with a cached data key.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 
 The writer writes some rows a second exactly once. One query reads them by offsets, pinned by a subscription, as fast
 as triggers follow each other; the other reads them as a queue with `walDir`. Each writes the numbers of a micro-batch
-into a file named after the micro-batch, so that one that is repeated replaces its file. In the end all numbers of each
-query are sorted and compared with those that were written.
+into a file named after the micro-batch, so that a repeated one replaces its file. In the end all numbers of each
+query are sorted and compared with the written ones.
 """
 
 from __future__ import annotations

@@ -85,11 +85,11 @@ class Broker:
         """Yield a new topic with the channel `c`, which is deleted afterwards, so that memory does not fill.
 
         Args:
-            holding: messages that it has.
-            leaving: messages that it must have when the block is left.
+            holding: its messages at the beginning.
+            leaving: messages that it must have at the end of the block.
 
         Raises:
-            RuntimeError: it has others.
+            RuntimeError: it has another number of messages then.
         """
         topic = f"bench-{time.monotonic_ns()}"
         self._ask("POST", "/topic/create", topic=topic)

@@ -1,7 +1,7 @@
 """A server of a folder's objects like an S3 server, but the kernel sends the bytes: sendfile(2).
 
 A real store runs on other machines. A server that copies the bytes, on the same two cores, takes half as much processor
-time as the worker, which the worker and Spark then lack.
+time as the worker, at the expense of the worker and of Spark.
 """
 
 from __future__ import annotations

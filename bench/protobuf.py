@@ -47,7 +47,7 @@ def files(names: Collection[str] = tuple(FIELDS)) -> list[FileDescriptorProto]:
     """Return the descriptors of a flight (proto3; the fields that may be null are optional) and of its imports.
 
     Args:
-        names: the fields that it has.
+        names: its fields.
     """
     timestamp = FileDescriptorProto.FromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
     file = FileDescriptorProto(name="flight.proto", package="air", syntax="proto3", dependency=[timestamp.name])

@@ -204,7 +204,7 @@ def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_o
 
     Args:
         address: the broker's host and port; it must serve the topic itself, as a standalone broker does.
-        topic: where to; it exists, with as many partitions as the workload.
+        topic: the topic, which exists, with as many partitions as the workload.
         workload: the messages to publish.
         value_only: whether the messages have no key and no event time.
 
@@ -231,7 +231,7 @@ def publish_values(
 
     Args:
         address: the broker's host and port; it must serve the topic itself, as a standalone broker does.
-        topic: where to; it exists, with one partition.
+        topic: the topic, which exists, with one partition.
         values: of the messages, in batches of 1,000; the values and the messages are multiples of it.
         schema: of the values.
         messages: how many to publish.

@@ -32,7 +32,7 @@ class _History(Workload):
 def offloading(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
     """Return the settings of a broker that offloads to an S3 server, and the id of the process that serves objects.
 
-    There are no settings if Go is missing. Objects are written by a whole S3 server, and read by sendfile.
+    There are no settings if Go is missing. Objects are written by a complete S3 server, and read with sendfile.
     """
     (folder / "s3").mkdir()
     try:

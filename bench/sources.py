@@ -52,7 +52,7 @@ class NullSource(DataSource):
             types, row sizes and batch sizes are the same.
         rows: how many rows each partition yields.
         partitions: how many partitions.
-        rowsPerSecond: only of a stream: it never ends, and brings this many rows a second, all partitions together.
+        rowsPerSecond: only of a stream: it never ends, and yields this many rows a second, all partitions together.
     """
 
     @classmethod
@@ -202,10 +202,10 @@ def _status_bytes(name: str) -> int:
 class MeasuredSource(DataSource):
     """Another data source, each of whose tasks writes the resources of its Python worker: a file of JSON a task.
 
-    All that the worker does for a task counts, taking rows from Spark and handing them over included: of the null
-    source there is nothing else.
+    All work for a task counts, including the transfer of rows from and to Spark: the null source has no other
+    work.
 
-    Options: those of the other one, `measuredFormat` (which one it is) and `measuredFolder` (where the files go).
+    Options: those of the other one, `measuredFormat` (its name) and `measuredFolder` (the folder of the files).
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

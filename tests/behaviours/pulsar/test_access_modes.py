@@ -90,7 +90,7 @@ def test_a_waiting_producer_writes_when_the_others_are_gone(
     write_values(first, b"1")
     waiting = thread.submit(lambda: write_values(open_writer(topic, "WaitForExclusive", **patience), b"2"))
     assert_waits(pulsar, topic, waiting)
-    time.sleep(2.5)  # the point: longer than that
+    time.sleep(2.5)  # intended: longer than operationTimeout
     assert_waits(pulsar, topic, waiting)
     write_values(first, b"1 again")
     first.close()

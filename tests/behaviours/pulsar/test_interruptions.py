@@ -19,7 +19,7 @@ from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 
 ROW = f"value binary, {MESSAGE_ID}"
 SMALL = {"receiveQueueBytes": "1m", "maxBatchRows": 1, "receiverQueueSize": 200}
-"""The limits leave this much with the broker when the first batch is handed over."""
+"""Limits with which most entries are still on the broker when the first batch is emitted."""
 
 
 def publish_batches(mq: PulsarFormat, topic: str, entries: int, *, size: int = 1000, messages: int = 10) -> list[bytes]:

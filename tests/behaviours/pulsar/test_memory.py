@@ -88,5 +88,5 @@ def test_memory_holds_only_a_few_chunked_messages_of_20_mebibytes(pulsar_format:
     rows, growth, digest = read_apart(pulsar_format, topic)
     assert rows == MESSAGES
     assert digest == hashlib.sha256(value * MESSAGES).hexdigest()
-    # One under assembly, in the columns (which grow by doubling), in the batch made of them, and in the one before it.
+    # One in assembly, one in the columns (which grow by doubling), one in their batch, and one in the batch before.
     assert growth < 192 * MEBIBYTE

@@ -238,7 +238,7 @@ def test_invalid_credentials_are_refused_without_details(
 
 MESSAGES = 2_000
 SMALL = {"maxBatchRows": 1, "receiverQueueSize": 20, "operationTimeout": "5s"}
-"""The limits leave this much with the broker when the first batch is handed over."""
+"""Limits with which most entries are still on the broker when the first batch is emitted."""
 
 
 class Frames(io.StringIO):

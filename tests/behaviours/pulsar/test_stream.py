@@ -33,7 +33,7 @@ from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats import through_json
 from tests.formats.pulsar import read_tasks
 
-# -- where a query starts
+# -- starts of queries
 
 
 def test_starts_at_latest_by_default(pulsar: PulsarUnderTest, query: Callable[..., Query]):

@@ -71,7 +71,7 @@ def test_memory_is_flat_over_many_triggers(pulsar: PulsarUnderTest, query: Calla
         last = run(TRIGGERS)
     finally:
         tracemalloc.stop()
-    # One object of 100 B kept at each trigger would be seen.
+    # One object of 100 B kept at each trigger would be detected.
     assert last - first < 100 * TRIGGERS, (first, last)
     alive = Counter(type(thing).__name__ for thing in gc.get_objects())
     assert alive["PulsarConnection"] < 16

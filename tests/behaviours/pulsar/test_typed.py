@@ -148,7 +148,7 @@ def test_the_types_of_the_python_client(pulsar: PulsarUnderTest, pulsar_format: 
     }
     legs = {"leg": LEG(city="x"), "legs": [LEG(city=None), LEG(city="")]}
     is_avro = kind is official_schema.AvroSchema
-    # Bytes are in its Avro alone: it has no JSON for them.
+    # The client encodes bytes in Avro only, not in JSON.
     made = Everything if not is_avro else record("Everything", **Everything._fields, data=official_schema.Bytes())
     data = {"data": b"\x00\xff"} if is_avro else {}
     producer = pulsar.client().create_producer(topic, schema=kind(made))

@@ -87,7 +87,7 @@ class Waiting:
 
     Attributes:
         key: the key by which they are reused.
-        sessions: all of them, open.
+        sessions: the connections, all open.
     """
 
     key: SessionKey
@@ -182,7 +182,7 @@ def test_a_forked_process_begins_without_idle_connections(mq: PulsarFormat, link
     again.until_warm()
     key = SessionKey.of(again.options, "127.0.0.1", link.port, None)
     with warnings.catch_warnings():
-        # Python warns of threads that do not exist in the child, which uses none.
+        # Python warns of threads that do not exist in the child; the child uses none.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:

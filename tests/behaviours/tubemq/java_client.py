@@ -92,7 +92,7 @@ class TubeJavaClient:
             cluster: the cluster to use.
             topic: the topic to read.
             group: its only member is this client.
-            count: more may come.
+            count: the minimum; more may be returned.
             filters: message types.
             balanced: as a client that assigns its partitions itself, from their starts.
         """
