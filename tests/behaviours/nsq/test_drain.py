@@ -109,7 +109,7 @@ def test_a_peek_returns_each_message_once_however_long_it_waits(nsq: NsqUnderTes
     assert waiting(nsq, topic) == (100, 0)
 
 
-def test_a_peek_ends_when_a_message_comes_again(nsq_private: Start):
+def test_a_peek_ends_when_a_message_is_redelivered(nsq_private: Start):
     """nsqd limits the time until an answer to its -max-msg-timeout, in spite of TOUCH."""
     broker = nsq_private(max_msg_timeout_ms=1000)
     topic = filled(broker, 100)

@@ -36,7 +36,7 @@ def test_the_broker_confirms_the_negotiated_settings(nsq: NsqUnderTest):
     assert session.closed
 
 
-def test_the_broker_shows_the_client_and_its_host(nsq: NsqUnderTest):
+def test_the_broker_shows_the_identity_of_the_client(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     buffers = {"outputBufferSize": "-1", "outputBufferTimeout": "-1"}
     with open_session(nsq.tcp_address, clientId="me", topologyZone="z1", topologyRegion="r1", **buffers) as session:
