@@ -1,4 +1,4 @@
-"""What a task of nsq refuses before it reads."""
+"""Refusals of a task of nsq before it reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA = pa.schema([("value", pa.binary())])
 
 
 def begin(task: NsqRange, *, tries: int, **more: str) -> None:
-    """Asks for the rows, of which none is taken."""
+    """Begin a read without taking a row."""
     given = {"nsqdtcpaddresses": "h", "topic": "t", "channel": "c", "maxrows": "5"} | more
     format_ = NsqFormat()
     format_.read(format_.parse_options(given), task, SCHEMA, tries=tries)

@@ -1,4 +1,4 @@
-"""What was recorded from nsqd 1.3.0: what clients sent, and whole frames that nsqd answered."""
+"""Recordings of nsqd 1.3.0: the bytes that clients sent, and the frames that nsqd answered."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CASES: Mapping[str, Sequence[Event]] = {
 
 
 def sent(case: str, number: int) -> bytes:
-    """What the client sent as its `number`-th piece, the magic being the first (0)."""
+    """Return the `number`-th piece that the client sent; piece 0 is the magic."""
     return bytes.fromhex([event["send"] for event in CASES[case] if "send" in event][number])
 
 
 def received(case: str, number: int) -> bytes:
-    """The `number`-th frame that nsqd sent."""
+    """Return the `number`-th frame that nsqd sent."""
     return bytes.fromhex([event["recv"] for event in CASES[case] if "recv" in event][number])
 
 

@@ -1,4 +1,4 @@
-"""What of a batch is new, what came too often, and what a task tells of its acknowledgements."""
+"""Duplicates in a batch, messages that exceed the attempt limit, and the report of a task's acknowledgements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASK = NsqRange(Source("t", Nsqd("h:4150", "h", 4150)))
 
 
 class FakeConsumer:
-    """A consumer that notes its commands, with frames of messages to deliver."""
+    """A consumer that records its commands and has frames of messages to deliver."""
 
     def __init__(self) -> None:
         self.session = SimpleNamespace(identified=Identified(), closed=False, address="h:4150")
@@ -128,7 +128,7 @@ def test_a_message_is_given_up_when_it_comes_more_often_than_it_may(limit: int) 
     assert kept([1, limit], set(), limit=limit) == [0, 1]
     with pytest.raises(TooManyAttemptsError, match=f"was delivered {limit + 1} times, and maxAttempts is {limit}"):
         kept([1, limit + 1], set(), limit=limit)
-    # Given up once: whoever has it already is not asked.
+    # It is given up only once: messages that were read before are not counted.
     assert kept([1, limit + 1], {1}, limit=limit) == [0]
 
 

@@ -1,4 +1,4 @@
-"""Which messages came before, whatever order they come in."""
+"""Detection of messages that were read before, in any order of delivery."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_messages_in_order_are_new():
         batch = ids(*range(start, start + 10))
         assert recent.repeated(batch) == set()
         recent.remember(batch)
-    # Without those from before: several tasks of a batch begin with the same ones.
+    # Earlier messages are excluded: several tasks of a batch begin with the same ones.
     assert split_ids(recent.last) == split_ids(ids(*range(4, 104)))
 
 
@@ -52,7 +52,7 @@ def test_what_came_before_is_told_from_what_is_new(batch: list[int], expected: s
 
 
 def test_what_was_only_received_is_not_remembered():
-    """It was put back, so it comes again and is needed."""
+    """The message was requeued, so it is redelivered and must be read then."""
     recent = RecentIds(b"", [])
     assert recent.repeated(ids(5, 6)) == set()
     assert recent.repeated(ids(5, 6)) == set()
