@@ -1,4 +1,4 @@
-"""One batch is made ahead in a thread, and no more; errors, the end and an early end are those of the read itself."""
+"""One batch at most is read ahead in a thread; errors, the end and an early end are the same as without it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_mq_source.net.ahead import made_ahead
 
 
 class Read:
-    """A read of numbers that fails after some, and notes what it has made and that it was closed."""
+    """A read of numbers that fails after some; it records the numbers and whether it was closed."""
 
     def __init__(self, most: int = 1000, error: Exception | None = None) -> None:
         self.made: list[int] = []
@@ -37,7 +37,7 @@ def test_batches_come_in_order_and_before_the_error_that_ends_the_read() -> None
     read = Read(3, StorageError("ledger 3 is gone"))
     got: list[int] = []
     with pytest.raises(StorageError, match=r"^ledger 3 is gone$"):
-        got.extend(made_ahead(read.batches()))  # `extend` keeps what came before the error
+        got.extend(made_ahead(read.batches()))  # `extend` keeps the items before the error
     assert got == [0, 1, 2]
     assert not any(thread.is_alive() for thread in read.threads)
 
@@ -58,7 +58,7 @@ def test_the_next_batch_is_made_while_the_caller_uses_one() -> None:
 
     def batches() -> Generator[int, None, None]:
         yield 0
-        # Without a thread, nobody would set it: the caller does so while it has the first batch.
+        # Without a thread it would never be set: the caller sets it while it has the first batch.
         assert is_used.wait(timeout=60)
         yield 1
 

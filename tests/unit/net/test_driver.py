@@ -1,4 +1,4 @@
-"""The pump, over a toy protocol of lines: what is sent arrives in order, errors reach everybody, nothing leaks."""
+"""The driver, with a protocol of lines: data arrives in order, errors reach all callers, and nothing leaks."""
 
 import contextlib
 import gc
@@ -25,7 +25,7 @@ PATIENCE = 20.0
 
 
 class LineConnection:
-    """Lines of text both ways. `PING` is answered with `PONG`; `bad` breaks the protocol, `bug` this class."""
+    """A protocol of text lines: `PING` is answered with `PONG`, `bad` is a protocol error, `bug` an error here."""
 
     def __init__(self, *, interval=None):
         self.paused = False
@@ -87,7 +87,7 @@ class Driver(DrivenSession):
 
 
 class Client:
-    """A driver, and what it has told."""
+    """A driver, and the events that it has reported."""
 
     def __init__(self, port, *, connection=None, settings=None, on_events=None):
         self.connection = connection or LineConnection()
@@ -117,7 +117,7 @@ class Client:
             assert self.changed.wait_for(condition, PATIENCE), (self.lines[-5:], self.errors)
 
     def wait_for_end(self):
-        """The one error that ended it."""
+        """Return the one error that ended the connection."""
         self.wait_for(lambda: self.errors)
         self.driver.close()
         assert len(self.errors) == 1
@@ -126,7 +126,7 @@ class Client:
 
 @pytest.fixture
 def start(closing):
-    """Starts clients; closes them when the test ends."""
+    """Return a function that starts clients; close them when the test ends."""
 
     def make(port, **more):
         client = Client(port, **more)
@@ -137,7 +137,7 @@ def start(closing):
 
 
 def echo(peer):
-    """Answers each line with itself, until the client closes."""
+    """Answer each line with itself, until the client closes."""
     while True:
         try:
             data = peer.sock.recv(1 << 16)
@@ -152,7 +152,7 @@ def echo(peer):
 def test_requests_and_answers(scripted_server, start):
     server = scripted_server([expect(b"CONNECT\n"), expect(b"one\ntwo\n"), send(b"1\n2"), send(b"\n3\n"), expect_eof()])
     connection = LineConnection()
-    # What is queued before the start is sent first.
+    # Data queued before the start is sent first.
     connection.send("CONNECT")
     client = start(server.port, connection=connection)
     assert client.driver.address == server.address
@@ -187,7 +187,7 @@ def test_many_threads_at_once(scripted_server, start, tls_material, secure):
     for number in range(threads):
         mine = [line for line in client.lines if line.startswith(f"{number}:")]
         assert mine == [f"{number}:{n}:{x}" for n in range(each) for x in "ab"]
-    # The commands of one call are not torn apart.
+    # The commands of one call stay together.
     for first, second in zip(client.lines[::2], client.lines[1::2], strict=True):
         assert first[:-1] == second[:-1]
 
@@ -224,7 +224,7 @@ def test_a_paused_connection_holds_the_peer_back_and_its_timers_fire(scripted_se
             pass
         peer.sock.setblocking(False)
         quiet = 0
-        # Nobody reads: the buffers of both sockets fill, and then nothing is taken any more.
+        # Nothing is read: the buffers of both sockets fill, and then sending blocks.
         while quiet < 5:
             try:
                 sent += peer.sock.send(line * 64)
@@ -245,7 +245,7 @@ def test_a_paused_connection_holds_the_peer_back_and_its_timers_fire(scripted_se
 
     server = scripted_server([flood])
     client = start(server.port, connection=LineConnection(interval=0.05))
-    # Before anything is said to the peer, so that not one byte of the flood is read.
+    # Before anything is sent to the peer, so that no byte of the flood is read.
     client.driver.pause_reading()
     client.driver.pause_reading()
     assert client.connection.paused
@@ -319,13 +319,13 @@ def test_an_error_in_the_connection_ends_it_for_all(scripted_server, start, said
     with pytest.raises(kind, match=sentence):
         client.driver.send("x")
     if said == "bad":
-        # What came before the error counts, though it came in the same piece.
+        # Lines before the error are delivered, though they arrived in the same piece.
         assert client.lines == ["before"]
 
 
 def test_who_sends_while_the_connection_fails_gets_the_error_that_ended_it(scripted_server, start):
-    # The connection knows that it is broken a moment before its thread has ended: what it says of a command then
-    # ("sent after ...") would look like a mistake of the sender's.
+    # The connection is broken a moment before its thread has ended: its error for a command sent then
+    # ("sent after ...") would look like a mistake of the caller.
     class Strict(LineConnection):
         broken = False
 
@@ -437,7 +437,7 @@ def test_a_hundred_connections_leave_no_thread_and_no_descriptor(scripted_server
     for number in range(100):
         use(number)
     assert len(ours()) == threads == 0
-    # The server's own ends close a moment after ours.
+    # The server's sockets close a moment after ours.
     deadline = Deadline.after_ms(60_000)
     while open_descriptors() > descriptors and not deadline.expired:
         threading.Event().wait(0.01)
@@ -445,7 +445,7 @@ def test_a_hundred_connections_leave_no_thread_and_no_descriptor(scripted_server
 
 
 def test_a_closed_connection_needs_no_garbage_collector(scripted_server):
-    # Its receive buffers are megabytes, and a worker that Spark reuses opens connections for every task.
+    # A connection has megabytes of receive buffers, and a worker that Spark reuses opens connections for every task.
     server = scripted_server([stay_silent])
     connection = LineConnection()
     freed = weakref.ref(connection)
@@ -480,7 +480,7 @@ def test_an_idle_connection_does_not_spin(scripted_server, start):
     assert asked < 10 * client.connection.ticks
 
 
-# -- the links themselves: a fault that does not happen would make other tests pass for nothing
+# -- the faulty links themselves: if a fault did not happen, other tests would pass without testing it
 
 
 @pytest.mark.parametrize(
@@ -525,11 +525,11 @@ def test_a_deaf_link_answers_nothing_and_the_next_one_works(scripted_server, fau
     assert len(server.peers) == 1
 
 
-# -- the last words of a peer
+# -- errors that the peer sent before it closed the connection
 
 
 def test_what_a_peer_said_before_it_broke_the_connection_counts(start, scripted_server):
-    """The driver finds out by sending; what it has not read yet says why."""
+    """The driver notices the broken connection when it sends; the bytes that it has not read contain the reason."""
     go = threading.Event()
     server = scripted_server([expect(b"first\n"), wait(go), send(b"one\nbad\n"), abort])
     client = start(server.port)

@@ -1,4 +1,4 @@
-"""JSON over HTTP, from real servers: what each answer becomes."""
+"""JSON over HTTP from real servers: the result or error of each answer."""
 
 import contextlib
 import json
@@ -130,7 +130,7 @@ def test_a_connection_that_breaks_is_tried_again(scripted_server):
     assert fetch(f"http://{server.address}/x") == json.loads(JSON)
 
 
-# -- redirects: a broker sends a question about a topic to the broker that serves it
+# -- redirects: a broker redirects a request about a topic to the broker that serves it
 
 
 TOKEN = {"Authorization": "Bearer secret"}
@@ -210,7 +210,7 @@ def test_https_with_a_client_certificate(tls_material):
 def test_https_from_an_authority_that_is_not_trusted_fails_at_once(scripted_server, tls_material, trusted):
     server = scripted_server([failing_tls(tls_material.server())])
     tls = {"other": TlsSettings(tls_material.other_ca), "system": TlsSettings(), "none given": None}[trusted]
-    # The server fails the test if it is asked a second time.
+    # The server fails the test at a second request.
     with pytest.raises(TransportError, match="certificate verify failed") as caught:
         fetch(f"https://{server.address}/x", tls=tls)
     assert not caught.value.retryable
@@ -221,7 +221,7 @@ def test_http_to_an_https_port_ends_at_the_second_try(scripted_server, tls_mater
     with pytest.raises(TransportError, match="speaks TLS: use https://") as caught:
         fetch(f"http://{server.address}/x")
     assert not caught.value.retryable
-    assert len(server.peers) == 3  # asked twice, and whether it speaks TLS
+    assert len(server.peers) == 3  # two requests, and a check for TLS
 
 
 @pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])

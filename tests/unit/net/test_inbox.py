@@ -1,4 +1,4 @@
-"""The bounded inbox between a connection's thread and the one that reads."""
+"""The bounded inbox between a connection's thread and the reading thread."""
 
 from __future__ import annotations
 

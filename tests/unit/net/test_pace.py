@@ -1,4 +1,4 @@
-"""Triggers wait for enough rows, but not for ever."""
+"""Triggers wait for enough rows, but no longer than the maximum delay."""
 
 from __future__ import annotations
 

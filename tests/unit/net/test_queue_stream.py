@@ -1,4 +1,4 @@
-"""The planning of queues at the boundaries of its comparisons: shares, offsets, what is left, what is remembered."""
+"""Planning of queues at the boundaries of its comparisons: shares, offsets, remaining and remembered messages."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Task(QueueTask[Source]):
 
 
 class Stream(QueueStream[Source, Task]):
-    """A queue whose brokers say what the test says.
+    """A queue whose brokers report the numbers that the test sets.
 
     Attributes:
-        depths: what waits, by source.
-        checked: the sources that were asked why they have nothing.
+        depths: the backlog of each source.
+        checked: the empty sources that were checked.
     """
 
     task_type = Task
@@ -67,19 +67,19 @@ class Stream(QueueStream[Source, Task]):
     def _merged(self, recent: str, last: str) -> str:
         return recent + last
 
-    # what a test does
+    # called by tests
 
     def log(self, at: BatchOffset, name: str) -> TaskLog:
         (task,) = (task for task in self._planned(at) if task.source.name == name)
         return TaskLog(self._store, at.folder, task.task)
 
     def plan(self, start: BatchOffset) -> tuple[BatchOffset, Waiting]:
-        """The next offset, and how much its tasks read of each source; nothing if there is no new one."""
+        """Return the next offset and its tasks' limit for each source; no limits if the offset is not new."""
         end = BatchOffset.from_json(self.latest(start.to_json()))
         return end, {} if end == start else {task.source.name: task.max_rows for task in self._planned(end)}
 
     def read(self, at: BatchOffset, **found: int) -> None:
-        """Has the tasks of a batch find so many messages, and end."""
+        """Let the tasks of a batch find so many messages, and end."""
         for name, count in found.items():
             log = self.log(at, name)
             if count:
@@ -130,7 +130,7 @@ def test_a_trigger_has_the_batches_between_its_offsets(tmp_path: Path, at: Batch
     for first, last in itertools.combinations(range(4), 2):
         folders = [task.folder for task in stream.ranges(ends[first].to_json(), ends[last].to_json())]
         assert folders == [f"wal/{number}" for number in range(first + 1, last + 1)]
-    # A start that was made up anew has a folder of its own, and no batch.
+    # A start that was created again has another folder, and no batch.
     other = BatchOffset("other", 2).to_json()
     assert [task.folder for task in stream.ranges(other, ends[2].to_json())] == ["wal/1", "wal/2"]
 
@@ -153,9 +153,9 @@ def test_what_was_there_is_read_and_no_more(tmp_path: Path, at: BatchOffset):
     stream.read(one, a=3, b=2, c=0)
     two, planned = stream.plan(one)
     assert planned == {"a": 2, "b": 0, "c": 0}
-    # The same question again counts nothing twice.
+    # A repeated call counts nothing twice.
     assert stream.plan(one) == (two, {"a": 2, "b": 0, "c": 0})
-    stream.read(two, a=9, b=0, c=0)  # more than was left
+    stream.read(two, a=9, b=0, c=0)  # more than remained
     assert stream.plan(two) == (two, {})
 
 

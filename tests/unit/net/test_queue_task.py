@@ -1,4 +1,4 @@
-"""When a queue's task stops waiting, at the boundaries of its limits; time passes only while it waits."""
+"""The end of a queue task's wait, at the boundaries of its limits; time passes only while the task waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMED = queue_task
 
 
 class Messages:
-    """A broker's end that delivers by a script: seconds until the next messages, and how many."""
+    """A scripted delivery: each entry has the seconds until the next messages, and their number."""
 
     most = 5
 
@@ -107,7 +107,7 @@ def test_a_drain_has_exactly_its_rows(clock: Clock):
 
 
 class Filling(Collector[Messages]):
-    """Fills a log with what comes within half a second; everything is acknowledged."""
+    """A task that fills a log with the messages of half a second; all are acknowledged."""
 
     def __init__(self, log: TaskLog, inflow: Messages) -> None:
         super().__init__("a task", log)
@@ -176,7 +176,7 @@ def test_only_an_attempt_with_messages_of_its_own_says_that_they_are_acknowledge
         return made
 
     if not came:
-        # Another attempt has written a message down, and has not said that it is acknowledged.
+        # Another attempt has logged a message, but has not logged its acknowledgement.
         assert log().append(pa.record_batch({"message_id": ["other-0"]}))
     Filling(log(), Messages(clock, (0.0, came))).collect()
     found = log()

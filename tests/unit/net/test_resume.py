@@ -1,4 +1,4 @@
-"""The loop that reads a range to its end over as many connections as that takes."""
+"""The loop that reads a range to its end, over several connections if needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_mq_source.net.resume import ReopenError, ResumingReader
 
 
 class Numbers(ResumingReader[str, int, object]):
-    """Numbers up to `end`. Each connection does what its script says: gives so many of them, and then raises."""
+    """A range of numbers up to `end`; each connection yields as many as its script says, and then raises."""
 
     def __init__(self, end, *scripts, timeout_ms=20_000):
         super().__init__("numbers", 0, timeout_ms=timeout_ms, counters=Counters())

@@ -1,4 +1,4 @@
-"""Trying again: by `retryable` alone, and never past the deadline."""
+"""Retries: they depend on `retryable` alone, and end at the deadline."""
 
 import pytest
 
@@ -16,7 +16,7 @@ TIMED = retry
 
 
 class Calls:
-    """Fails with the given errors, one a call, then succeeds; the last error for ever if `endless`."""
+    """A function that raises the given errors, one a call, then succeeds; if `endless`, it repeats the last error."""
 
     def __init__(self, *errors, endless=False):
         self.errors = errors
@@ -71,7 +71,7 @@ def test_the_delays_double_up_to_two_seconds(clock):
     for slept in clock.slept:
         assert wanted / 2 <= slept <= wanted
         wanted = min(2 * wanted, 2.0)
-    # The tasks of one job do not come back all at once.
+    # The tasks of one job do not retry all at once.
     assert len({slept / 2.0 for slept in clock.slept[8:]}) > 1
 
 
@@ -82,7 +82,7 @@ def test_nobody_sleeps_past_the_deadline(clock, timeout_ms):
     with pytest.raises(ConnectionLostError):
         retrying(call, deadline=Deadline.after_ms(timeout_ms))
     assert clock.now - begin < timeout_ms / 1000
-    # Nor gives up while there is time for a longest delay.
+    # It does not give up while the remaining time exceeds the longest delay.
     assert clock.now - begin > timeout_ms / 1000 - 2.0
     assert call.count == len(clock.slept) + 1
 

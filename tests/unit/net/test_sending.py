@@ -1,4 +1,4 @@
-"""The loop in which a writer's task waits for acknowledgements, and acts on what went wrong."""
+"""The loop in which a writer's task waits for acknowledgements and handles failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCHES = [pa.record_batch({"value": [b"x"] * count}) for count in (2, 3)]
 
 
 class Entries(Writer[None, int]):
-    """Each batch is an entry; the test acknowledges or loses one at a time."""
+    """A writer for which each batch is an entry; the test acknowledges or loses one at a time."""
 
     def __init__(self):
         super().__init__(None, TaskAttempt("job"))

@@ -1,4 +1,4 @@
-"""Waiting time, working time and Spark's own time, by a clock that the tests move."""
+"""Waiting time, working time and Spark's time, measured with a clock that the tests move."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_read_that_is_given_up_ends_at_once(clock: Clock) -> None:
         finally:
             ended.append(True)
 
-    kept = read()  # as long as somebody has it, it does not end by itself
+    kept = read()  # the generator does not end while a reference to it exists
     batches = timed_output(kept, Counters())
     next(batches)
     batches.close()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Places for files: which URLs are which, what is exclusive there, and what their failures say."""
+"""Stores of files: equivalent URLs, exclusive creation, and messages of errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def race(store: Store) -> None:
-    """Many writers, many files: each has one maker, and its data."""
+    """Let many writers create many files: each file has one creator, and that writer's data."""
     with ThreadPoolExecutor(WRITERS) as pool:
         for number in range(ROUNDS):
             path = f"a/{number}"
@@ -75,7 +75,7 @@ def test_what_is_no_place_for_files_is_refused_in_a_sentence(url: str, kind: typ
 
 
 def test_stores_of_a_process_share_a_client_until_the_environment_changes(monkeypatch: pytest.MonkeyPatch):
-    """A client reads all certificates, and asks for credentials."""
+    """A new client is expensive: it reads all certificates and fetches credentials."""
     pytest.importorskip("obstore")
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     first, second = (storage.ObjectStore("s3://bucket") for _ in range(2))
@@ -99,12 +99,12 @@ def test_a_place_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_place_that_looks_before_it_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """One writer after the other would not find that out."""
+    """Writers in sequence would not reveal it."""
     barrier = threading.Barrier(storage.PROBE_WRITERS)
 
     def look_together(store: LocalStore, path: str, data: bytes) -> bool:
         is_there = Path(store.where(path)).exists()
-        # All of them look before any writes.
+        # All writers look before any writes.
         barrier.wait(60)
         return not is_there and overwrite(store, path, data)
 

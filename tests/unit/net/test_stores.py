@@ -1,4 +1,4 @@
-"""Stores of Java that keytool made: what TLS gets from them, and what an error says."""
+"""Java key stores made by keytool: the certificates and keys that TLS gets from them, and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPES = ("PKCS12", "JKS")
 
 @pytest.fixture(scope="session")
 def stores(tls_material, tmp_path_factory):
-    """The path of a store, by its content and type; made when a test first asks for it."""
+    """Return a function that returns the path of a store by content and type, and makes it at the first call."""
     folder = tmp_path_factory.mktemp("stores")
 
     def make(path, content, kind):

@@ -1,4 +1,4 @@
-"""Opening streams: every way it fails has its class, its sentence and its deadline."""
+"""Opening of streams: each kind of failure has its class, its message and its deadline."""
 
 import contextlib
 import os
@@ -33,16 +33,16 @@ from tests.fix_net import (
 SHORT_MS = 300
 LONG_MS = 20_000
 AMPLE_MS = 600_000
-"""For a decision that takes twice as long as a handshake took, which on a busy machine may be a third of LONG_MS."""
+"""Timeout of a decision that takes two handshakes; on a busy machine a handshake may take a third of LONG_MS."""
 
 
 def hello(peer):
-    """Reads the first bytes of whatever the client begins with."""
+    """Read the first bytes that the client sends."""
     peer.read(2)
 
 
 def silence(peer):
-    """Waits until the client closes a connection on which it has sent nothing."""
+    """Wait until the client closes a connection on which it has sent nothing."""
     peer.sock.settimeout(AMPLE_MS / 1000)
     with pytest.raises(ScriptError, match="have only b''"):
         peer.read(1)
@@ -53,7 +53,7 @@ def readable(transport):
 
 
 def receive(transport, size):
-    """Exactly `size` bytes, or fewer at the end of the stream."""
+    """Return exactly `size` bytes, or fewer at the end of the stream."""
     data = bytearray(size)
     got = 0
     while got < size:
@@ -68,7 +68,7 @@ def receive(transport, size):
 
 
 def fails(expected, *, host=HOST, port, settings=None, timeout_ms=LONG_MS, retryable):
-    """The error that connecting ends with, which is the expected one and survives pickling."""
+    """Return the error of connecting; check its class, and that it survives pickling."""
     with pytest.raises(TransportError) as caught:
         connect(host, port, tls=settings, deadline=Deadline.after_ms(timeout_ms)).close()
     assert type(caught.value) is expected
@@ -146,7 +146,7 @@ def test_what_cannot_be_a_name_is_the_users_mistake(host):
 
 @pytest.mark.timeout(100)
 def test_no_answer_to_syn_ends_at_the_deadline_which_all_addresses_share(monkeypatch):
-    # A full backlog is what a firewall looks like: the SYN is dropped.
+    # A full backlog acts like a firewall: the SYN is dropped.
     with contextlib.ExitStack() as stack:
         deaf = stack.enter_context(socket.socket())
         deaf.bind((HOST, 0))
@@ -159,7 +159,7 @@ def test_no_answer_to_syn_ends_at_the_deadline_which_all_addresses_share(monkeyp
         sentence = fails(ConnectTimeoutError, port=target[1], timeout_ms=SHORT_MS, retryable=True)
         assert "no TCP connection in time" in sentence
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(2, 1, 6, "", target)] * 1000)
-        # With a deadline each it would take 300 s.
+        # With one deadline for each address it would take 300 s.
         fails(ConnectTimeoutError, host="many.example", port=6650, timeout_ms=SHORT_MS, retryable=True)
 
 
@@ -200,7 +200,7 @@ def test_a_tls_session_that_just_ends(scripted_server, tls_material, end):
     try:
         assert receive(transport, 1) == b""
     except ConnectionLostError as error:
-        # A reset comes as the end or as an error, depending on what TLS still had to read.
+        # A reset is the end of the stream or an error, depending on the bytes that TLS still had to read.
         assert end is abort
         assert error.retryable  # noqa: PT017
     transport.close()
@@ -251,7 +251,7 @@ def test_tls_to_a_plain_port_that_is_silent(scripted_server, tls_material):
 
 @pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])
 def test_a_port_that_closes_during_each_handshake_does_not_speak_tls(scripted_server, tls_material, end):
-    # As a plain Pulsar port does. The connection between the two handshakes is silent, and is kept.
+    # A plain Pulsar port does so. The connection between the two handshakes is silent, and is kept.
     server = scripted_server([hello, end], [silence], [hello, end])
     settings = TlsSettings(tls_material.ca)
     sentence = fails(ConnectionLostError, port=server.port, settings=settings, timeout_ms=AMPLE_MS, retryable=False)
@@ -266,7 +266,7 @@ def test_a_port_that_closes_during_each_handshake_does_not_speak_tls(scripted_se
     ids=["enough", "short"],
 )
 def test_a_port_that_closes_every_connection_may_pass(scripted_server, tls_material, end, timeout_ms, connections):
-    # As a load balancer does whose broker restarts; and if there is no time to find out which it is.
+    # A load balancer does so while its broker restarts; the error is the same if no time is left to find out.
     server = scripted_server(*[[hello, end], [end]][:connections])
     settings = TlsSettings(tls_material.ca)
     fails(ConnectionLostError, port=server.port, settings=settings, timeout_ms=timeout_ms, retryable=True)
@@ -337,7 +337,7 @@ def test_mutual_tls(scripted_server, tls_material, version):
 def test_mutual_tls_without_an_accepted_certificate(scripted_server, tls_material, version, who):
     server = scripted_server([failing_tls(tls_material.server(wants_client=True, version=version))])
     settings = TlsSettings(tls_material.ca, tls_material.stranger if who == "stranger" else None)
-    with pytest.raises(TransportError) as caught:  # noqa: PT012 - which of the two raises is the version's business
+    with pytest.raises(TransportError) as caught:  # noqa: PT012 - the TLS version decides which of the two raises
         transport = connect(HOST, server.port, tls=settings, deadline=Deadline.after_ms(LONG_MS))
         try:
             receive(transport, 1)
@@ -409,7 +409,7 @@ def test_no_failure_leaves_a_descriptor(scripted_server, tls_material):
     before = open_descriptors()
     for _ in range(20):
         fail_each_way()
-    # The server's own ends close a moment later than ours.
+    # The server's sockets close a moment later than ours.
     deadline = Deadline.after_ms(LONG_MS)
     while open_descriptors() > before + 3 and not deadline.expired:
         threading.Event().wait(0.01)

@@ -1,4 +1,4 @@
-"""The write-ahead log against damage: whatever happens to its files, a task gets its rows or an error, never others."""
+"""Damage to the write-ahead log: a task gets its rows or an error, and never other rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows(start: int, count: int) -> pa.RecordBatch:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """A log of three slots whose task has ended; each call reads it anew, as another attempt does."""
+    """Return a log of three slots whose task has ended; each call reads it again, as another attempt does."""
     store = open_folder("nsq", str(tmp_path / "wal"))
     write_plan(store, BATCH, {"duplicates": {}, "recent": {}})
     made = TaskLog(store, BATCH, 0)
@@ -48,7 +48,7 @@ def log(tmp_path: Path) -> Log:
 
 
 def replay(log: TaskLog) -> list[str] | None:
-    """The ids that an attempt would hand to Spark; None where it would go on and ask the broker."""
+    """Return the ids that an attempt would pass to Spark; None if it would continue to read from the broker."""
     log.catch_up()
     if not log.is_ended:
         return None
@@ -65,7 +65,7 @@ EVERY_ID = [f"{number:016x}" for number in range(sum(SLOT_ROWS))]
 
 
 def test_a_slot_that_was_made_though_the_store_says_otherwise_keeps_its_rows(tmp_path: Path):
-    """An answer of an object store is lost, the request is repeated, and then something is there already."""
+    """An answer of an object store is lost, the request is repeated, and finds that the object exists."""
     store = open_folder("nsq", str(tmp_path / "wal"))
     write_plan(store, BATCH, {"duplicates": {}, "recent": {}})
     made, create = TaskLog(store, BATCH, 0), store.create
@@ -118,13 +118,13 @@ def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: P
         else:
             assert found == EVERY_ID, what
             harmless += 1
-    # Only what other files say as well may be damaged without an error.
+    # Damage without an error is allowed only if other files contain the same data.
     assert harmless < ROUNDS / 4
 
 
 @pytest.mark.parametrize("name", ["0", "1", "2", "3"])
 def test_a_slot_that_is_gone_is_an_error(log: Log, tmp_path: Path, name: str):
-    """The last one says that the log has ended: without it an attempt would read more from the broker."""
+    """The last slot marks the end of the log: without it an attempt would read more from the broker."""
     (tmp_path / "wal" / BATCH / "0" / name).unlink()
     with pytest.raises(DataLossError, match=f"{tmp_path}/wal/{BATCH}/0/{name} is gone, and with it rows"):
         replay(log())
@@ -164,7 +164,7 @@ def test_rows_that_are_damaged_say_where_and_what_to_do(
 
 
 def test_a_slot_that_is_still_being_written_is_waited_for(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Without links, a file is visible before it is complete."""
+    """Without hard links, a file is visible before it is complete."""
     file = tmp_path / "wal" / BATCH / "0" / "1"
     whole = file.read_bytes()
     file.write_bytes(whole[:10])
