@@ -1,4 +1,4 @@
-"""What the unit tests of TubeMQ share."""
+"""Fixtures of the unit tests of TubeMQ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def options_for(*servers: Server, **options: Any) -> TubeMQOptions:
 
 @pytest.fixture
 def server() -> Iterator[Callable[..., Server]]:
-    """Starts servers, and stops them when the test ends."""
+    """Return a function that starts servers; stop them when the test ends."""
     with contextlib.ExitStack() as stack:
 
         def start(answers: Any = None, **more: Any) -> Server:
@@ -34,5 +34,5 @@ def server() -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def client(server: Any, closing: Callable[[TubeMQClient], TubeMQClient]) -> Callable[..., TubeMQClient]:
-    """Makes clients of servers, and closes them before those."""
+    """Return a function that makes clients of servers; close the clients before the servers."""
     return lambda *servers, **options: closing(TubeMQClient(options_for(*servers, **options)))

@@ -1,4 +1,4 @@
-"""TubeMQ servers on real sockets that answer as a test says: what real ones do rarely, or never when asked to."""
+"""Scripted TubeMQ servers on real sockets, for behaviour that real servers show rarely or not on request."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Server(fix_net.AnsweringServer):
     """A master and a broker in one.
 
     Args:
-        answers: by the request's class.
-        broker_id: as the broker that it is.
-        brokers: others that the master knows of.
-        partitions: of every topic, on every broker.
+        answers: answers by the request's class.
+        broker_id: its id as a broker.
+        brokers: other brokers that the master knows.
+        partitions: number of partitions of every topic on every broker.
         port: 0 for a free one.
     """
 
@@ -108,5 +108,5 @@ class Server(fix_net.AnsweringServer):
 
 
 def cut(link: Link, _: Any) -> None:
-    """Closes the connection."""
+    """Close the connection."""
     link.close()

@@ -1,4 +1,4 @@
-"""What users and checkpoints say of positions in TubeMQ, and the sentences where that is wrong."""
+"""Offsets of TubeMQ in options and checkpoints, and errors of invalid ones."""
 
 from __future__ import annotations
 

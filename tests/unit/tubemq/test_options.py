@@ -1,4 +1,4 @@
-"""What users write for tubemq, and the sentences they get where it is wrong."""
+"""Options of tubemq, and errors of invalid ones."""
 
 from __future__ import annotations
 

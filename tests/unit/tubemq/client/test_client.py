@@ -39,7 +39,7 @@ def consumer_of(client: TubeMQClient, server: Server) -> PartitionConsumer:
 
 
 def registered(server: Server, read_at: float) -> c.RegisterProducerResponse:
-    """Return the answer to a producer of a master that has read its broker at that time."""
+    """Return a master's answer to a producer; the master has read its brokers at that time."""
     return c.RegisterProducerResponse(True, 200, "OK!", int(1000 * read_at), (str(server.broker),))
 
 
@@ -86,7 +86,7 @@ def test_a_call_to_one_master_outlives_a_call_to_another(server: Servers, client
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(made.masters.ask, c.GetPartMeta("client", "g"))
         assert asked.wait(30)
-        # As another member's heartbeat does that was refused by the first one.
+        # As the heartbeat of another member that the first master refused.
         made.masters._ask((other.broker.host, other.broker.port), c.CloseProducer("client"))
         go_on.set()
         assert answer.result(30).broker_config_id == 7  # type: ignore[union-attr]
@@ -133,7 +133,7 @@ def test_a_master_that_has_just_started_is_given_time_to_read_its_topics(
     options: dict[str, str],
     most: int | None,
 ) -> None:
-    """Its check sum of brokers is the time at which it has read them, by its own clock."""
+    """The master's checksum of brokers is the time at which it has read them, by its clock."""
     one = server()
     one.answers[c.RegisterProducer] = lambda _, __: registered(one, time.time() - read_seconds_ago)
     slept: list[float] = []
@@ -213,7 +213,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def join(client: TubeMQClient, **more: Any) -> Any:
-    """A member that takes and leaves whatever it is told to."""
+    """Return a member that takes and releases partitions as the master asks."""
     given = {"filters": (), "on_connect": list, "on_disconnect": list} | more
     return client.enter(GroupMember(client.masters, "g", ["t"], **given))
 
@@ -266,7 +266,7 @@ def test_a_member_answers_each_event_with_what_it_has_then(server: Servers, clie
 
 
 def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(server: Servers, client: Clients) -> None:
-    """Otherwise the master would give it to nobody, or to another member while this one reads it."""
+    """Otherwise the master would assign it to no member, or to another member while this one reads it."""
     events = c.Event(3, 10, None, subscribed(0, 1, 2)), c.Event(4, 20, None, subscribed(0, 2))
     one = server({c.ConsumerHeartbeat: events_of(*events)})
     member = join(client(one), on_connect=lambda held: held, on_disconnect=lambda held: held[:1])
@@ -317,7 +317,7 @@ def test_a_member_reports_when_asked_and_refuses_what_it_does_not_know(server: S
 def test_only_the_first_partitions_of_a_session_start_at_its_offsets(
     server: Servers, client: Clients, was_allocated: bool
 ) -> None:
-    """Another member may have answered its event of the same round already, which the same heartbeat tells."""
+    """Another member may have answered its event of the same round already; the same heartbeat reports that."""
     events = [c.Event(3, 10, None, subscribed(0)), c.Event(4, 10, None, subscribed(1))]
 
     def answer(_: Link, request: Any) -> object:

@@ -39,7 +39,7 @@ def connect(
 
 
 def sent(connection: TubeMQConnection) -> list[tuple[int, c.Request]]:
-    """What is to be sent now."""
+    """Return the requests to be sent now."""
     data = memoryview(connection.data_to_send())
     requests = []
     while data:
@@ -61,7 +61,7 @@ def registered(authorized: Callable[[], c.AuthorizedInfo] | None = None) -> Tube
 
 
 def tick(connection: TubeMQConnection, seconds: float, *, start: float = 100.0) -> None:
-    """Lets so much time pass, calling the timers when they are due."""
+    """Advance the time, and call the timers when they are due."""
     now = start
     while (timer := connection.next_timer()) is not None and timer <= start + seconds:
         now = max(now, timer)
@@ -168,7 +168,7 @@ def test_a_call_that_the_server_dropped_is_given_up_and_the_connection_goes_on()
     tick(connection, 10.1, start=100.0)
     assert connection.events_received() == [CallTimedOut(1, CLOSE)]
     assert connection.state is ConnectionState.OPEN
-    # The answer comes after all: nobody waits for it.
+    # The answer arrives late: it is ignored.
     connection.receive_data(encode_response(1, CLOSED))
     assert connection.events_received() == []
 
@@ -249,7 +249,7 @@ def test_one_heartbeat_is_for_all_partitions_of_a_reader() -> None:
 
 
 def test_a_partition_that_is_registered_again_is_kept_with_its_new_priority_only() -> None:
-    """A heartbeat sets the priority (broker 2.4.0): two in turn would hide what is in memory, and show it again."""
+    """A heartbeat sets the priority (broker 2.4.0): two priorities in turn would hide and show messages in memory."""
     connection = registered()
     connection.send([(2, replace(REGISTER, qry_priority_id=303))])
     connection.receive_data(encode_response(2, REGISTERED))

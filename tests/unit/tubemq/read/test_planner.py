@@ -1,4 +1,4 @@
-"""How the ranges of a read are split into more tasks."""
+"""The split of a read's ranges into more tasks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def whole(partition: int, first: int, messages: int) -> TubeMQRange:
 
 
 def test_a_broker_that_checks_groups_is_told_apart_and_the_names_to_authorize_are_said(server: Any) -> None:
-    """Brokers 2.4.0 check none; others may."""
+    """Brokers 2.4.0 do not check groups; other brokers may."""
     refusal = c.RegisterPartitionResponse(False, 450, "who are you", -1)
     one = server({c.RegisterPartition: lambda _, __: refusal})
     options = TubeMQOptions.from_spark({"masters": one.address, "topic": "t", "group": "g"}, READ)

@@ -1,4 +1,4 @@
-"""A range on a scripted partition: fetches that move on or not, and what the broker turns out to have."""
+"""Reads of a range from a scripted partition: progress of fetches, and missing messages."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ TP, BROKER = TopicPartition("t", 1, 0), Broker(1, "host", 8123)
 SCHEMA = pa.schema([("value", pa.binary())])
 
 Fetch = tuple[int, int, int]
-"""A fetch: its code, where it says that it began, and where its commit ended."""
+"""A fetch: its code, the offset where it began, and the offset after its commit."""
 
 
 class Consumer:
-    """A registered partition, whose fetches are answered in order; `registered` is where it is registered again."""
+    """A registered partition whose fetches are answered in order; `registered` has the offsets of registrations."""
 
     partition, address, client_id, group = BrokerPartition(BROKER, "t", 0), "host:8123", "id", "g"
 
@@ -65,10 +65,10 @@ CLIENT: Any = SimpleNamespace(wait=lambda future, _: future.result(), flow_rules
 
 
 class World:
-    """What the fetches of a test can see: where the partition begins, how long was waited, and what was asked.
+    """The environment of a test's fetches: the first offset of the partition, and a clock.
 
     Attributes:
-        proven: from where on it was asked that nothing is removed.
+        proofs: how many times the bounds were fetched, to prove that no message was removed.
         waits: seconds between fetches.
     """
 
@@ -109,10 +109,10 @@ def cursor(consumer: Any, start: int = 0, **given: str) -> module._Cursor:
     ("fetches", "end", "began", "position", "proofs", "asked"),
     [
         ([(200, 0, 280)], 560, 0, 280, 0, 1),
-        # Those that found nothing are passed over, up to the next that says where it began ...
+        # Empty fetches are passed over, up to the next one that reports where it began ...
         ([(404, -1, 280), (200, 280, 560)], 840, 280, 560, 1, 2),
         ([(404, -1, 280), (404, -1, 308), (200, 308, 560)], 840, 308, 560, 1, 3),
-        # ... or to the end, or to a number of them.
+        # ... or to the end, or to a maximum number of them.
         ([(404, -1, 560)], 560, 0, 560, 1, 1),
         ([(404, -1, 532), (404, -1, 560)], 560, 532, 560, 1, 2),
         (
@@ -123,7 +123,7 @@ def cursor(consumer: Any, start: int = 0, **given: str) -> module._Cursor:
             1,
             MAX_UNPROVEN,
         ),
-        # One that has not moved on is asked again.
+        # A fetch without progress is repeated.
         ([(404, -1, 0), (404, -1, 0), (200, 0, 28)], 560, 0, 28, 0, 3),
     ],
 )
@@ -236,7 +236,7 @@ LOST, RESTARTED = "the messages between 280 and 308 are gone", "it has messages 
         (280, 588, None, (280, 560)),
         (308, 560, LOST, (308, 560)),
         (280, 532, RESTARTED, (280, 532)),
-        # Nothing is left: the range is over.
+        # Nothing remains: the range is complete.
         (280, 280, RESTARTED, (280, 280)),
         (252, 252, RESTARTED, (280, 280)),
         (252, 560, RESTARTED, (280, 280)),
@@ -274,7 +274,7 @@ def test_a_range_that_ends_with_a_fetch(world: World) -> None:
         # The first message from the end on is where the fetch that passes the end is cut.
         ([(200, 560, 588, body(2))], [b"0", b"1"]),
         ([(404, -1, 580), (200, 580, 588, body(2))], [b"0", b"1"]),
-        # There is none of this partition before the fetch's end.
+        # No message of this partition is before the fetch's end.
         ([(200, 560, 588, b"")], [b"0", b"1", b"2"]),
         ([(200, 560, 574, b""), (200, 574, 588, b"")], [b"0", b"1", b"2"]),
     ],

@@ -1,4 +1,4 @@
-"""Where triggers begin and end, on a scripted group: whose position counts, and what is kept, left and given up."""
+"""Begins and ends of triggers with a scripted group, and the partitions that a member keeps or releases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def options_of(**given: str) -> TubeMQOptions:
 
 
 class Assigned:
-    """A query that reads these partitions, each from where it is known to be."""
+    """A query that reads these partitions, each from its known offset."""
 
     def __init__(
         self, partitions: Mapping[TopicPartition, BrokerPartition], begins: Mapping[TopicPartition, int]
@@ -63,7 +63,7 @@ class Assigned:
 
 
 class Query:
-    """A stream whose partitions have messages within these bounds; `memory` is where what is in memory ends."""
+    """A stream whose partitions have messages within these bounds; `memory` is the end of messages in memory."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, bounds: Mapping[TopicPartition, Bounds], **given: str) -> None:
         self.bounds, self.memory = dict(bounds), dict[TopicPartition, int]()
@@ -89,7 +89,7 @@ class Query:
         ({A: 28}, {A: Bounds(0, 28)}, {A: 28}, {}),
         ({A: 28}, {A: Bounds(0, 56)}, {A: 56}, {A: 28}),
         ({A: 28, B: 0}, {A: Bounds(28, 28), B: Bounds(0, 28)}, {A: 28, B: 28}, {B: 0}),
-        # A partition that came to it and has no messages is noted with the next trigger.
+        # An added partition without messages is recorded with the next trigger.
         ({A: 28}, {A: Bounds(0, 28), B: Bounds(0, 0)}, {A: 28}, {}),
         ({A: 28}, {A: Bounds(0, 56), B: Bounds(0, 0)}, {A: 56, B: 0}, {A: 28}),
     ],
@@ -102,7 +102,7 @@ def test_a_trigger_reads_what_is_behind_the_one_before(
 
 def test_an_offset_without_anything_new_is_the_same_document(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(monkeypatch, {A: Bounds(0, 56)})
-    # The begins of the last trigger are part of it: another document would be another trigger.
+    # The document contains the begins of the last trigger: another document would be another trigger.
     start = encode_offsets(Trigger({A: 56}, {A: 28}))
     assert query.stream.latest(start) == start
     assert query.stream.latest(encode_offsets(Trigger({}))) == encode_offsets(Trigger({A: 56}, {A: 0}))
@@ -117,7 +117,7 @@ def test_an_offset_without_anything_new_is_the_same_document(monkeypatch: pytest
         (28, 0, 28, None),
         (0, 0, 28, "messages from 0 to 28 are gone"),
         (84, 0, 84, None),
-        # Another member of the group reads memory, which may be ahead of what is flushed.
+        # Another member of the group reads from memory, which may be ahead of the flushed messages.
         (112, 112, 112, None),
         (112, 140, 112, None),
         (112, 84, 84, "the broker has messages up to 84 only, but had them up to 112"),
@@ -146,7 +146,7 @@ def test_a_partition_that_is_not_read_any_more(monkeypatch: pytest.MonkeyPatch, 
         with pytest.raises(DataLossError, match="1:t:1: no longer there"):
             query.latest({A: 28, B: 28})
     else:
-        # What is not ours may come back.
+        # A partition of another member may return.
         assert query.latest({A: 28, B: 28}) == Trigger({A: 56, B: 28}, {A: 28})
 
 
@@ -161,7 +161,7 @@ def test_a_query_aimed_at_now_passes_neither_that_nor_its_begin(monkeypatch: pyt
     query.stream.cap_at_current_end()
     query.bounds = {A: Bounds(0, 84), B: Bounds(0, 84), C: Bounds(0, 84)}
     query.assigned.there = dict(AT)
-    # C came after the query began, and B was read further than that.
+    # C was added after the query began, and B was read further than that.
     assert query.latest({A: 28, B: 84}) == Trigger({A: 56, B: 84, C: 0}, {A: 28})
 
 
@@ -172,7 +172,7 @@ def test_a_query_aimed_at_now_passes_neither_that_nor_its_begin(monkeypatch: pyt
         ({"maxRowsPerTrigger": "2"}, False, {A: 112, B: 112}),
         ({}, True, {A: 112, B: 112}),
         ({"maxRowsPerTrigger": "9"}, True, {A: 112, B: 112}),
-        # Two partitions of one store count its messages once: four wait.
+        # Two partitions of one store count its messages once: the backlog is four.
         ({"minRowsPerTrigger": "4"}, True, {A: 112, B: 112}),
         ({"minRowsPerTrigger": "5"}, True, {A: 0, B: 0}),
         ({"minRowsPerTrigger": "5"}, False, {A: 112, B: 112}),
@@ -202,7 +202,7 @@ def test_a_range_whose_partition_has_vanished(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Master:
-    """The client of a query whose master lists these topics' partitions in turn; None for a topic on no broker."""
+    """The client of a query whose master lists these partitions in turn; None for a topic that is on no broker."""
 
     def __init__(self, *listed: list[TopicPartition] | None) -> None:
         self.listed = itertools.chain(listed, itertools.repeat(listed[-1]))
@@ -215,7 +215,7 @@ class Master:
         return options_of()
 
     def wait_until_settled(self) -> None:
-        """It started long ago."""
+        """Return at once: the master started long ago."""
 
     def enter(self, _: object) -> Master:
         return self
@@ -256,7 +256,7 @@ def test_a_partition_that_was_read_is_gone_when_no_master_has_listed_it_for_the_
 
 
 class Consumer:
-    """A partition at its broker, where the group has a position; `refusal` is what a register is answered."""
+    """A partition at its broker, with the group's position; `refusal` is the answer to a registration."""
 
     def __init__(self, group: Group, partition: BrokerPartition) -> None:
         self.group, self.partition, self.lost = group, partition, None
@@ -278,7 +278,7 @@ class Consumer:
 
 
 class Group:
-    """The client of a member of a group, and what its brokers know."""
+    """The client of a member of a group, and the state of its brokers."""
 
     def __init__(self, **positions: int) -> None:
         self.positions = {tp: positions[name] for name, tp in (("a", A), ("b", B), ("c", C)) if name in positions}
@@ -290,7 +290,7 @@ class Group:
         self.assigned = SimpleNamespace(wait=lambda _: True)
         self.masters = self.error = None
         self.unlisted = 0
-        """How often no broker is known yet."""
+        """Remaining calls for which no broker is known."""
 
     def consumer(self, partition: BrokerPartition, **_: object) -> Consumer:
         self.consumers.append(Consumer(self, partition))
@@ -351,7 +351,7 @@ def test_a_partition_that_is_given_again_is_where_the_query_was() -> None:
     made = member(group, A)
     made.planned({A: 84, B: 84})
     made.planned({A: 56})
-    # The group has not heard of it.
+    # The group has no position of it.
     made._connect([AT[A]])
     assert made.begins({}, {A: Bounds(0, 112)}) == {A: 84}
     made.partitions()

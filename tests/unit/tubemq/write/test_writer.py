@@ -168,7 +168,7 @@ def test_columns_that_cannot_be_written() -> None:
         encoded(pa.record_batch({"topic": ["t"]}))
 
 
-# -- where they go
+# -- the choice of partitions
 
 
 def test_every_row_is_sent_once_and_partitions_take_turns_over_all_brokers(server: Servers, writer: Any) -> None:
@@ -183,8 +183,8 @@ def test_every_row_is_sent_once_and_partitions_take_turns_over_all_brokers(serve
     # The second task begins with the second partition.
     assert next((s.partition_id, s.data) for s in second) == (0, b"0")
     assert len(other.links) == 1
-    assert len(master.links) == 2  # one as a master, one as a broker
-    assert not master.of(c.RegisterPartition)  # nobody asks for the disk
+    assert len(master.links) == 2  # one connection to the master, one to the broker
+    assert not master.of(c.RegisterPartition)  # flushed offsets are not fetched
     send = first[0]
     assert send.check_sum == zlib.crc32(send.data) & 0x7FFFFFFF
     assert send.auth_info == c.AuthorizedInfo(7)
@@ -212,7 +212,7 @@ def test_rows_name_their_partition_or_have_a_key_that_chooses_it(server: Servers
 
 
 def test_rows_of_a_partition_keep_their_order_when_some_are_sent_again(server: Servers, writer: Any) -> None:
-    """What was stored after a refused row is stored again after it, so every row's last copy is in its place."""
+    """Rows stored after a refused row are stored again after it, so the last copies of all rows are in order."""
     stored: list[int] = []
     refusing = iter([n in {3, 4, 9, 21, 22, 60} for n in range(1000)])
 
@@ -287,7 +287,7 @@ def test_a_row_that_is_too_large_is_not_sent(server: Servers, writer: Any) -> No
 
 
 def test_a_topic_that_nobody_takes_messages_for(server: Servers, writer: Any) -> None:
-    """A master that has just become active lacks it for a while, so it is looked for again if it is deployed."""
+    """A master that has just become active does not list it at first, so a deployed topic is looked up again."""
     nowhere = c.ProducerHeartbeatResponse(True, 200, "OK!", 1)
     unknown = c.RegisterConsumerV2Response(431, "not deployed")
     one = server({c.ProducerHeartbeat: lambda _, __: nowhere, c.RegisterConsumerV2: lambda _, __: unknown})
@@ -301,7 +301,7 @@ def test_a_topic_that_nobody_takes_messages_for(server: Servers, writer: Any) ->
         writer(one).write(rows(b"x"))
 
 
-# -- what is sent again
+# -- retries
 
 
 @pytest.mark.parametrize(
@@ -358,13 +358,13 @@ def test_a_broker_that_was_set_aside_is_tried_again_with_one_message(
 
     write(10)
     task.flush()
-    # The five that were under way at once, and were all refused.
+    # The five that were in flight at once, and were all refused.
     assert len(bad.of(c.SendMessage)) == 5
     while len(bad.of(c.SendMessage)) < 8:
         assert sent < 100_000
         write(10)
         task.flush()
-        rest.wait(0.01)  # the broker's rest passes with time, which no event tells
+        rest.wait(0.01)  # the broker's pause ends with time, without an event
     write(100)
     task.flush()
     assert len(bad.of(c.SendMessage)) > 40
@@ -446,7 +446,7 @@ def test_patience_ends(server: Servers, writer: Any, failure: object) -> None:
 
 def test_patience_is_for_every_answer_and_not_for_all(server: Servers, writer: Any) -> None:
     def slowly(_: Link, __: Any) -> object:
-        threading.Event().wait(0.3)  # a broker that takes its time
+        threading.Event().wait(0.3)  # a slow broker
         return STORED
 
     one = server({c.SendMessage: slowly})
@@ -456,11 +456,11 @@ def test_patience_is_for_every_answer_and_not_for_all(server: Servers, writer: A
     assert len(one.of(c.SendMessage)) == 9
 
 
-# -- what is on the disk
+# -- waiting for the disk
 
 
 def flushing(*flushed: int) -> Callable[[Link, Any], object]:
-    """A store that ends at 280, of which so much is on the disk: one number for each time it is asked."""
+    """Return answers that a store ends at 280 and is flushed up to `flushed`: one number for each request."""
     left = list(flushed)
 
     def answer(_: Link, request: Any) -> object:
@@ -487,7 +487,7 @@ def test_a_task_waits_until_its_rows_are_on_the_disk(server: Servers, writer: An
 
 
 def test_a_connection_that_ends_before_its_rows_are_on_the_disk_fails_the_task(server: Servers, writer: Any) -> None:
-    """After a kill the broker gives the offsets of what it lost to others: the end that was waited for is reached."""
+    """After a kill the broker assigns the lost messages' offsets to others, so the awaited end is reached again."""
     usual = flushing(0, 280)
 
     def answer(link: Link, request: Any) -> object:
