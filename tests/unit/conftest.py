@@ -1,4 +1,4 @@
-"""What unit tests share: time that a test moves, and both implementations of a loop."""
+"""Fixtures of unit tests: a clock that a test moves, and both implementations of a loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.standins import Clock
 
 @pytest.fixture
 def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The time of the module that the test file names as TIMED."""
+    """Replace the time of the module that the test file names as TIMED."""
     made = Clock()
     monkeypatch.setattr(request.module.TIMED, "time", made)
     return made

@@ -1,4 +1,4 @@
-"""Stand-ins that many unit tests use."""
+"""Stand-ins for unit tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 class Clock:
-    """The time of a module, in place of `time`: it passes only when a test says so, or when somebody sleeps."""
+    """A replacement of a module's `time`: time passes only when a test moves it, or in a sleep."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -26,14 +26,14 @@ class Clock:
 
 
 def done(value: object) -> Future[Any]:
-    """What somebody waits for and has already."""
+    """Return a future that is done."""
     future = Future[Any]()
     future.set_result(value)
     return future
 
 
 def both_loops(compiled: str) -> Any:
-    """A fixture `impl`: native and python, without native where the compiled module is missing."""
+    """Return a fixture `impl`: native and python, without native if the compiled module is missing."""
 
     @pytest.fixture(params=["native", "python"], name="impl")
     def impl(request: pytest.FixtureRequest) -> str:
