@@ -1,4 +1,4 @@
-"""What users write for pulsar-native, and the sentences they get where it is wrong."""
+"""Options of pulsar-native, and errors of invalid ones."""
 
 import base64
 import dataclasses
@@ -33,7 +33,7 @@ def read(scope=READ, **options):
 
 
 def made(options, scope=READ):
-    # as Spark hands them over
+    # as Spark passes them
     return PulsarOptions.from_spark({key.lower(): text for key, text in options.items()}, scope)
 
 
@@ -249,7 +249,7 @@ def test_exactly_one_way_to_name_topics():
     assert refusal({**URL, "topic": "t", "topics": "u", "topicsPattern": "v"}) == (
         "set exactly one of topic, topics, topicsPattern, not topic and topics and topicsPattern"
     )
-    # one that cannot be read is still one
+    # an invalid one counts too
     assert refusal({**URL, "topic": "a/b"}) == (
         "topic='a/b': expected name, tenant/namespace/name or persistent://tenant/namespace/name"
     )
@@ -326,7 +326,7 @@ def test_topics_patterns(text, namespace, matching, others):
     ],
 )
 def test_topics_patterns_refused(text, reason):
-    if reason is None:  # may be read or refused, at once: a hang ends by the timeout of the test
+    if reason is None:  # it may be accepted or refused, but without delay: a hang ends at the timeout of the test
         try:
             parse_topics_pattern(text)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""The options of a subscription that is read as a queue."""
+"""Options of a subscription that is read as a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a token comes from, how long it is used, who it says we are, and what is never shown of it."""
+"""Tokens: their sources, lifetime and names of principals, and secrets that are never shown."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_plugin_answers_challenges_with_the_state_of_its_connection(plugin):
     connection.receive_data(encode_command(c.Connected("b", 19, 1024)))
     assert said(b"PulsarAuthRefresh") == answer(b"hello broker")
     assert said(b"2") == answer(b"12")
-    # Connections that sent the same at first are alike, whatever their state is.
+    # Connections with the same first data are equal, whatever their state.
     assert first == PluginAuthentication("of_mine:function", "broker")
     assert "123" not in repr(first)
 
@@ -162,7 +162,7 @@ def test_options_choose_and_show_no_secret(given, kind, scope):
     assert type(authentication) is kind
     for shown in (repr(options), str(options), repr(authentication), str(authentication), f"{authentication!r}"):
         assert CLIENT_SECRET not in shown
-    # To the executors it goes whole.
+    # The executors get all of it.
     assert authentication_of(pickle.loads(pickle.dumps(options))) == authentication  # noqa: S301 - our own
 
 
@@ -199,7 +199,7 @@ def test_a_token_is_asked_for_as_rfc_6749_says(issuer):
             "scope": "a b",
         }
     ]
-    # What is not set is not sent.
+    # Parameters that are not set are not sent.
     client_of(issuer).auth_data(None)
     assert set(issuer.asked[1]) == {"grant_type", "client_id", "client_secret"}
 

@@ -1,4 +1,4 @@
-"""Topology against scripted brokers on real sockets: redirects, proxies, refusals, silence, order, back-pressure."""
+"""The client against scripted brokers on real sockets: redirects, proxies, refusals, silence, order, back-pressure."""
 
 import contextlib
 import io
@@ -46,11 +46,11 @@ NEWER = c.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=T
 
 
 class Link(fix_net.Link):
-    """A broker's end of one connection."""
+    """The broker's side of one connection."""
 
     @property
     def connect(self):
-        """The CONNECT of the connection."""
+        """The CONNECT that the connection received."""
         return next((one for one in self.requests if isinstance(one, c.Connect)), None)
 
     def send(self, *commands):
@@ -79,7 +79,7 @@ class Broker(fix_net.AnsweringServer):
 
     def stop(self):
         for idle in warm_sessions()._idle:
-            idle.session.close()  # or the server waits until that is done
+            idle.session.close()  # otherwise the server waits for it
         super().stop()
 
     def usual(self, link, command):  # noqa: PLR0911 - one line a command
@@ -101,7 +101,7 @@ class Broker(fix_net.AnsweringServer):
 
 @pytest.fixture
 def broker():
-    """Starts brokers, and stops them when the test ends."""
+    """Return a function that starts brokers; stop them when the test ends."""
     with contextlib.ExitStack() as stack:
 
         def start(answers=None, **more):
@@ -114,7 +114,7 @@ def broker():
 
 @pytest.fixture
 def client(closing):
-    """Makes clients of these addresses, and closes them when the test ends."""
+    """Return a function that makes clients of these addresses; close them when the test ends."""
 
     def make(url, scope=READ, **options):
         given = {"serviceUrl": url, "topic": "t", "operationTimeout": "60s", "connectTimeout": "10s"} | options
@@ -124,7 +124,7 @@ def client(closing):
 
 
 def found(url, kind=c.LookupType.Connect, **more):
-    """Answers to LOOKUP."""
+    """Return an answer to LOOKUP."""
     return lambda _, lookup: c.LookupResponse(lookup.request_id, kind, url, **more)
 
 
@@ -303,7 +303,7 @@ def test_a_topic_that_does_not_exist(broker, client):
 
 
 def older(listed=()):
-    """A broker that creates the topic whose partitions it is asked for, as 2.10.1 does, and has used these."""
+    """Return a broker that creates a topic when its partitions are requested, as 2.10.1 does."""
     return {
         c.Connect: lambda *_: c.Connected("Pulsar Server2.10.1", 19, 5 << 20),
         c.GetTopicsOfNamespace: lambda _, x: c.GetTopicsOfNamespaceResponse(
@@ -421,7 +421,7 @@ def test_answers_that_nobody_waits_for_are_ignored(broker, client):
 
 
 def test_what_a_consumer_is_told(broker, client):
-    # The active consumer is chosen before SUBSCRIBE is answered, as a broker does it.
+    # The active consumer is chosen before SUBSCRIBE is answered, as in a broker.
     def subscribe(_, request):
         return [c.ActiveConsumerChange(request.consumer_id, True), c.Success(request.request_id)]
 
@@ -481,7 +481,7 @@ def test_planning_many_partitions_takes_few_round_trips(broker, client):
     held: dict[type, list[object]] = {}
 
     def all_at_once(link, command):
-        # Nothing is answered before all have asked: a client that waits for each answer never gets one.
+        # Answers follow only after all requests: a client that waits for each answer never gets one.
         waiting = held.setdefault(type(command), [])
         waiting.append(one.usual(link, command))
         if len(waiting) < count:
@@ -600,7 +600,7 @@ def test_a_consumer_that_the_broker_closes_may_be_opened_again(broker, client):
             got += consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
     assert caught.value.retryable
     assert one.server.address in str(caught.value)
-    # What came before is taken first; what came after belongs to nobody.
+    # Messages before the CLOSE are taken first; later messages have no consumer.
     assert [m.entry_id for m in got] == [0, 1]
     consumer.grant(5)
     consumer.leave()
@@ -703,7 +703,7 @@ def test_a_refused_subscription(broker, client):
 
 
 class Flood:
-    """Sends `count` messages of `size` bytes when FLOW comes, from a thread of its own, and counts them."""
+    """A sender of `count` messages of `size` bytes in a thread, which begins at FLOW and counts them."""
 
     def __init__(self, count, size):
         self.count = count
@@ -725,7 +725,7 @@ class Flood:
         self.thread.start()
 
     def wait_until_held(self):
-        """Until the broker has not got a message further for 100 ms."""
+        """Wait until the broker has sent no message for 100 ms."""
         before = -1
         while self.sent != before:
             before = self.sent
@@ -743,7 +743,7 @@ def test_a_full_queue_holds_the_broker_back_and_an_empty_one_lets_it_go_on(broke
     one.wait_for(lambda: one.of(c.Flow))
     held = flood.wait_until_held()
     assert held < count - 10, "the broker was not held back"
-    # What the queue may hold, and what one receive may bring on top; the rest is the system's, in the sockets.
+    # The bound of the queue, and one receive in addition; the rest is in the sockets of the system.
     assert consumer._inbox._bytes <= (1 << 20) + BLOCK_BYTES
     got: list[c.Message] = []
     while len(got) < count:
@@ -780,7 +780,7 @@ def test_a_silent_broker_is_found_dead(broker, client):
 
 
 def full_queue(broker, client, *, first=0):
-    """A client, and a consumer of it whose queue is full of messages that nobody takes."""
+    """Return a client, and its consumer whose queue is full of messages that are not taken."""
     size, count = 64 << 10, 64
     one = broker()
     one.answers[c.Flow] = lambda *_: [message(n + first, size) for n in range(count)]
@@ -794,7 +794,7 @@ def full_queue(broker, client, *, first=0):
 
 
 def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
-    # The answer comes behind messages that nobody takes, because who would take them is waiting for the answer.
+    # The answer is behind messages that are not taken, because the thread that takes them waits for the answer.
     asked, consumer = full_queue(broker, client)
     assert asked.wait(consumer.request_bounds(), "the bounds") == Bounds(Position(7, 4), Position(7, 99))
 
@@ -811,7 +811,7 @@ def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
 )
 @pytest.mark.parametrize("at_once", [False, True])
 def test_bounds_are_asked_for_when_a_gap_arrives(broker, client, entries, gaps, at_once):
-    # The consumer is opened after 7:4. The answers tell how many messages were sent before the question came.
+    # The consumer is opened after 7:4. The answers contain the number of messages sent before the request.
     one = broker()
     sent: list[tuple[int, int]] = []
 
@@ -888,8 +888,8 @@ def test_credentials_that_cannot_be_read_leave_no_connection_open(broker, client
     token.unlink()
     with pytest.raises(MQSourceError, match="token") as caught:
         asked.fetch_partitions([TOPIC])
-    # Not even while the error, and with it the frames it went through, is kept.
-    one.server._accepting.join(0.2)  # time to accept it, if there was one
+    # Not even while the error, and with it the frames of its traceback, is kept.
+    one.server._accepting.join(0.2)  # time to accept a connection, if one was opened
     for thread in one.server._threads:
         thread.join(3)
         assert not thread.is_alive(), caught.value
@@ -934,7 +934,7 @@ def test_consumers_opened_in_vain_are_closed(broker, client, late):
     opening = client(one.url)
     with pytest.raises(TopicNotFoundError):
         opening.open_consumers(dict.fromkeys([*partitions[1:2], *partitions] if late else partitions, EARLIEST))
-    # The refusal came first, maybe before the broker had read the others.
+    # The refusal arrived first, perhaps before the broker had read the others.
     one.wait_for(lambda: len(held) == (3 if late else 0))
     for link, x in held:
         link.send(c.Success(x.request_id))
@@ -950,7 +950,7 @@ LEDGERS = b'{"ledgers": [], "currentLedgerEntries": 0, "currentLedgerSize": 0}'
 
 
 def tokens_of(server):
-    """The tokens that a server saw."""
+    """Return the tokens that a server received."""
     return [headers.get("Authorization") for _, headers in server.asked]
 
 
@@ -975,7 +975,7 @@ def test_a_question_goes_on_to_the_broker_of_a_topic_with_the_token_if_that_brok
         assert tokens_of(first) == ["Bearer secret"]
 
 
-# -- what a process keeps, and for whom
+# -- caches of a process, by credentials
 
 
 def test_a_schema_that_a_process_keeps_is_given_to_nobody_else(broker, client, tmp_path):
@@ -1021,15 +1021,15 @@ def test_a_connection_that_waits_is_given_only_to_who_would_show_the_same_token(
 @pytest.mark.parametrize(
     ("start", "end", "backlog", "entries"),
     [
-        # Within a ledger nobody is asked; a start within a batch has part of its entry still to be read.
+        # Within a ledger no request is needed; of a start within a batch, a part of its entry remains.
         (Position(7, 5), Position(7, 6), None, 1),
         (Position(7, 5, 2), Position(7, 5), None, 1),
         (Position(7, 5, 2), Position(7, 6), None, 2),
-        # Across ledgers the broker counts, with the entry of the start where its cursor (7:4) is before that.
+        # Across ledgers the broker counts, including the entry of the start if its cursor (7:4) is before that.
         (Position(7, 5), Position(9, 0), 3, 2),
         (Position(7, 4), Position(9, 0), 3, 3),
         (Position(7, 5, 2), Position(9, 0), 3, 3),
-        # It counts what is there now; but there was something to read when the end was asked for.
+        # It counts present entries; but entries existed when the end was requested.
         (Position(7, 5), Position(9, 0), 1, 1),
         (Position(7, 5), Position(9, 0), 0, 1),
     ],

@@ -1,4 +1,4 @@
-"""Where the keys of encrypted payloads come from."""
+"""Sources of the keys of encrypted payloads."""
 
 from __future__ import annotations
 

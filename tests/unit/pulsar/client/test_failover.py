@@ -1,4 +1,4 @@
-"""The choice between clusters: which one a client uses when one cannot be reached, and when it can again."""
+"""Failover between clusters: the client's choice when a cluster cannot be reached, and when it can again."""
 
 import logging
 
@@ -36,7 +36,7 @@ def test_a_client_of_a_cluster_that_cannot_be_reached_uses_the_next_one_that_can
     with caplog.at_level(logging.WARNING):
         client(down, failoverServiceUrls=f"{other}; {up.url}", failoverDelay="10ms").fetch_partitions([TOPIC])
     assert f"failing over to {up.url}: {down}: " in caplog.text
-    # The connection that showed it is the client's, and later clients do not try the first cluster again.
+    # The client uses the connection of the check, and later clients do not try the first cluster again.
     assert (len(up.links), len(up.of(c.PartitionedMetadata))) == (1, 1)
     with pytest.raises(TransportError, match=rf"no cluster of .* can be reached: {down}: .*; {other}: "):
         on_available_cluster(options_of(down, other))

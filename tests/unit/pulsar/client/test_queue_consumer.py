@@ -1,4 +1,4 @@
-"""A consumer that acknowledges one by one, against a scripted broker: answers that are late, bad or never come."""
+"""A consumer with individual acknowledgements, against a scripted broker: late, invalid and missing answers."""
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_ids_are_sent_in_bounded_commands_at_once(broker, client, monkeypatch):
 
     def hold(link, ack):
         held.append(ack)
-        # Answered in another order, once all are here.
+        # Answered in another order, once all have arrived.
         return [answered(link, one) for one in reversed(held)] if len(held) == 3 else None
 
     one = broker({c.Ack: hold})

@@ -18,7 +18,7 @@ from spark_mq_source.pulsar.protocol.metadata import MessageMetadata
 PEM, SPKI = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
 OPENSSL, PKCS8 = serialization.PrivateFormat.TraditionalOpenSSL, serialization.PrivateFormat.PKCS8
 OPEN = serialization.NoEncryption()
-# What `openssl ecparam -name prime256v1 -genkey` writes before the key.
+# The output of `openssl ecparam -name prime256v1 -genkey` before the key.
 PARAMETERS = b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
 
 PAIRS = {"rsa": rsa.generate_private_key(public_exponent=65_537, key_size=2048)} | {

@@ -56,7 +56,7 @@ def sizes(sends: list[Send]) -> list[int]:
     return [send.num_messages for send in sends]
 
 
-# What the official Java client wrote of the same rows.
+# The same rows as the official Java client wrote them.
 
 
 def recorded_sends(case: str) -> list[tuple[Any, bytes]]:
@@ -85,7 +85,7 @@ def test_a_batch_is_what_the_java_client_writes(impl: str) -> None:
 
 
 def singles(payload: bytes) -> list[tuple[str, bytes]]:
-    """What is in a batch; the Java client writes the defaults of some fields, too."""
+    """Return the messages of a batch; the Java client writes the defaults of some fields, too."""
     found = []
     at = 0
     while at < len(payload):
@@ -201,7 +201,7 @@ def test_hashes_are_those_of_the_java_client(impl: str, text: str, java: int | N
         assert encoding.load(impl).hashes_of(keys, MURMUR3_32_HASH).tolist() == [murmur, -1]
 
 
-# Which rows share an entry.
+# Grouping of rows into entries.
 
 
 @pytest.mark.parametrize(("batch_rows", "expected"), [(1, [1] * 7), (3, [3, 3, 1]), (7, [7]), (100, [7])])
@@ -216,7 +216,7 @@ def test_a_batch_has_so_many_bytes_at_most(impl: str) -> None:
 
 
 def test_a_message_whose_key_does_not_fit_twice_comes_by_itself(impl: str) -> None:
-    # A batch's first key stands in its metadata, too.
+    # The first key of a batch is in its metadata, too.
     for size, is_batch in ((40, True), (41, False)):
         (send,) = encode(impl, {"value": [b"12345678"], "key": ["k" * size]}, batch_bytes=98)
         assert parse(send)[0].HasField("num_messages_in_batch") == is_batch
@@ -238,7 +238,7 @@ def test_append_stops_where_an_entry_ends_so_that_the_next_rows_can_go_elsewhere
     assert made.nbytes == 0
 
 
-# What a row becomes.
+# Encoding of a row.
 
 
 @pytest.mark.parametrize("compression", CODECS)

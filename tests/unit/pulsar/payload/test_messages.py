@@ -38,7 +38,7 @@ impl = both_loops("spark_mq_source.pulsar.payload._messages_native")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 TIME = pa.timestamp("us", "UTC")
 MESSAGE_ID = pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())])
-# The loops leave the others to `SparseColumns`.
+# `SparseColumns` builds the other columns.
 ALL = schema_of(COLUMNS, without=("encryption_context", "_corrupt", "_error"))
 VALUE = pa.schema([("value", pa.binary())])
 CODECS = {
@@ -95,7 +95,7 @@ def indexes(rows: Sequence[dict[str, Any]]) -> list[int]:
     return [row["message_id"]["batch_index"] for row in rows]
 
 
-# What a broker sent
+# Recorded messages
 
 
 RECORDED = [frame for frame in pulsar_frames() if frame.kind == "MESSAGE"]
@@ -153,7 +153,7 @@ def test_recorded_messages_without_broker_metadata(impl: str) -> None:
 
 
 def recorded_rows(impl: str, case: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    """What the messages of a case hold, in the order of their recording."""
+    """Return the rows of a recorded case, in the order of recording."""
     d = decoder(impl)
     for n, frame in enumerate(frame for frame in RECORDED if frame.case == case):
         d.decode(7, n, body_of(frame))
@@ -189,7 +189,7 @@ def test_chunks_of_the_official_clients(impl: str) -> None:
 def test_batches_that_the_broker_compacted(impl: str) -> None:
     rows = recorded_rows(impl, "compacted", ("key", "value", "message_id"))
     assert [(key, value, i["entry_id"], i["batch_index"]) for key, value, i in rows] == [
-        # Of each key the last value, and neither a tombstone nor a message without a key.
+        # The last value of each key, without tombstones and messages without a key.
         (b"a", b"a2", 0, 2),
         (b"b", b"b2", 1, 0),
         (b"e", b"e1", 2, 1),
@@ -275,7 +275,7 @@ def test_times_that_do_not_fit(impl: str, time_ms: int) -> None:
         assert rows_of(impl, body, schema=VALUE)
 
 
-# Which messages of a batch
+# Selection of messages of a batch
 
 
 def numbered(count: int, **fields: Any) -> bytes:
@@ -333,7 +333,7 @@ def test_encrypted_messages_are_an_error_or_their_ciphertext(impl: str) -> None:
 
 
 class Reversal:
-    """A cipher that anyone can see through: its key is to reverse the payload. It has no key named `lost`."""
+    """A trivial cipher that reverses the payload. It has no key named `lost`."""
 
     def decrypt(self, payload: memoryview, metadata: MessageMetadata) -> bytes:
         if metadata["encryption_keys"][0]["key"] == "lost":
@@ -357,7 +357,7 @@ def test_what_is_decrypted_is_decoded_as_if_it_had_not_been_encrypted(
         packed,
     )  # fmt: skip
     assert d.decode(7, 2, body, (0b101,)) == 2
-    # The beginning of a chunked message before the range is decrypted too.
+    # The first chunks of a message, before the range, are decrypted too.
     for number, (part, emit) in enumerate([(b"fi", False), (b"tsr", True)]):
         chunk = {"uuid": "u", "num_chunks_from_msg": 2, "chunk_id": number, "total_chunk_msg_size": 5}
         assert d.decode(7, 3 + number, encrypted(part, **chunk), (), 0, WHOLE_ENTRY, emit) == number
@@ -602,7 +602,7 @@ def test_a_batch_made_to_explode_is_refused_as_a_whole_whose_parts_would_fit(imp
     with pytest.raises(CorruptMessageError, match=sentence):
         d.decode(7, 5, body)
     assert (d.rows, d.nbytes, d.unfinished) == (0, 0, False)
-    # What nobody asks for is not repeated.
+    # A column that is not read is not repeated.
     assert (
         decoder(impl, VALUE, max_message_bytes=5 << 20, max_batch_rows=10).decode(
             7, 5, batch(*[single()] * 20, **{name: long})
@@ -637,7 +637,7 @@ def test_a_chunked_message_is_compressed_as_a_whole(impl: str, codec: int) -> No
     value = bytes(range(256)) * 40
     whole = CODECS[codec](value)
     parts = [whole[:100], whole[100:101], whole[101:]]
-    # Larger than a message may be: chunks are there for that.
+    # Larger than the maximum message size, as chunked messages may be.
     d = decoder(impl, max_message_bytes=1000)
     for n, part in enumerate(parts):
         d.decode(1, n, chunk(part, n, 3, len(whole), compression=codec, uncompressed_size=len(value)))
@@ -658,7 +658,7 @@ A, B = ("a", 2, 4), ("b", 2, 4)
         pytest.param(
             [(n, ("a", 3, 3), n, b"abc"[n : n + 1]) for n in (0, 1, 0, 1, 2)], [b"abc"], id="delivered again"
         ),
-        # a0 and a2 are stored, a1 is refused for its checksum: the producer sends a1 and a2 again.
+        # a0 and a2 are stored, a1 is refused because of its checksum: the producer sends a1 and a2 again.
         pytest.param(
             [(n, ("a", 3, 3), at, b"abc"[at : at + 1]) for n, at in enumerate((0, 2, 1, 2))], [b"abc"], id="too early"
         ),
@@ -693,7 +693,7 @@ def test_a_chunk_without_its_beginning_is_an_orphan(impl: str) -> None:
     d.orphan = None
     d.decode(1, 10, entry())
     assert d.orphan is None
-    # Read again from farther back.
+    # Read again from an earlier entry.
     assert [d.decode(1, 7 + n, chunk(b"abc"[n : n + 1], n, 3, 3), (), 0, WHOLE_ENTRY, n == 2) for n in range(3)] == [
         0,
         0,
@@ -711,7 +711,7 @@ def test_a_chunk_that_contradicts_the_first_one_does_not_belong_to_it(impl: str)
 
 
 def test_the_last_chunk_again_at_its_own_position_is_an_orphan(impl: str) -> None:
-    # The message is put together, and then found not to decompress: only its first chunk tells whether it is so.
+    # The message is assembled, and cannot be decompressed: only its first chunk shows that.
     d = decoder(impl)
     d.decode(1, 0, chunk(b"a", 0, 2, 2, compression=2, uncompressed_size=9))
     for _ in range(2):
@@ -789,7 +789,7 @@ def test_abandoned_messages_are_dropped_where_memory_ends_and_the_live_ones_stay
 
 
 def test_a_live_message_that_was_dropped_is_found_by_reading_it_again(impl: str) -> None:
-    # Five messages between each other, of which two fit at a time.
+    # Five interleaved messages, of which two fit into memory at a time.
     entries = [(n, chunk(b"%d" % n * 600, part, 2, 1200, uuid=f"u{n}")) for part in range(2) for n in range(5)]
     d = decoder(impl, max_pending_chunk_bytes=2 * (1200 + 514))
     values = []
@@ -877,7 +877,7 @@ def test_batches_outlive_the_decoder_and_what_they_came_from(impl: str) -> None:
         d.decode(1, n, memoryview(body))
         batches.append(d.take_batch())
     expected = batches[0].column("value").to_pylist()
-    # If anything still pointed into it, this would be refused (a memoryview) or seen below.
+    # A reference into it would be an error here (a memoryview), or visible below.
     body[:] = bytes(len(body))
     del d
     gc.collect()
@@ -906,7 +906,7 @@ def test_the_body_is_let_go_after_each_entry(impl: str) -> None:
     for body in (entry(b"x"), numbered(3), entry(b"text", compression=1)):
         block = bytearray(body)
         d.decode(1, 1, memoryview(block))
-        block.append(0)  # BufferError if somebody still looked at it
+        block.append(0)  # BufferError if a view of it still exists
 
 
 def test_rows_and_nbytes(impl: str) -> None:
@@ -921,7 +921,7 @@ def test_rows_and_nbytes(impl: str) -> None:
 def test_a_decoder_may_refuse_what_belongs_to_a_transaction(impl: str) -> None:
     txn = {"txnid_least_bits": 7, "txnid_most_bits": 0}
     d = decoder(impl, refuses_transactions=True)
-    # A value with the bytes of the field, and a marker, which ends a transaction.
+    # A value that contains the bytes of the field, and a marker, which ends a transaction.
     assert d.decode(1, 1, entry(b"\xb0\x01\x07")) == 1
     assert d.decode(1, 2, entry(marker_type=21, **txn)) == 0
     for number, body in enumerate((entry(b"x", **txn), entry(b"x", num_messages_in_batch=1, **txn))):
@@ -944,7 +944,7 @@ def test_entry_messages_counts_for_flow(impl: str) -> None:
 
 @pytest.mark.parametrize("size", [100_000, 3_000_000])
 def test_large_values(impl: str, size: int) -> None:
-    # Beyond some size the compiled loop lets other threads run.
+    # Beyond some size the compiled loop releases the GIL.
     value = os.urandom(size)
     assert rows_of(impl, entry(value))[0]["value"] == value
     assert rows_of(impl, batch(single(b"a"), single(value), single(b"c")))[1]["value"] == value
@@ -952,7 +952,7 @@ def test_large_values(impl: str, size: int) -> None:
     assert [r["value"] == value for r in rows] == [True]
 
 
-# Which implementation
+# The choice of the implementation
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -1003,11 +1003,11 @@ print(implementation(), of_all(), len(caught), *[w.category.__name__ for w in ca
     assert run(code, SPARK_MQ_SOURCE_IMPL="python").stdout == "python python 0\n"
 
 
-# Entries of more messages than a batch may have rows
+# Entries with more messages than the row limit of a batch
 
 
 def parts_of(d: EntryDecoder, body: bytes, *args: Any) -> list[list[dict[str, Any]]]:
-    """The rows of an entry, in the parts in which they come."""
+    """Return the rows of an entry, in parts."""
     appended = [d.decode(7, 5, body, *args)]
     parts = [taken(d)]
     while d.unfinished:
@@ -1063,7 +1063,7 @@ def test_the_rest_of_an_entry_is_forgotten_when_the_next_one_is_opened(impl: str
 
 
 def test_a_column_never_passes_what_offsets_can_count(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Growing doubles the room, which once let the bound pass unnoticed.
+    # Growth doubles the capacity, which once exceeded the bound without an error.
     d = decoder(impl, VALUE)
     monkeypatch.setattr(sys.modules[type(d._columns).__base__.__module__], "MAX_COLUMN_BYTES", 1000)
     for n in range(3):

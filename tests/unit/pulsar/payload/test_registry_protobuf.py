@@ -10,7 +10,7 @@ from spark_mq_source.values.encodings import KeyValueEncoding, type_of
 from spark_mq_source.values.protobuf.decode import protobuf_decoder
 from tests.oracles.protobuf import schema
 
-# Recorded of the Java client 4.0.8, by Schema.PROTOBUF(com.google.protobuf.Timestamp.class).
+# Recorded from the Java client 4.0.8, with Schema.PROTOBUF(com.google.protobuf.Timestamp.class).
 TIMESTAMP = (
     '{"type":"record","name":"Timestamp","namespace":"com.google.protobuf","fields":[{"name":"seconds","type":"long",'
     '"default":0},{"name":"nanos","type":"int","default":0}]}'
@@ -27,7 +27,7 @@ def of_class(definition, fields):
 
 
 def flat(*fields):
-    """A schema of a class, of (name, type, label, default) from number 1 on."""
+    """Return a schema of a class with fields (name, type, label, default), numbered from 1 on."""
     record = {"type": "record", "name": "M", "fields": []}
     info = []
     for number, (name, kind, label, default) in enumerate(fields, 1):

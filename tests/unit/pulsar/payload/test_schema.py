@@ -1,4 +1,4 @@
-"""What the option schema says."""
+"""The option `schema`."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_the_schema_of_a_write_is_the_one_that_pulsar_spark_registers() -> None:
         field("amount", pa.decimal128(12, 2), nullable=True),
         field("ns", pa.list_(pa.int64())),
         field("m", pa.map_(pa.string(), field("value", in_map))),
-        # Spark gives its workers the zone of the session.
+        # Spark sets the time zone of the session in its workers.
         field("at", pa.timestamp("us", "Etc/UTC")),
         field("day", pa.date32()),
         field("bin", pa.binary()),

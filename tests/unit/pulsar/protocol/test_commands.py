@@ -41,7 +41,7 @@ LIMIT = 1 << 20
 KNOWN = {name.upper() for name in codec._NAMES.values()}
 FRAMES = pulsar_frames()
 
-# What no recording holds; bytes of it are to be written from the field numbers by hand.
+# Commands that no recording contains; their bytes are written by hand from the field numbers.
 NOT_RECORDED: set[str] = set()
 
 
@@ -78,16 +78,16 @@ def test_a_recorded_frame_is_the_command_its_recording_says(recorded: RecordedFr
     base = pb.BaseCommand.FromString(bytes(frame_of(recorded.data).command))
     (content,) = [value for field, value in base.ListFields() if field.name != "type"]
     assert_same_fields(command, content)
-    # What we encode of it means the same to protobuf, apart from defaults that one of the two leaves unsaid.
+    # Protobuf decodes our encoding to the same command, except for defaults that one of the two omits.
     again = frame_of(encode_command(command))
     assert with_defaults(again.command) == with_defaults(without_partition(frame_of(recorded.data).command))
     assert decode_command(again) == command
 
 
 def assert_same_fields(command: Command, message: Any) -> None:
-    """Each field of a command has the value of protobuf's field of this name."""
+    """Check that each field of a command has the value of protobuf's field of this name."""
     for name in command._fields if isinstance(command, tuple) else [one.name for one in dataclasses.fields(command)]:
-        if name not in message.DESCRIPTOR.fields_by_name:  # what follows the command, and the parts of an id
+        if name not in message.DESCRIPTOR.fields_by_name:  # the bytes behind the command, and the parts of an id
             continue
         ours, theirs = getattr(command, name), getattr(message, name)
         if ours is None:
@@ -105,7 +105,7 @@ def assert_same_fields(command: Command, message: Any) -> None:
 
 
 def without_partition(command: memoryview) -> memoryview:
-    """A MESSAGE does not keep its partition: who subscribed knows it."""
+    """Remove the partition, which a MESSAGE does not store: the subscriber knows it."""
     base = pb.BaseCommand.FromString(bytes(command))
     if base.type == commands.MESSAGE:
         base.message.message_id.ClearField("partition")
@@ -179,7 +179,7 @@ def test_a_send_as_a_broker_accepted_it(case: str, send: Send) -> None:
     assert isinstance(recorded, Send)
     assert recorded._replace(body=b"") == send
     assert len(recorded.body) > 0
-    # The raw client says of a message that it is one, which is left unsaid here.
+    # The raw client writes the number of messages even if it is 1, which is omitted here.
     if "num_messages: 1" not in next(f.text for f in FRAMES if f.data == data):
         assert encode_command(recorded) == data
     assert encode_send(recorded) + bytes(recorded.body) == encode_command(recorded)
@@ -265,7 +265,7 @@ def test_what_protobuf_refuses_the_fast_way_does_not_take(command: str) -> None:
         decode_command(Frame(memoryview(data), memoryview(b"body"), 0))
 
 
-# What is wrong.
+# Invalid commands.
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def sent(made: PulsarConnection) -> list[Command]:
     return found
 
 
-# The conversation: in which state what the peer sends leads to which event and which answer.
+# The conversation: events and answers for each state and each command of the peer.
 
 STATES: dict[str, Callable[[], PulsarConnection]] = {
     "CONNECTING": lambda: _drained(connection(TokenAuthentication("t0k"))),
@@ -99,7 +99,7 @@ def _drained(made: PulsarConnection) -> PulsarConnection:
 CHALLENGE = c.AuthChallenge(challenge=c.AuthData("token", b"PulsarAuthRefresh"), protocol_version=19)
 AUTH_RESPONSE = c.AuthResponse("test", c.AuthData("token", b"t0k"), 20)
 CONVERSATION: list[tuple[str, Command, list[Command] | type[MQSourceError], list[Command]]] = [
-    # state, what the peer sends, the events or the error, what is answered
+    # state, the peer's bytes, the events or the error, the answer
     ("CONNECTING", CONNECTED, [CONNECTED], []),
     ("CONNECTING", CHALLENGE, [], [AUTH_RESPONSE]),
     ("CONNECTING", c.Ping(), [], [c.Pong()]),
@@ -411,14 +411,14 @@ def test_while_paused_pings_are_sent_and_the_peer_is_not_taken_for_dead() -> Non
     assert sent(made) == [c.Ping()] * 11
     assert timer >= 100.0
     made.paused = False
-    # What the broker answered meanwhile waits in the socket: there is an interval's time to read it.
+    # The broker's answers meanwhile are in the socket: one interval is left to read them.
     assert made.next_timer() == timer + 10.0
     made.handle_timer(timer + 10.0)
     with pytest.raises(ConnectionLostError):
         made.handle_timer(timer + 20.0)
 
 
-# What we must not send.
+# Commands that must not be sent.
 
 
 def test_nothing_is_sent_before_connected() -> None:
@@ -496,7 +496,7 @@ def test_what_cannot_be_encoded_leaves_no_trace() -> None:
     made.send(c.Subscribe("t", "s", c.SubType.Exclusive, 1, 1))
 
 
-# What arrives.
+# Received messages.
 
 
 def test_messages_come_out_of_the_receive_buffer_uncopied() -> None:

@@ -14,7 +14,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 
-# ServerError of Pulsar's protocol, numbers and names; the class and whether it may pass are ours.
+# Numbers and names are those of ServerError in Pulsar's protocol; the class and `retryable` are ours.
 CODES = [
     (0, "UnknownError", ServiceNotReadyError),
     (1, "MetadataError", ServiceNotReadyError),

@@ -1,4 +1,4 @@
-"""The objects of offloaded ledgers: recorded ones of Pulsar's own offloader, and others in pieces of any size."""
+"""The objects of offloaded ledgers: recordings of Pulsar's offloader, and others in pieces of any size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADER_BYTES = 128
 
 
 def objects(blocks: list[list[bytes]], padding: int = 0) -> tuple[bytes, bytes]:
-    """The data and index objects of a ledger with these entries; each block but the last has this padding."""
+    """Return the data and index objects of a ledger with these entries; each block but the last has this padding."""
     data, places, entry = b"", b"", 0
     for number, entries in enumerate(blocks):
         body = b"".join(struct.pack(">Iq", len(body), entry + n) + body for n, body in enumerate(entries))
@@ -76,7 +76,7 @@ def test_a_damaged_object_never_gives_other_entries_in_silence(at: int, flip: in
         found = entries_of(damaged, INDEX, pieces)
     except CorruptMessageError:
         return
-    # Bodies have checksums of their own.
+    # Bodies have separate checksums.
     assert [entry for entry, _ in found] == list(range(len(found)))
     assert all(len(a[1]) == len(b[1]) for a, b in zip(found, whole, strict=False)) or len(found) < len(whole)
 

@@ -1,4 +1,4 @@
-"""The letters of one task of a queue: which message goes to which topic, and when."""
+"""Retry letters and dead letters of one queue task: topics, counts and batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEAD, RETRY = f"{TOPIC}-s-DLQ", f"{TOPIC}-s-RETRY"
 
 
 class Writer:
-    """Notes the value and the properties of each letter, batch by batch."""
+    """A writer that records the value and the properties of each letter, batch by batch."""
 
     def __init__(self) -> None:
         self.batches: list[list[tuple[bytes, dict[str, str]]]] = []
@@ -61,7 +61,7 @@ def letters_of(writers: dict[str, Writer], **options: Any) -> QueueLetters:
     } | options
     opened: Any = lambda topic, _: writers[topic]  # noqa: E731 - one line
     return QueueLetters(
-        SimpleNamespace(**chosen),  # type: ignore[arg-type] # what the letters use of them
+        SimpleNamespace(**chosen),  # type: ignore[arg-type] # the attributes that the letters use
         TopicPartition(TOPIC, -1),
         "pulsar-native: t",
         opened,
@@ -130,7 +130,7 @@ def test_messages_of_an_entry_are_given_up_for_its_reason_in_batches(
     monkeypatch.setattr(module, "_MAX_ROWS", 3)
     entries = [batch(*[single(b"%d" % n)] * 2) for n in range(3)]
     letters_of(writers).give_up(logged(*entries, put_off_before(1, b"3")), ["r0", "r1", "r2", "r3"])
-    # A batch ends with the entry that fills it: the second one has the fourth row, the fourth the sixth.
+    # A batch ends with the entry that fills it: the second entry has the fourth row, the fourth entry the sixth.
     assert [[value for value, _ in one] for one in writers[DEAD].batches] == [
         [b"0", b"0", b"1", b"1"],
         [b"2", b"2", b"3"],

@@ -1,4 +1,4 @@
-"""The guard against limits that end triggers where nothing is, on a scripted client."""
+"""The guard against limits that end triggers at positions without entries, with a scripted client."""
 
 import itertools
 import logging
@@ -22,9 +22,9 @@ START, END = Position(5, 0), Position(9, 3)
 
 
 class Entries:
-    """A client of a broker that delivers these entries; `asked` is what was asked for, in order.
+    """A client of a broker that delivers these entries; `asked` has the requests in order.
 
-    Ledger 5 ends with entry 9, which the broker tells if `tells_ends`.
+    Ledger 5 ends with entry 9, which the broker reports if `tells_ends`.
     """
 
     def __init__(self, *, tells_ends=True, **entries):
@@ -46,7 +46,7 @@ class Entries:
 
 
 def run(guard, *cuts, start=START, end=END):
-    """Triggers that follow on one another; where each of them ends."""
+    """Run consecutive triggers; return the end of each."""
     ends = []
     for cut in cuts:
         start = guard.check({A: start}, {A: end}, {A: cut})[A]
@@ -101,7 +101,7 @@ def test_a_trigger_past_the_end_of_a_closed_ledger_ends_at_the_next_entry(tells_
     with caplog.at_level(logging.WARNING):
         ends = run(guard, Position(5, 16), Position(5, 23), start=Position(5, 9))
         assert ends == [Position(5, 16), Position(8, 0)]
-        # Ledger after ledger: it is said once.
+        # Ledger after ledger: it is logged once.
         assert run(guard, Position(8, 7), Position(8, 14), start=Position(8, 0)) == [Position(8, 7), Position(9, 3)]
     (record,) = caplog.records
     assert record.getMessage().startswith(f"pulsar-native: {A}: the limits end a trigger at 5:23, but the next message")
@@ -186,7 +186,7 @@ def test_a_trigger_ends_after_as_many_entries_as_it_may_have(most):
     limits = limiter(topic, maxEntriesPerTrigger=str(most))
     for start, end in itertools.product(STARTS, PLACES):
         entries = topic.between(start, end)
-        # A query whose start is no position has the one before its first entry.
+        # A query whose start is no position starts right before its first entry.
         if start == EARLIEST or not entries:
             continue
         tried += 1
@@ -207,7 +207,7 @@ def test_a_broker_that_does_not_tell_where_ledgers_end_makes_triggers_shorter_an
             assert 0 <= len(topic.between(at, cut)) <= most
             ends.append(cut)
             at = cut
-        # An end right before a ledger's first entry is one too.
+        # A position right before a ledger's first entry is an end too.
         assert len(ends) <= len(topic.between(start, end)) + 4
 
 
@@ -235,7 +235,7 @@ def test_what_is_known_of_other_topics_is_forgotten():
 def test_a_trigger_has_as_many_rows_as_it_may(messages, most):
     topic = Topic({5: (messages,) * 5, 7: (messages,) * 5})
     cut = limiter(topic, maxRowsPerTrigger=str(most)).limit({TP: Position(5, -1)}, {TP: Position(7, 4)})[TP]
-    # One entry is let through, however much it holds.
+    # One entry is read, whatever its size.
     entries = max(1, min(10, most // messages))
     assert cut == Position(*topic.entries[entries - 1])
 
@@ -285,7 +285,7 @@ def test_about_how_many_rows_wait(start, end, rows):
     topic = Topic({5: (3,) * 5, 7: (3,) * 5})
     limits = limiter(topic)
     assert [limits.count_rows({TP: start}, {TP: end}) for _ in range(2)] == [rows, rows]
-    # An entry is looked at once for a start.
+    # An entry is fetched once for each start.
     assert len(topic.looked_at) == (rows > 0)
 
 

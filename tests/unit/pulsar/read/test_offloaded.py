@@ -1,4 +1,4 @@
-"""Ranges of the object store: which there are, what they give, and what happens to objects that are not whole."""
+"""Ranges of the object store: their planning, their rows, and damaged objects."""
 
 from __future__ import annotations
 
@@ -168,10 +168,10 @@ def test_a_damaged_object_is_an_error_or_read_from_brokers(
 
 
 class FaultyStore(HttpServer):
-    """An S3 server of a folder that answers its first requests with these faults, and the last one for ever.
+    """An S3 server of a folder that answers its first requests with these faults, and repeats the last fault.
 
     Attributes:
-        folder: of its objects.
+        folder: the folder of its objects.
         signed: the number of requests whose URL was signed.
     """
 

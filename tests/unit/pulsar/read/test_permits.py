@@ -1,4 +1,4 @@
-"""When a consumer's permits are repaid, and how many there are."""
+"""The number of a consumer's permits, and when they are granted again."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.unit.pulsar.read.topic import Consumer, Topic
         (100, [49], 10, [100]),
         (100, [50], 10, [100, 50]),
         (100, [130], 10, [100, 130]),
-        # What fits the queue twice over: 2 x 1000 bytes of messages of 100 bytes.
+        # Twice the size of the queue: 2 x 1000 bytes of messages of 100 bytes.
         (5000, [1000], 100_000, [1000, 20]),
         (5000, [1000], 10**9, [1000, 1]),
         (0, [], 0, []),

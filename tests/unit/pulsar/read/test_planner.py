@@ -1,4 +1,4 @@
-"""Cutting ranges into tasks: whatever is cut, the pieces are the whole, in order, and nearly equal."""
+"""The split of ranges into tasks: the pieces are in order, nearly equal, and together the whole range."""
 
 import datetime
 import itertools
@@ -22,7 +22,7 @@ TOPIC = "persistent://public/default/t"
 
 
 class Cluster:
-    """What a planner asks of a client, answered from memory."""
+    """A planner's client that answers from memory."""
 
     def __init__(self, *, bounds=None, ledgers=None, times=None, stored=None, driver=""):
         self.driver = driver
@@ -78,7 +78,7 @@ def test_cuts_ascend_lie_inside_and_are_fair(parts, pieces):
     total = sum(entries for _, _, entries in parts)
     assert len(cuts) == min(pieces, total) - 1
     assert cuts == sorted(set(cuts))
-    # How many entries of the stretches are at or before each cut.
+    # The number of entries of the stretches at or before each cut.
     begins = {}
     passed = 0
     for ledger, before, entries in parts:
@@ -264,7 +264,7 @@ def test_predicates_drop_whole_partitions(predicate, kept):
     ("start", "is_there"), [((7, 9), True), ((7, 12), True), ((7, 13), True), ((7, 14), False), ((2**40, 0), False)]
 )
 def test_a_start_past_everything_that_is_stored_is_refused(start, is_there):
-    # 7:10 to 7:12 are stored and not for delivery; 7:13 is where a user may want to begin.
+    # 7:10 to 7:12 are stored and are not delivered; a user may want to start at 7:13.
     tp = TopicPartition(TOPIC, -1)
     cluster = Cluster(bounds={tp: Bounds(Position(7, -1), Position(7, 9))}, stored={tp: Position(7, 12)})
     named = f'{{"t": {{"ledger": {start[0]}, "entry": {start[1]}}}}}'

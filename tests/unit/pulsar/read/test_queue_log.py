@@ -1,4 +1,4 @@
-"""Entries on their way through the write-ahead log: written as they came, read as if they came now."""
+"""Entries in the write-ahead log: stored as received, and decoded as if they had just been received."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def options(**given: str) -> PulsarOptions:
 
 
 def logged(messages: list[Message]) -> pa.RecordBatch:
-    """Through the writer, and through the bytes of a file."""
+    """Pass messages through the log's writer and the bytes of a file."""
     sink = pa.BufferOutputStream()
     written = log_batch(messages, [1] * len(messages))
     assert written.schema == LOGGED
@@ -67,7 +67,7 @@ def test_the_log_gives_what_the_broker_gave(entries: list[Any], cut: int, most: 
     expected = decoder.take_batch().to_pylist()
     whole = logged(messages)
     assert rows_of([whole]) == expected
-    # Slices share their buffers with the whole; a small batch cuts entries.
+    # Slices share their buffers with the whole batch; a small batch splits entries.
     assert rows_of([whole.slice(0, cut), whole.slice(cut)], maxbatchrows=str(most)) == expected
 
 
@@ -128,7 +128,7 @@ def chunk(number: int, uuid: str, chunk_id: int, chunks: int, size: int = 3) -> 
 
 
 def added(groups: ChunkGroups, *chunks: Message) -> list[list[int]]:
-    """The entries of the messages that became complete."""
+    """Return the entries of the messages that became complete."""
     assert [groups.count(one.body) for one in chunks] == [0] * len(chunks)
     return [[part.entry_id for part in one] for one in map(groups.add, chunks) if one]
 

@@ -1,4 +1,4 @@
-"""One task of a queue on scripted consumers: what it lets come, takes, acknowledges and sends again."""
+"""A queue task with scripted consumers: permits, limits, acknowledgements, and retries of acknowledgements."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def corrupt(number: int) -> c.Message:
 
 
 class Consumer:
-    """Brings what its script says: in each burst messages, or an error; then nothing.
+    """A consumer that delivers its script, where each burst is messages or an error, and then nothing.
 
     Attributes:
-        calls: GRANT, ACK and CLOSE in order: (what, how many or which).
-        timeouts: of `receive`.
+        calls: GRANT, ACK and CLOSE in order: (kind, number of messages or entries).
+        timeouts: the timeouts of `receive`.
         answers: to ACKs, in order: None, an error, or "never"; then None.
     """
 
@@ -125,7 +125,7 @@ def options_of(**given: str) -> PulsarOptions:
 
 
 def inflow(*consumers: Consumer, known: Sequence[str] = (), topic: str = TOPIC, **more: Any) -> module._Inflow:
-    """The inflow of a task with these consumers, one after the other; more are its limits and options."""
+    """Return the inflow of a task with these consumers in turn; `more` has its limits and options."""
     waiting = iter(consumers)
     client: Any = SimpleNamespace(open_queue_consumer=lambda *_: next(waiting))
     limits = {name: more.pop(name, None) for name in ("max_rows", "max_entries")}
@@ -142,7 +142,7 @@ def taken(flow: module._Inflow) -> list[int]:
     return flow.take().column("entry").to_pylist()
 
 
-# -- how it joins
+# -- joining the subscription
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_how_a_consumer_joins(source: QueueSource, given: dict[str, str], expect
     ("bursts", "grants"),
     [
         ([], [100]),
-        # Half of what may be under way is left: no more yet. Then one less is left.
+        # Half of the allowed permits remain: nothing is granted. Then one less remains.
         ([[message(n) for n in range(49)]], [100]),
         ([[message(n) for n in range(34)]], [100]),
         ([[message(n) for n in range(67)]], [100]),
@@ -222,7 +222,7 @@ def test_a_grant_before_and_after_sizes_are_known() -> None:
     flow.receive(0.1)
     flow._permits.outstanding = 0
     flow.want(10**9)
-    # 50 is all that may be in flight by default unless it is more than is known to fit.
+    # 50 may be in flight by default, unless that exceeds the number known to fit.
     most = flow.most
     assert consumer.of("grant") == [
         100,
@@ -354,7 +354,7 @@ def test_patience_begins_with_the_oldest_message(clock: Clock) -> None:
         ({"max_rows": 5}, [1, 2, 3], [0, 1], True),
         ({"max_rows": 3}, [1, 2, 3], [0, 1], True),
         ({"max_rows": 2}, [1, 2, 3], [0], True),
-        # The first one is taken however large it is.
+        # The first one is taken, whatever its size.
         ({"max_rows": 2}, [3, 1], [0], True),
         ({"max_entries": 4}, [1, 2, 3], [0, 1, 2], False),
         ({"max_entries": 3}, [1, 2, 3], [0, 1, 2], True),
@@ -377,7 +377,7 @@ def test_a_second_take_has_only_what_is_left() -> None:
     flow.receive(0.1)
     assert taken(flow) == [0]
     flow.receive(0.1)
-    # Not the first one any more: 2 do not fit 1.
+    # It is no longer the first one: 2 do not fit 1.
     assert taken(flow) == []
     assert flow.most == 0
 
@@ -388,7 +388,7 @@ def test_chunks_count_as_one_message_and_are_taken_together() -> None:
     flow.receive(0.1)
     assert flow.rows == 2
     assert taken(flow) == [0, 1, 2]
-    # An entry limit counts chunks too, and does not part them.
+    # An entry limit counts chunks too, and does not separate them.
     flow = inflow(Consumer([message(9), *parts]), max_entries=2)
     flow.receive(0.1)
     assert taken(flow) == [9, 0, 1, 2]
@@ -408,7 +408,7 @@ def test_what_was_put_back_is_not_taken() -> None:
     assert (flow.rows, flow.most, taken(flow)) == (0, 0, [])
 
 
-# -- what comes again
+# -- redeliveries
 
 
 @pytest.mark.parametrize(
@@ -479,13 +479,13 @@ def test_a_corrupt_entry_is_asked_for_once_more() -> None:
     assert (taken(flow), second.of("close")) == ([0, 1], [])
     flow.note_damaged(known := {(7, 0): c.ValidationError.DecryptionError})
     flow.acknowledge()
-    # With the reasons, for the broker's log.
+    # With the reason, for the broker's log.
     assert second.of("ack", "DecryptionError", "ChecksumMismatch") == [
         ("DecryptionError", [0]),
         ("ChecksumMismatch", [1]),
     ]
     assert not known
-    # Where nothing is stored, nothing comes again.
+    # A topic that stores nothing redelivers nothing.
     flow = inflow(Consumer([corrupt(0)]), topic="non-persistent://a/b/c")
     flow.receive(0.1)
     assert taken(flow) == [0]
@@ -500,7 +500,7 @@ def test_what_was_handed_on_does_not_come_again_from_the_next_consumer() -> None
     flow.receive(0.1)
     assert taken(flow) == [0, 1]
     flow.receive(0.1)
-    # What was received and not handed on is dropped, and comes again.
+    # Messages that were received and not passed on are dropped, and are redelivered.
     assert flow.receive(0.1)
     assert flow.rows == 0
     flow.receive(0.1)
@@ -588,7 +588,7 @@ def test_an_answer_that_does_not_come_in_time_is_a_failure() -> None:
         ({}, [[message(0), message(4)]], [("ack", [0, 4])]),
         ({"readCompacted": "true"}, [[message(0), message(4)]], [("until", 4)]),
         ({"readCompacted": "true"}, [[message(0)], [message(4)]], [("until", 0), ("until", 4)]),
-        # Out of order, twice, or a chunk: not everything up to there was handed on.
+        # Out of order, repeated, or a chunk: not all messages up to there were passed on.
         ({"readCompacted": "true"}, [[message(4), message(0)]], [("ack", [4, 0])]),
         (
             {"readCompacted": "true"},
@@ -635,11 +635,11 @@ def test_a_new_consumer_acknowledges_everything_if_nothing_is_held(acknowledges:
     assert second.of("ack", "until") == sent
 
 
-# -- too often
+# -- the redelivery limit
 
 
 class Letters:
-    """Records what is given up and put off, instead of sending it."""
+    """Recorded messages that are given up or put off, instead of sent."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self.given_up: list[tuple[list[int], list[str]]] = []
@@ -665,7 +665,7 @@ REDELIVERED = [
 
 
 def kept(count: str, last: int, on: str = "deadLetter") -> tuple[list[int], list[tuple[list[int], list[str]]]]:
-    """Of `REDELIVERED`, whose last chunk was redelivered so often."""
+    """Return the kept messages of `REDELIVERED`, whose last chunk has this redelivery count."""
     messages = [*REDELIVERED[:-2], REDELIVERED[-2]._replace(redelivery_count=last), REDELIVERED[-1]]
     given = {"subscriptionType": "shared", "maxRedeliverCount": count, "onMaxRedeliver": on}
     letters: Any = Letters()
@@ -701,7 +701,7 @@ def test_messages_that_were_redelivered_too_often_end_the_read() -> None:
 
 
 class Client:
-    """Opens these consumers, one after the other."""
+    """A client that opens these consumers in turn."""
 
     consumers: list[Consumer]
 

@@ -1,4 +1,4 @@
-"""A range against scripted brokers, and on topics in memory: what is read, what is loss, and what never ends."""
+"""Reads of a range from scripted brokers and topics in memory: rows, data loss, and the end of the read."""
 
 import contextlib
 import itertools
@@ -26,7 +26,7 @@ SCHEMA = pa.schema([("value", pa.binary())])
 
 
 class Cursors(Broker):
-    """A broker that places cursors as `place(start)` says."""
+    """A broker that places cursors at `place(start)`."""
 
     def __init__(self, version, place, *, last, first_kept):
         super().__init__()
@@ -58,7 +58,7 @@ def read(broker, start, end, **options):
 
 @pytest.mark.parametrize("version", ["Pulsar Server2.10.1", "Pulsar-Broker-v3.0.0", "unknown", ""])
 def test_a_broker_that_leaves_cursors_in_deleted_ledgers_is_asked_for_the_first_one(version):
-    # As 2.10.1 answers: the cursor is before the entry that was asked for, which is gone.
+    # As 2.10.1 answers: the cursor is before the requested entry, which is gone.
     broker = Cursors(version, lambda ledger, entry: (ledger, entry - 1), last=(9, 5), first_kept=(8, -1))
     with contextlib.closing(contextlib.ExitStack()) as stack:
         stack.callback(broker.stop)
@@ -73,12 +73,12 @@ def test_a_broker_that_places_cursors_is_asked_with_the_start_alone():
         with pytest.raises(DataLossError, match=r"the ledger of 5:3, and whatever followed it up to 8:-1, is gone"):
             read(broker, (5, 3), (9, 5))
         starts = [(x.start_message_id.ledger_id, x.start_message_id.entry_id) for x in broker.of(c.Subscribe)]
-        assert starts == [(5, 3), (5, 3)]  # the second one tells whether the first was moved before it was asked for
+        assert starts == [(5, 3), (5, 3)]  # the second one shows whether the first was moved before it was requested
 
 
 @pytest.mark.parametrize("cursor", [(5, 4), (5, 9), (6, -1)])
 def test_what_is_gone_right_behind_the_start_is_loss(cursor):
-    """A cursor past the start is: within its ledger too."""
+    """A cursor past the start is data loss, within its ledger too."""
     broker = Cursors("Pulsar Server4.0.8", lambda *_: cursor, last=(9, 5), first_kept=(5, -1))
     with contextlib.closing(contextlib.ExitStack()) as stack:
         stack.callback(broker.stop)
@@ -88,7 +88,7 @@ def test_what_is_gone_right_behind_the_start_is_loss(cursor):
 
 
 def test_a_cursor_that_was_moved_before_it_was_asked_for_is_no_loss():
-    """As truncation and TTL move it, which leave the current ledger."""
+    """Truncation and TTL move cursors so, within the current ledger."""
     marks = iter([(5, 9)])
     broker = Cursors(
         "Pulsar Server4.0.8", lambda ledger, entry: next(marks, (ledger, entry - 1)), last=(5, 9), first_kept=(5, -1)
@@ -101,7 +101,7 @@ def test_a_cursor_that_was_moved_before_it_was_asked_for_is_no_loss():
 
 
 def test_a_cursor_that_moves_for_ever_ends_the_task():
-    """Whatever moves it: a reader that gets no farther does not go on for ever."""
+    """A reader without progress ends, whatever moves its cursor."""
     marks = iter(range(10**9))
     broker = Cursors("Pulsar Server4.0.8", lambda ledger, entry: (ledger, entry - 1), last=(5, 900), first_kept=(5, -1))
     place = broker.bounds
@@ -153,7 +153,7 @@ def test_every_range_of_a_topic_has_its_rows(burst, most):
         topic.opened.clear()
         made = reader(topic, start, end, maxBatchRows=most)
         assert values(made) == topic.rows(start, end), (start, end)
-        # Where it would go on behind a lost connection.
+        # The position from which it would resume after a lost connection.
         entries = topic.between(start, end) if start < end else []
         assert made._done == (Position(*entries[-1]) if entries else start), (start, end)
         assert len(topic.opened) == (start < end)
@@ -177,7 +177,7 @@ def test_batches_are_handed_on_when_they_are_full(more, sizes):
         (Position(9, 2), False),
         (Position(9, 3), True),
         (Position(11, 0), True),
-        # Right before a ledger's first entry is behind the last one of the ledger before it, and no entry.
+        # The position before a ledger's first entry is no entry, and is after the last entry of the previous ledger.
         (Position(11, -1), False),
     ],
 )
@@ -225,7 +225,7 @@ def test_a_read_goes_on_behind_entries_that_the_topic_does_not_count():
         ([Position(5, 1)], None),
         ([Position(5, 2)], None),
         ([Position(5, 3)], ReopenError),
-        # Once more, as far: it is what the broker does not deliver, if nothing was received; farther may be TTL.
+        # The same position again: entries that the broker does not deliver if nothing was received; farther may be TTL.
         ([Position(5, 3), Position(5, 3)], None),
         ([Position(5, 3), Position(5, 4)], ServiceNotReadyError),
         ([Position(5, 4), Position(5, 3)], None),
@@ -271,7 +271,7 @@ def test_whether_anything_is_left_when_nothing_comes(received, left):
 
 
 def returned(generator):
-    """What a generator returns at last."""
+    """Return the return value of a generator."""
     while True:
         try:
             next(generator)
@@ -296,7 +296,7 @@ CHUNKS = 4
 @pytest.mark.parametrize(
     ("opened", "orphan", "wanted", "look_back"),
     [
-        # (ledger, entry) of its last chunk, its number, and where its first one was dropped.
+        # (ledger, entry) of its last chunk, its number, and the position where its first chunk was dropped.
         (Position(9, 5), ((9, 20), CHUNKS - 1, None), True, Position(9, 20 - 60)),
         (Position(9, 19), ((9, 20), CHUNKS - 1, None), True, Position(9, 16)),
         (Position(9, 0), ((9, 60), CHUNKS - 1, None), True, Position(3, -1)),

@@ -1,4 +1,4 @@
-"""Which entries a query has read already."""
+"""The entries that a query has read already."""
 
 from __future__ import annotations
 

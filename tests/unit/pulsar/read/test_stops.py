@@ -1,4 +1,4 @@
-"""When the end of a stream that ends at a time is known."""
+"""The end position of a stream that ends at a time, and when it is known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = PulsarOptions.from_spark({"serviceurl": "pulsar://h", "topic": "t", "e
 
 
 class Topic:
-    """What `Stops` asks of a client: the position before the first message at or after a time."""
+    """The client of `Stops`: it returns the position before the first message at or after a time."""
 
     def __init__(self) -> None:
         self.before = Position(7, 3)
@@ -38,7 +38,7 @@ def test_a_time_is_a_position_once_there_is_a_later_message_or_a_minute_after_it
     monkeypatch.setattr(stops.time, "time", lambda: clock[0])
     topic: Any = Topic()
     ends = Stops(topic, OPTIONS)
-    for _ in range(2):  # no later message: all are read, and the same last one is asked about once
+    for _ in range(2):  # no later message: all are read, and the same last message is looked up once
         assert ends.apply({}, {TP: Position(7, 3)}) == {TP: Position(7, 3)}
     assert not ends.are_reached({TP: Position(7, 3)})
     assert topic.asked == 1

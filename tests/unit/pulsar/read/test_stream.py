@@ -1,4 +1,4 @@
-"""What a stream decides by itself, and on topics in memory: where triggers begin and end, and what is kept for them."""
+"""A stream's decisions, and streams of topics in memory: begins and ends of triggers, and subscriptions."""
 
 import pickle
 from types import SimpleNamespace
@@ -61,7 +61,7 @@ def test_a_trigger_that_ends_before_its_start_is_loss():
 
 AT = TopicPartition(TOPIC, -1)
 READ, FIRST = Position(12, 9), Position(14, -1)
-"""The position read last, whose ledger is gone, and where the first one that is left begins."""
+"""The position read last, whose ledger is gone, and the position before the first ledger that remains."""
 
 
 @pytest.mark.parametrize("watched", [Position(12, 8), READ, Position(12, 10), Position(13, 9), FIRST])
@@ -82,7 +82,7 @@ def test_a_ledger_that_is_gone_is_loss_if_a_cursor_has_passed_it_and_nothing_tel
 
 
 def test_a_watcher_that_was_opened_just_now_shows_that_nothing_is_gone():
-    """TTL moved the cursors of two new consumers, and the watcher was lost: what it says of the past is nothing."""
+    """TTL moved the cursors of two new consumers, and the watcher was lost: a new watcher does not prove loss."""
     stream = FakeStream(READ)
     stream._client.fetch_bounds = lambda asked: dict.fromkeys(asked, Bounds(FIRST, Position(14, 5)))
 
@@ -109,7 +109,7 @@ def test_a_watcher_right_at_the_position_read_last_may_mean_that_its_ledger_is_g
 
 @pytest.mark.parametrize("last", [EARLIEST, Position(14, -1), Position(14, 4), Position(14, 5), Position(14, 6)])
 def test_a_trigger_never_ends_before_it_begins(last):
-    """The last message can be before the position read last: what was behind it was aborted, or removed."""
+    """The last message can be before the position read last: later ones were aborted or removed."""
     stream, begin = FakeStream(Position(14, 5)), Position(14, 5)
     stream._partitions = lambda _: [AT]
     stream._watch = lambda _: {AT: Bounds(FIRST, last)}
@@ -119,7 +119,7 @@ def test_a_trigger_never_ends_before_it_begins(last):
 
 
 def test_a_subscription_keeps_the_entry_of_each_position():
-    """Without it the next trigger could not tell whether its ledger had more."""
+    """Without it the next trigger could not find out whether the ledger had more entries."""
     kept = {(7, 3): (7, 2), (7, 1): (7, 0), (7, 0): (7, -1), (7, -1): (7, -1)}
     parts = {at: TopicPartition(TOPIC, n) for n, at in enumerate(kept)}
     positions = {tp: Position(*at) for at, tp in parts.items()} | {AT: EARLIEST}
@@ -133,7 +133,7 @@ OTHER = TopicPartition("persistent://public/default/u", -1)
 
 
 class OnTopic(FakeStream):
-    """A stream of a topic in memory; `bounds` is what its watchers see, of other topics too."""
+    """A stream of a topic in memory; `bounds` are the bounds that its watchers report, of other topics too."""
 
     def __init__(self, ledgers=LEDGERS, *, watched=None, **options):
         self.topic = Topic(ledgers)
@@ -175,7 +175,7 @@ class OnTopic(FakeStream):
         ('{"t": {"ledger": 5, "entry": 0}}', LEDGERS, Position(5, 1), Position(5, 0)),
         ('{"t": {"ledger": 4, "entry": 0}}', LEDGERS, None, "the ledger of 4:0, and whatever followed it up to 5:-1"),
         ('{"t": {"ledger": 7, "entry": 4}}', LEDGERS, None, "position 7:4 does not exist"),
-        # Where there is nothing, all that comes is wanted.
+        # Of an empty topic, all future messages are wanted.
         ("latest", {5: ()}, None, EARLIEST),
         ("earliest", {5: ()}, None, EARLIEST),
         ("latest", LEDGERS, Position(7, 2), EARLIEST),
@@ -226,7 +226,7 @@ def test_an_empty_topic_that_nobody_has_read_is_not_in_the_offsets():
 
 
 def test_a_stored_position_past_what_is_delivered_is_no_loss():
-    # The watchers see the last message that is delivered; 7:2 is a marker.
+    # The watchers report the last message that is delivered; 7:2 is a marker.
     stream = OnTopic()
     stream.bounds[AT] = Bounds(Position(5, -1), Position(7, 1))
     assert stream.after({AT: Position(7, 2)}) == {AT: Position(7, 2)}
@@ -282,7 +282,7 @@ def test_limits_count_from_the_start(given, start, limited, end):
     [
         ("4", {AT: Position(5, 0)}, False),
         ("5", {AT: Position(5, 0)}, True),
-        # A start that was corrected is planned at once.
+        # A corrected start is planned at once.
         ("5", {AT: Position(5, 0), OTHER: Position(1, 1)}, False),
     ],
 )
@@ -310,7 +310,7 @@ def test_the_tasks_of_a_trigger(start, end, spans):
 
 
 def test_a_range_from_the_beginning_has_a_position_where_latest_has_seen_one():
-    # With the word for it the reader would not notice a ledger that goes meanwhile.
+    # With `earliest` the reader would not notice a ledger that is deleted meanwhile.
     stream = OnTopic({5: (), 6: (1, 1)})
     end = stream.after({AT: EARLIEST})
     assert stream.spans({AT: EARLIEST}, end) == [f"{TOPIC} (6:-1, 6:1]"]
@@ -332,7 +332,7 @@ def test_all_topics_are_terminated_and_read():
     end = {AT: Position(7, 2)}
     assert [stream.after(end) for _ in range(2)] == [end, end]
     assert stream.ended == [{AT: Position(7, 3)}]
-    # A trigger without data may follow, by which Spark completes what waits for a watermark.
+    # A trigger without data may follow, with which Spark completes aggregations that wait for a watermark.
     with pytest.raises(EndOfStreamError, match=r"read to their end \(1 topic-partitions\)"):
         stream.after(end)
 
@@ -375,7 +375,7 @@ def test_before_any_message_the_end_is_the_beginning():
 
 
 class Pinned(OnTopic):
-    """A stream whose durable subscription is at `cursor`; what moves it is in `moves`."""
+    """A stream whose durable subscription is at `cursor`; `moves` records the requests that move it."""
 
     def __init__(self, cursor, *, sticks=False, **options):
         super().__init__(subscription="s", **options)
@@ -402,7 +402,7 @@ class Pinned(OnTopic):
         (Position(5, 1), Position(5, 1), [("seek", Position(5, 1))]),
         (Position(5, -1), Position(5, 1), [("seek", Position(5, 1))]),
         (Position(7, 0), Position(5, 1), [("seek", Position(5, 1))]),
-        # All that is there, or will be, is wanted; a subscription that was made before can be ahead of it.
+        # All present and future messages are wanted; an older subscription can be ahead of the first.
         (Position(5, -1), EARLIEST, []),
         (Position(3, 9), EARLIEST, []),
         (Position(5, 0), EARLIEST, [("seek", Position(5, 0))]),
@@ -469,7 +469,7 @@ def test_a_first_trigger_that_is_repeated_begins_where_it_began(starting):
     assert [str(task) for task in tasks] == [f"{TOPIC} ({'7:0' if starting == 'latest' else '5:-1'}, 7:1]"]
     again = OnTopic(LEDGERS, startingOffsets=starting)
     assert again.ranges(again.initial(), end) == tasks
-    # Without anything new, the end is the same document; then the start of a trigger is the end of the last one.
+    # Without new messages, the end is the same document; then a trigger starts at the end of the last one.
     again.bounds[AT] = Bounds(Position(5, -1), Position(7, 1))
     assert again.latest(end) == end
     again.bounds[AT] = Bounds(Position(5, -1), Position(7, 2))

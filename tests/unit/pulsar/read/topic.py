@@ -1,4 +1,4 @@
-"""A topic-partition in memory, and the client that tells what is in it: as broker 4.0.8 answers."""
+"""A topic-partition in memory, and its client, which answers as broker 4.0.8 does."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TP = TopicPartition(TOPIC, -1)
 
 
 class Consumer:
-    """A subscription that begins at an entry, or at what is left behind it.
+    """A subscription that begins at an entry, or at the first remaining one after it.
 
     Attributes:
-        cursor: where it says that it is; a test may move it.
+        cursor: the position that it reports; a test may move it.
     """
 
     address, taken_entries, taken_bytes = "broker:6650", 0, 1
@@ -52,9 +52,9 @@ class Topic:
     """A client of a cluster with one topic-partition.
 
     Args:
-        ledgers: how many messages each entry has, by ledger; the last ledger is open.
-        tells_ends: whether a cursor past the end of a ledger is placed at its end, as 2.10.1 does not.
-        burst: how many entries come at once.
+        ledgers: the number of messages of each entry, by ledger; the last ledger is open.
+        tells_ends: whether a cursor past the end of a ledger is placed at its end, unlike in 2.10.1.
+        burst: the number of entries delivered at once.
     """
 
     places_cursors = True
@@ -73,7 +73,7 @@ class Topic:
         return c.Message(1, ledger, number, 0, (), memoryview(body))
 
     def rows(self, start: Position, end: Position) -> list[bytes]:
-        """The values of a range."""
+        """Return the values of a range."""
         return [
             b"%d:%d:%d" % (ledger, number, n)
             for ledger, number in self.entries
@@ -82,7 +82,7 @@ class Topic:
         ]
 
     def cursor_at(self, start: Position) -> Position:
-        """Just before what a subscription at this position gets first."""
+        """Return the position right before the first message of a subscription at this position."""
         if start.ledger not in self.ledgers:
             following = [ledger for ledger in self.ledgers if ledger > start.ledger]
             return Position(following[0], -1) if following else self.last
@@ -91,7 +91,7 @@ class Topic:
         most = len(self.ledgers[start.ledger]) - 1 if self.tells_ends or not is_closed else at
         return Position(start.ledger, max(-1, min(at, most)))
 
-    # -- as a client
+    # -- the client
 
     def open_consumer(self, _: TopicPartition, start: Position) -> Consumer:
         self.opened.append(Consumer(self, start, self.burst))
@@ -115,7 +115,7 @@ class Topic:
         return {tp: len(self.between(start, ends[tp])) for tp, start in starts.items()}
 
     def between(self, start: Position, end: Position) -> list[tuple[int, int]]:
-        """The entries of a range; that of a start within a batch is one of them."""
+        """Return the entries of a range, which include the entry of a start within a batch."""
         return [at for at in self.entries if start < Position(*at) and at <= (end.ledger, end.entry)]
 
     def fetch_ledgers(self, _: TopicPartition) -> list[Ledger]:

@@ -1,4 +1,4 @@
-"""Sequence ids of replays: the same rows go on where an attempt was killed, others are found out before any is lost."""
+"""Sequence ids of replays: the same rows continue after a killed attempt, other rows are refused before any is lost."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.write.deduplication import EntryNumbers, producer_name
 
 ENTRIES = st.lists(st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=3), min_size=1, max_size=6)
-"""Rows, as they share entries."""
+"""Rows, grouped by entry."""
 
 
 class Deduplicating:
-    """What a broker keeps of one producer: it drops an entry whose first id is not above the highest stored."""
+    """A broker's state of one producer: it drops an entry whose first id is not above the highest stored."""
 
     def __init__(self) -> None:
         self.rows: list[bytes] = []
@@ -34,11 +34,11 @@ class Deduplicating:
 def attempt(
     broker: Deduplicating, entries: list[list[bytes]], *, killed_after: int | None = None, batch: int = 3
 ) -> None:
-    """Writes as the writer does: asks what is stored, checks each entry before it is sent, and the end."""
+    """Write as the writer does: fetch the highest stored id, check each entry before it is sent, and check the end."""
     numbers = EntryNumbers(batch)
     numbers.found(broker.highest)
     for rows in entries[:killed_after]:
-        # A length before each row, as in a batch's payload.
+        # Each row has a length before it, as in a batch's payload.
         first, last = numbers.next(len(rows), b"".join(bytes([len(row)]) + row for row in rows))
         may_be_stored = numbers.admit(first, last)
         assert broker.send(first, last, rows) or may_be_stored

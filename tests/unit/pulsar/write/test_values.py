@@ -1,4 +1,4 @@
-"""What a write encodes, and the schema that the broker is told."""
+"""The encoding of a write's values, and the schema that is registered."""
 
 from __future__ import annotations
 

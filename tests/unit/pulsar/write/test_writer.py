@@ -1,4 +1,4 @@
-"""The writer against scripted brokers on real sockets: what a real one does rarely, or never when it is asked to."""
+"""The writer against scripted brokers on real sockets, for behaviour that real brokers rarely show."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_producer_that_the_broker_closes_is_opened_again_and_what_has_no_recei
     first, second = at.of(c.Producer)
     assert (second.producer_name, second.epoch, second.producer_id) == ("made-up-1", 1, first.producer_id)
     assert len(at.of(c.Lookup)) == 2
-    # It is closed on the broker's side already.
+    # The broker has closed it already.
     assert at.of(c.CloseProducer) == []
 
 
@@ -148,7 +148,7 @@ def test_a_producer_that_the_broker_closes_is_opened_again_and_what_has_no_recei
     [
         ((stored, cut, stored), [b"a", b"b", b"c"], [1, 2], 2),
         ((refused(PERSISTENCE_ERROR), stored), [b"a"], [0, 0], 2),
-        # What was refused when it was sent again may be stored.
+        # An entry that was refused when it was sent again may be stored.
         ((close_producer, refused(PERSISTENCE_ERROR), duplicate), [b"a"], [0, 0, 0], 3),
         ((close_producer, duplicate), [b"a"], [0, 0], 2),
     ],
@@ -168,7 +168,7 @@ def test_what_has_no_receipt_is_sent_again_on_a_new_producer(
     [
         (duplicate,),
         (refused(PERSISTENCE_ERROR), duplicate),
-        # As a broker that deduplicates refuses it for the time being, which has stored what was sent behind it.
+        # A broker with deduplication refuses it for now, after it has stored later entries.
         (refused(CHECKSUM_ERROR), refused(UNKNOWN_ERROR), duplicate),
     ],
     ids=["sent once", "refused", "damaged and refused"],
@@ -242,7 +242,7 @@ def names_asked_for(broker: Broker) -> list[str | None]:
 
 
 def test_what_may_have_been_refused_unheard_is_not_sent_again_as_a_duplicate(broker, writer) -> None:
-    # The broker has the second one; of the first it does not say whether it refused it.
+    # The broker has stored the second entry, and does not report whether it refused the first.
     at = broker({c.Producer: in_turn(opened, opened_with(1), opened_with(-1)), c.Send: in_turn(nothing, cut, stored)})
     made = writer(at)
     write(made, b"a", b"b")
@@ -285,7 +285,7 @@ def test_what_was_said_before_the_broker_closed_the_producer_was_heard(broker, w
 
 
 def test_a_refusal_that_is_final_is_not_hidden_by_one_that_is_not(broker, writer) -> None:
-    """As where a batch and a chunk behind it were both damaged."""
+    """Both a batch and a chunk behind it were damaged."""
 
     def both(link: Link, send: Any) -> object:
         first = c.SendError(send.producer_id, 0, CHECKSUM_ERROR, "no")
@@ -300,7 +300,7 @@ def test_a_refusal_that_is_final_is_not_hidden_by_one_that_is_not(broker, writer
 def test_a_producer_that_gets_no_answer_is_asked_for_again_on_another_connection(broker, writer) -> None:
     at = broker({c.Producer: in_turn(nothing, opened)})
     write(writer(at, operationTimeout="500ms"), b"a")
-    # The first one is closed, and the producer with it: the broker need not be told.
+    # Closing the first connection closes the producer too: no CLOSE_PRODUCER is needed.
     assert [sum(isinstance(command, c.Producer) for command in link.requests) for link in at.links] == [1, 1]
 
 
@@ -335,7 +335,7 @@ def test_names_begin_as_they_were_asked_to_and_no_two_are_alike(broker, writer) 
 
 
 class Transactions:
-    """What a broker answers that has transactions, and which of them have ended how."""
+    """The answers of a broker with transactions, and how each transaction ended."""
 
     def __init__(self) -> None:
         self.ended: list[c.TxnAction] = []
@@ -373,7 +373,7 @@ def test_a_transaction_sends_nothing_twice_to_a_broker_that_does_not_deduplicate
 
 
 def write_and_finish(made: PulsarWriter, *batches: pa.RecordBatch) -> Any:
-    """As `Writer.write_all` does, but for a writer that stays open."""
+    """Do the same as `Writer.write_all`, with a writer that stays open."""
     try:
         for batch in batches:
             made.write(batch)
@@ -394,7 +394,7 @@ def test_a_transaction_goes_on_where_the_broker_deduplicates(broker, writer, los
     )
     transaction = write_and_finish(writer(at, **TRANSACTION), rows(b"a"), rows(b"b"))
     assert sent(at) == [0, 1, 1]
-    # Where the first one is: that of a duplicate is not told.
+    # The position of the first entry: the broker does not report that of a duplicate.
     assert transaction.position == Position(7, 1 if again is stored else 0)
     assert transactions.ended == []
 
@@ -433,7 +433,7 @@ def test_a_transaction_that_ends_soon_does_not_wait_for_receipts(broker, writer)
     made = writer(at, **TRANSACTION, transactionTimeout="1s", sendTimeout="10m")
     with pytest.raises(RequestTimeoutError, match=r"ends soon.*raise transactionTimeout \(1000 ms\)"):
         write_and_finish(made, rows(b"a"))
-    # The connection on which the entry may still be under way was closed, and its name taken over, before that.
+    # Before that, the connection with the entry in flight was closed, and the producer's name taken over.
     first, *others = [link for link in at.links if any(isinstance(one, c.Producer) for one in link.requests)]
     assert sent(at) == [0]
     assert [type(one) for one in first.requests].count(c.EndTxn) == 0
@@ -448,7 +448,7 @@ def test_a_transaction_sends_nothing_after_the_time_from_which_it_is_quiet(broke
     made = writer(at, **TRANSACTION, transactionTimeout="100s")
     began = time.monotonic()
     write(made, b"a")
-    # A quarter of the timeout, and 30 s at most, before it.
+    # A quarter of the timeout before its end, and at most 30 s.
     assert began + 75 <= made._transaction.idle_from <= time.monotonic() + 75
     made._transaction.idle_from = time.monotonic()
     with pytest.raises(RequestTimeoutError, match="ends soon"):
@@ -472,7 +472,7 @@ def test_of_a_message_that_is_stored_only_the_last_chunk_is_sent_again(broker, w
 
 
 def test_a_chunk_is_not_sent_alone_where_its_message_was_not_stored_after_all(broker, writer) -> None:
-    """A broker tells the ids of what it has sent to its storage, which may fail."""
+    """A broker reports the ids of entries that it has passed to its storage, where they may fail."""
     value = b"x" * (11 << 20)
     first = broker({c.Producer: opened_with(0), c.Send: stored})
     write_and_finish(writer(first, chunking="true", **EXACTLY_ONCE), rows(value))
@@ -494,9 +494,9 @@ def test_a_replay_with_fewer_rows_than_an_earlier_attempt_has_stored_fails(broke
 
 
 class Deduplicating:
-    """A broker's topic that deduplicates one producer: what it stores, and whatever else it does with a SEND.
+    """A topic that deduplicates one producer; the test decides the other answers to SEND.
 
-    It drops an entry that is not above the highest stored, and knows nothing of those that it has refused.
+    It drops an entry whose sequence id is not above the highest stored one, and does not record refused entries.
     """
 
     def __init__(self, upset: Callable[[int, Link, Any], object]) -> None:
@@ -526,7 +526,7 @@ class Deduplicating:
 def test_an_entry_that_is_refused_in_the_midst_of_others_is_stored_once_and_in_order(
     broker, writer, code, times
 ) -> None:
-    """The broker stores what follows it, unless nothing does: no id tells the next attempt of the gap."""
+    """The broker stores entries behind it, so none may follow: no sequence id shows the gap to the next attempt."""
     left = [code] * times
 
     def refuse(row: int, link: Link, send: Any) -> object:
