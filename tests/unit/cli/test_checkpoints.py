@@ -1,4 +1,4 @@
-"""The conversion of a checkpoint that pulsar-spark has written; the commands that read checkpoints are in test_main."""
+"""Conversion of a checkpoint of pulsar-spark; the commands that read checkpoints are in test_main."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPIC = "persistent://public/default/parted"
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """A checkpoint whose last batch, number 3, is committed."""
+    """Return a checkpoint whose last batch, number 3, is committed."""
     return Path(shutil.copytree(PULSAR_SPARK_CHECKPOINT, tmp_path / "old"))
 
 

@@ -1,4 +1,4 @@
-"""Names are completed in a real bash, and by what zsh and fish call."""
+"""Completion of names in a real bash, and by the calls of zsh and fish."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_mq_source.formats import load_format
 
 TIMEOUT_S = 60
 BY_NAME = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-"""Has `--show-completion` take the name of a shell, instead of looking for the one that it is called from."""
+"""Environment in which `--show-completion` takes the name of a shell instead of detecting the calling shell."""
 
 
 def test_the_names_of_options_are_those_of_a_batch_read():
@@ -29,7 +29,7 @@ def test_the_names_of_options_are_those_of_a_batch_read():
 
 
 def test_bash_completes_what_is_typed(tmp_path: Path):
-    """Keys go to an interactive bash as from a keyboard; a function of the program's name shows the line they made."""
+    """An interactive bash receives keys as from a keyboard; a function with the program's name prints the line."""
     program = tmp_path / "spark-mq"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m spark_mq_source.cli.main "$@"\n')
     program.chmod(0o755)
@@ -57,7 +57,7 @@ def test_bash_completes_what_is_typed(tmp_path: Path):
         bash.kill()
         bash.wait()
         os.close(keyboard)
-    # There is no space after an option's name, so that its value can follow.
+    # No space follows an option's name, so that its value can follow.
     line = "<peek><pulsar-native><-o><topic=x><-o><serviceUrl=pulsar://h><-o><startingOffsets=earliest><end>"
     assert line in screen.splitlines()
 
@@ -93,7 +93,7 @@ def test_every_shell_has_its_script(shell: str, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_other_shells_are_given_the_names(shell: str, typed: str, names: list[str]):
-    """The variables are those with which typer's scripts for these shells call the program."""
+    """The environment variables are those with which typer's scripts for these shells call the program."""
     asked = {"_SPARK_MQ_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": typed}
     fish = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     found = CliRunner(env=asked | fish).invoke(app, [], prog_name="spark-mq").stdout

@@ -1,4 +1,4 @@
-"""Format strings in the manner of kcat."""
+"""Format strings like kcat's."""
 
 from __future__ import annotations
 

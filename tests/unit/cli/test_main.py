@@ -1,4 +1,4 @@
-"""Commands on the embedded NSQ broker: what they print, and what they leave alone."""
+"""Commands on the embedded NSQ broker: their output, and the channels and messages that they do not change."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_peek_creates_no_channel_unless_it_is_told_to(broker: NsqBroker):
 
 def test_peek_creates_no_channel_on_an_nsqd_beside_one_that_has_it():
     with NsqLookupd() as lookupd, NsqBroker(lookupd=lookupd) as one, NsqBroker(lookupd=lookupd) as other:
-        # A channel that is there first is created with the topic, as nsqd does.
+        # A channel that exists first is created with the topic, as in nsqd.
         other.create_topic("flights")
         one.create_channel("flights", "c")
         one.publish("flights", b"one")
@@ -148,7 +148,7 @@ def test_tail_does_not_take_what_waits_for_the_first_channel(broker: NsqBroker):
 
 
 def test_tail_prints_messages_as_they_come_until_ctrl_c_and_leaves_nothing(broker: NsqBroker):
-    """A process of its own, with a keyboard's signal; it ends with the status that kcat has then."""
+    """The command runs as a process that gets a keyboard's signal; its exit status is that of kcat."""
     broker.create_channel("flights", "spark")
     broker.publish("flights", b"before")
     with following(*at(broker, "-t", "flights", "-o", "channel=spark", *VALUES)) as process:
@@ -167,12 +167,12 @@ def test_tail_prints_messages_as_they_come_until_ctrl_c_and_leaves_nothing(broke
 
 
 VALUES = ["-f", r"%s\n"]
-"""Prints values only."""
+"""Format that prints values only."""
 
 
 @contextmanager
 def following(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that follows a topic."""
+    """Start a process that follows a topic, and end it."""
     command = [sys.executable, "-m", "spark_mq_source.cli.main", "tail", "--follow", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

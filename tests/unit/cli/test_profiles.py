@@ -1,4 +1,4 @@
-"""Profiles: what their file may contain, and that no secret is among it."""
+"""Profiles: valid contents of their file, without secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_mq_source.formats import load_format
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the file, found by the environment on every platform."""
+    """Return the folder of the file, found by the environment on every platform."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     profiles_path().parent.mkdir(parents=True)

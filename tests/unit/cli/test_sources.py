@@ -1,4 +1,4 @@
-"""What the commands make of options: nothing that would take from a queue, or leave something on a broker."""
+"""Options of the commands' reads: none takes messages from a queue or leaves state on a broker."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def characters(*texts: str) -> Counter[str]:
 def test_a_table_of_long_names_fits_80_columns(rows: Sequence[Mapping[str, object]]):
     output = printed(rows, 80)
     assert max(map(len, output.splitlines())) <= 80
-    # Names and numbers are whole.
+    # Names and numbers are complete.
     assert output.split("\n")[0].split() == list(rows[0])
     for name, value in rows[0].items():
         assert not isinstance(value, int) or str(value).lower() in output, name
