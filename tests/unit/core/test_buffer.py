@@ -35,7 +35,7 @@ def test_blocks_are_used_again_once_nobody_views_them_however_many_were_viewed()
     buffer = ReceiveBuffer(64)
     made, held = [buffer._block], deque()
     for _ in range(100):
-        # The reader is 20 blocks behind.
+        # The reader lags by 20 blocks.
         buffer.append(b"x" * 64)
         held.append(buffer.take(64))
         if len(held) > 20:

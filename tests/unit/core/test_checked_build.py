@@ -17,7 +17,7 @@ native.use_modules(native.CHECKED / "lib")
 from spark_mq_source.core import _checks as checks
 """
 NODES = ("int", "long", "double", "float", "bool", "bytes", "list", "struct")
-# An encoder's bits of a float are put as an int, those of a double as a long.
+# An encoder writes the bits of a float as an int, those of a double as a long.
 TAKEN = {
     "int": ["int", "float"],
     "long": ["long", "double"],

@@ -13,7 +13,7 @@ from spark_mq_source.core import columns as c
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.sql_types import matches
 
-# What Spark makes of map<string,string>, and a map of other inner names and nullability.
+# Spark's Arrow type of map<string,string>, and a map with other inner names and nullability.
 MAPS = [
     pa.map_(pa.string(), pa.string()),
     pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)),

@@ -60,7 +60,7 @@ def test_every_proper_prefix_is_corrupt_or_whole(codec: str) -> None:
             assert bytes(decompress(codec, compressed[:size], len(data))) == data
         except CorruptMessageError:
             continue
-        # Only what lies behind the data may be missing: ZLIB's checksum.
+        # Only bytes behind the data may be missing: ZLIB's checksum.
         assert codec == "ZLIB"
         assert size >= len(compressed) - 5
 
@@ -88,7 +88,7 @@ def test_zstd_frames_that_do_not_state_their_size() -> None:
 
 
 def test_a_zlib_stream_that_was_flushed_and_never_finished() -> None:
-    # What the Java client's codec writes: Deflater with SYNC_FLUSH, without finish().
+    # The output of the Java client's codec: Deflater with SYNC_FLUSH, without finish().
     compressor = zlib.compressobj()
     compressed = compressor.compress(TEXT) + compressor.flush(zlib.Z_SYNC_FLUSH)
     assert decompress("ZLIB", compressed, len(TEXT)) == TEXT

@@ -1,4 +1,4 @@
-"""The common part of all connections, on the smallest one."""
+"""The common part of all connections, tested with a minimal one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class State(Enum):
 
 
 class Lines(SansIOConnection[str, str]):
-    """Lines of text; `bad` is none, and after a second of silence the peer is dead."""
+    """A connection of text lines; `bad` is a protocol error, and after a second of silence the connection is lost."""
 
     _CLOSED = State.CLOSED
 

@@ -1,4 +1,4 @@
-"""Counters of tasks add up, and read as a line."""
+"""Counters of tasks: their sums, and their text."""
 
 from __future__ import annotations
 

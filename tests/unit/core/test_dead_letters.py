@@ -1,4 +1,4 @@
-"""Dead letters, from the batch that bad messages are in to a writer that keeps what it is given."""
+"""Dead letters, from the batch with the bad messages to a writer that stores them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VALUE = pa.schema([("value", pa.string())])
 
 
 class Writer:
-    """Keeps what it is given."""
+    """A writer that stores its rows."""
 
     def __init__(self, counters: Counters) -> None:
         self.counters = counters
@@ -59,7 +59,7 @@ class Writer:
 
 
 class Reading:
-    """One task that reads these messages in these batches."""
+    """A task that reads batches of messages."""
 
     def __init__(self, schema: pa.Schema, typed: TypedRead = TEXT, table: ColumnTable = TABLE, **how: Any) -> None:
         self.writers: list[Writer] = []
@@ -111,7 +111,7 @@ def test_a_dead_letter_says_where_it_comes_from_and_why() -> None:
     assert reason.startswith("value: ")
     assert letter == {
         "value": b"\xff",
-        "key": "k",  # as a text, which clients are given as one
+        "key": "k",  # as text, which clients receive as text
         "tags": {
             "trace": "1",
             "REAL_TOPIC": "t",

@@ -1,4 +1,4 @@
-"""Errors cross from Spark's workers as text and from process to process as pickles."""
+"""Errors as Spark's workers pass them on: as text, and between processes as pickles."""
 
 import copy
 import inspect

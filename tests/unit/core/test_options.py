@@ -68,7 +68,7 @@ def read(**options):
 def refusal(options, scope=READ):
     with pytest.raises(OptionError) as caught:
         BoatOptions.from_spark(options, scope)
-    # what Spark shows is the whole traceback's text: nothing else may hang on it
+    # Spark shows the text of the whole traceback: the error must have no cause or context
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
     return str(caught.value)
@@ -124,7 +124,7 @@ UNKNOWN, KAFKA = "unknown option", "that is Spark's Kafka source"
                 ("padles", "oars"),
             )
         ),
-        # Nothing is suggested that has no meaning in this scope.
+        # No option is suggested that has no meaning in this scope.
         ({"topik": "t"}, f"topik: {UNKNOWN}"),
         ({"kafka.bootstrap.servers": "x"}, f"kafka.bootstrap.servers: {UNKNOWN} ({KAFKA}; here it is serviceUrl)"),
         ({"kafka.security.protocol": "x"}, f"kafka.security.protocol: {UNKNOWN} ({KAFKA})"),

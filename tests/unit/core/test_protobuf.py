@@ -24,7 +24,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Everything:
-    """Not in the order of the wire, and with something that is not on it."""
+    """A message whose fields are not in wire order, and include one that is not on the wire."""
 
     name: Annotated[str, 2]
     id: Annotated[Uint64, 1]
@@ -43,7 +43,7 @@ class Everything:
 
 
 class Ping(NamedTuple):
-    """Nothing."""
+    """A message without fields."""
 
 
 PROTOBUF = Classes("test", Everything, Ping)

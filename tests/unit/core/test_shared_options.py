@@ -1,4 +1,4 @@
-"""The options of all formats: what their declarations must be, and the sentences about those that have one meaning."""
+"""Options of all formats: rules of their declarations, and errors of options that the formats share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sharing out what a trigger may read."""
+"""Division of a trigger's limit between partitions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_turns_reach_everybody_whoever_comes_and_goes(data, those, budget):
     patient = data.draw(st.sampled_from(sorted(those)))
     served, waited = None, 0
     for _ in range(40):
-        # The others are behind or not, as they like.
+        # Any of the others may have a backlog.
         behind = data.draw(st.sets(st.sampled_from(sorted(those)))) | {patient}
         shares = share_out(in_turn(dict.fromkeys(behind, 5), served), budget)
         assert sum(shares.values()) == min(budget, 5 * len(behind))
@@ -67,7 +67,7 @@ def test_shares_cost_no_more_than_the_budget_but_for_one_entry(data, backlogs, b
     spent = sum(costs[name] * n for name, n in shares.items())
     assert sum(shares.values()) >= 1
     assert spent <= budget * (1 + 1e-9) or sum(shares.values()) == 1
-    # Nothing is left over that would pay for another entry of whoever takes part.
+    # The remainder is not enough for another entry of any partition that has a share.
     left = budget * (1 - 1e-9) - spent
     assert all(costs[name] > left for name in backlogs if 0 < shares[name] < backlogs[name])
     if sum(costs.values()) <= budget * (1 - 1e-9):

@@ -1,4 +1,4 @@
-"""A function that an option names: found, or an error that names the option and nothing secret."""
+"""Functions named by options: their look-up, and errors that name the option and show no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that is not UTF-8 never reaches a message, whatever column, row, loop and kind of entry it is in."""
+"""Text that is not UTF-8 is never written to a message, in any column, row, loop and kind of entry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.java_arrow import as_java_writes
 
 MAP = pa.map_(pa.string(), pa.string())
 ROWS = 5
-# What Spark's cast of binary to string lets through: bytes that begin nothing, a sequence that is cut off, a surrogate.
+# Invalid text that Spark's cast of binary to string accepts: stray bytes, a truncated sequence, a surrogate.
 BAD = {"no lead byte": (b"abc\xff", 3), "cut off": (b"\xe2\x82", 0), "surrogate": (b"\xc3\xa4\xed\xa0\x80", 2)}
 LOOPS = ("native", "python")
 
@@ -107,7 +107,7 @@ def test_text_that_is_not_utf8_is_refused_by_the_number_of_its_row(
                 write(batch)
             assert f"row {1000 + number} of the task cannot be a message: {sentence}" in str(error.value)
         if write is not write_tubemq:
-            # Outside of the slice it does not count.
+            # Outside of the slice it is ignored.
             write(whole.slice(0, row))
             write(whole.slice(row + 1))
 
@@ -131,7 +131,7 @@ def test_bytes_of_a_null_do_not_count_and_columns_of_bytes_are_not_looked_at() -
 @pytest.mark.parametrize("loops", LOOPS)
 @pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
 def test_maps_without_pairs_have_no_offsets_when_spark_gives_them(loops: str, batching: bool) -> None:
-    """All of pyspark 4.0's batches whose properties are empty failed with IndexError."""
+    """With pyspark 4.0, all batches with empty properties failed with an IndexError."""
     empty = {"properties": as_java_writes(maps([[]] * 3)), "key": as_java_writes(texts([None] * 3))}
     encode_pulsar(pa.record_batch({"value": [b"v"] * 3} | empty), loops=loops, batching=batching)
     check_texts(pa.record_batch({"attributes": as_java_writes(maps([None, [], None]))}), ("attributes",))
