@@ -1,4 +1,4 @@
-"""The Spark side without a Spark session: schemas, column checks, partitions, predicates, pickling."""
+"""The Spark classes without a Spark session: schemas, column checks, partitions, predicates, pickling."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ListOptions:
 
 
 class ListFormat:
-    """A format of numbers, one task for each: what the Spark side needs to be tried on, and no more."""
+    """A minimal format for tests of the Spark classes, with one task for each number."""
 
     name = "list"
     columns = ColumnTable(Column("n", ("bigint",)), Column("value", written_from=("string",), required=True))
@@ -190,7 +190,7 @@ def test_default_schema_is_sql_of_the_default_columns() -> None:
 
 
 def test_arrow_schema_is_what_the_worker_compares_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker's own code makes its schema of ours: every batch is compared with that, where it is compared."""
+    """The worker derives its schema from ours, and compares every batch with it if it compares batches."""
     made: list[pa.Schema] = []
     original = plan_data_source_read.to_arrow_schema
 
@@ -216,7 +216,7 @@ def test_arrow_schema_is_what_the_worker_compares_with(monkeypatch: pytest.Monke
 def test_what_is_decoded_is_decided_once_for_the_schema_and_the_reader():
     source = ListDataSource({"typed": "yes"})
     assert source.schema() == "n array<string>"
-    # As Spark takes it from one process to the next.
+    # As Spark passes it between processes.
     source = pickle.loads(cloudpickle.dumps(source))  # noqa: S301 - our own
     reader = source.reader(schema_of(n=ArrayType(StringType())))
     assert reader._options.typed == TypedRead(Encoding("string"))
@@ -244,7 +244,7 @@ def test_reader_plans_one_partition_a_range_and_reads_them() -> None:
     reader = source.reader(schema_of(n=LongType()))
     partitions = reader.partitions()
     assert partitions == [MQPartition(n) for n in range(3)]
-    assert isinstance(partitions, list)  # Spark wants no other sequence
+    assert isinstance(partitions, list)  # Spark requires a list
     assert [batch.to_pydict() for partition in partitions for batch in reader.read(partition)] == [
         {"n": [n]} for n in range(3)
     ]
@@ -260,7 +260,7 @@ def test_reader_says_how_often_a_task_was_begun_before(monkeypatch: pytest.Monke
 
 
 def test_a_stream_reader_knows_where_the_next_trigger_begins() -> None:
-    """Releases before 4.2 do not tell it."""
+    """Releases before 4.2 do not pass it."""
     stream = SimpleNamespace(ranges=lambda *at: [at])
     reader = MQStreamReader(SimpleNamespace(name="list", open_stream=lambda _: stream), None, None)
     assert reader._begins_at is None
@@ -338,7 +338,7 @@ def test_a_stream_is_one_job_whoever_writes(monkeypatch: pytest.MonkeyPatch) -> 
         message = ListDataSource({}).streamWriter(VALUE, overwrite).write(iter([]))
         assert message.report[0] == TaskAttempt("q", 9, 3, 1, 77)
     assert pickle.loads(pickle.dumps(message)) == message  # noqa: S301 - our own
-    # A batch that is written within foreachBatch knows its number, and is a job of its own.
+    # A batch that is written within foreachBatch has a number, and is a separate job.
     within = ListDataSource({}).writer(VALUE, False).write(iter([])).report[0]
     assert (within.batch_id, within.job_id != "q") == (9, True)
 
@@ -391,7 +391,7 @@ def test_large_types_are_written_as_the_others(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_only_a_reader_that_was_asked_for_it_takes_conditions() -> None:
-    # Spark looks whether the method is a class's own.
+    # Spark checks whether the class itself defines the method.
     assert "pushFilters" not in vars(MQBatchReader)
     assert "pushFilters" in vars(MQPushdownReader)
     assert type(ListDataSource({"rows": "1"}).reader(schema_of(n=LongType()))) is MQBatchReader

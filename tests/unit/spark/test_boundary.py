@@ -1,4 +1,4 @@
-"""Errors at Spark's boundary; tests/spark/test_errors.py has them as users see them."""
+"""Errors passed to Spark; tests/spark/test_errors.py checks them as users see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bounds of what is exported: queries that come and go, and topics without end."""
+"""Bounds of the exported metrics: queries that start and end, and any number of topics."""
 
 from __future__ import annotations
 

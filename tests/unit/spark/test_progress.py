@@ -1,4 +1,4 @@
-"""What the progress of a query says, from Spark's own documents: lags by format, and lines."""
+"""The lags and the log line of a query's progress, from Spark's documents."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_pulsars_lag_across_ledgers_is_a_bound() -> None:
     newest = pulsar_offsets({T: Position(9, 4)})
     for read in ({T: Position(7, 300)}, {T: EARLIEST}, {}):
         assert progress(source(pulsar_offsets(read), newest)).lags == (Lag(T, 5, "entries", is_exact=False),)
-    # Read past what was newest when the trigger was planned.
+    # Read past the newest message at the time of planning.
     ahead = pulsar_offsets({T: Position(10, 0)})
     assert progress(source(ahead, newest)).lags == (Lag(T, 0, "entries"),)
 

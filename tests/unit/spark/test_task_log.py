@@ -1,4 +1,4 @@
-"""The line a task, in a process where nobody has configured logging, and where Spark collects logs."""
+"""The log line of a task, in a process without configured logging, and where Spark collects logs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_read_that_is_given_up_says_that_it_is_a_part(caplog: pytest.LogCaptur
             yield BATCH
             yield BATCH
         finally:
-            counters.entries = 5  # as readers do that count at the end of a connection
+            counters.entries = 5  # as in readers that count at the end of a connection
 
     rows = logged_read("nsq", "nsqd one", read(), counters)
     next(rows)

@@ -1,4 +1,4 @@
-"""Whether Spark still waits for a task, by the connection that its worker has."""
+"""The check whether Spark still waits for a task, by the connection of the worker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check() -> None:
 
 
 def frame_of(module: str, run_as: str = "") -> Callable[..., None]:
-    """A function of pyspark's: called with a task and any objects, it runs the task while its frame holds them."""
+    """Return a function in a pyspark module: it runs a task while its frame holds the objects it was called with."""
     spec = ModuleSpec(module, None)
     names = {"__name__": run_as or module, "__spec__": spec}
     exec("def run(task, *, infile=None, outfile=None, sock=None, receiver=None): task()", names)  # noqa: S102
@@ -49,14 +49,14 @@ IN_WORKER, IN_DAEMON = frame_of("pyspark.worker"), frame_of("pyspark.daemon", ru
 
 
 class Worker:
-    """A Python worker and Spark's end of its connection."""
+    """A Python worker and Spark's side of its connection."""
 
     def __init__(self) -> None:
         self.spark, self.sock = socket.socketpair()
         self.file = self.sock.makefile("rb")
 
     def run(self, task: Callable[[], object]) -> None:
-        """Runs a task as `pyspark.worker` does."""
+        """Run a task as `pyspark.worker` does."""
         IN_WORKER(task, infile=self.file, outfile=self.file)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ def test_rows_that_end_with_the_connection_are_not_all(worker: Worker) -> None:
         assert next(batches) is BATCH
         worker.spark.close()
         assert next(batches) is BATCH
-        # The writer may have a thread that takes them, which has no frame of Spark's.
+        # The writer may take them in a thread that has no frame of Spark.
         with ThreadPoolExecutor(1) as pool, pytest.raises(TaskEndedError):
             pool.submit(next, batches).result()
 
@@ -134,7 +134,7 @@ def test_other_sockets_and_files_are_no_connection_to_spark(worker: Worker, tmp_
     def main(infile: IO[bytes]) -> None:
         assert connection_to_spark() is None
 
-    main(worker.file)  # a function of the user's
+    main(worker.file)  # a function of the user
     closed = socket.socket()
     closed.close()
     (tmp_path / "log").touch()
@@ -162,7 +162,7 @@ def test_a_task_without_a_connection_is_warned_of_once(
 
 @pytest.fixture
 def frozen() -> Iterator[Callable[[], int]]:
-    """How many objects collections leave out; none before and after a test."""
+    """Yield the count of objects that collections ignore; none before and after a test."""
     _freeze.cache_clear()
     gc.unfreeze()
     yield gc.get_freeze_count
