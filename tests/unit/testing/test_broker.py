@@ -1,4 +1,4 @@
-"""What the embedded NSQ broker does beyond the recorded answers; nsqd, where it is on PATH, must do the same."""
+"""Behaviour of the embedded NSQ broker beyond the recordings; nsqd must behave the same if it is on PATH."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OK = (0, b"OK")
 
 
 class Client(RawClient):
-    """A connection that says the commands of the protocol."""
+    """A connection that sends commands of the protocol."""
 
     def __init__(self, broker: NsqUnderTest) -> None:
         super().__init__(broker.tcp_address)
@@ -47,13 +47,13 @@ class Client(RawClient):
             self.tell(f"RDY {ready}")
 
     def message(self) -> tuple[str, int, bytes]:
-        """The next message's id, attempts and body."""
+        """Return the id, attempts and body of the next message."""
         kind, body = self.response()
         assert kind == 2, body
         return body[10:26].decode(), struct.unpack(">H", body[8:10])[0], body[26:]
 
     def bodies(self, count: int) -> list[bytes]:
-        """Of the next messages, each finished."""
+        """Return the bodies of the next messages, and finish each."""
         found = []
         for _ in range(count):
             ident, _attempts, body = self.message()
@@ -65,7 +65,7 @@ class Client(RawClient):
         self.sock = context.wrap_socket(self.sock, server_hostname="127.0.0.1")
 
     def expect_error(self, text: str) -> None:
-        """A fatal error, and the end."""
+        """Expect a fatal error and the end of the connection."""
         assert self.response() == (1, text.encode())
         self.expect_closed()
 
@@ -84,7 +84,7 @@ def credentials(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
 
 
 def until(broker: NsqUnderTest, topic: str, channel: str = "c", **wanted: object) -> None:
-    """Waits until the broker tells this of a channel."""
+    """Wait until the broker reports these statistics of a channel."""
 
     def as_wanted() -> bool:
         stats = broker.channel_stats(topic, channel)
@@ -200,7 +200,7 @@ def test_a_client_that_wants_a_sample_deletes_the_rest(nsq: NsqUnderTest, connec
     assert 20 <= nsq.channel_stats(topic, "c")["in_flight_count"] <= 300  # 110 are expected
 
 
-# -- what is refused
+# -- invalid commands
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_a_client_certificate_can_be_required(nsq_private: Private, connect: Con
     assert asked == [AuthRequest("s3cret", "127.0.0.1", tls=True, common_name="client")]
     without = connect(broker)
     without.identify(tls_v1=True)
-    # In TLS 1.3 the refusal comes after the client's part of the handshake.
+    # In TLS 1.3 the refusal arrives after the client's part of the handshake.
     without.start_tls(context_of(credentials))
     with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
         without.response()
@@ -512,7 +512,7 @@ def test_http_tells_the_configuration(small: NsqUnderTest, name: str, value: obj
     assert small.ask("GET", small.http_address, f"/config/{name}") == (200, value)
 
 
-# -- look-ups, and the end of a broker
+# -- lookups, and the end of a broker
 
 
 def test_brokers_under_one_lookup_daemon_are_found_together(nsq_private: Private):
@@ -525,7 +525,7 @@ def test_brokers_under_one_lookup_daemon_are_found_together(nsq_private: Private
         return first.ask("GET", first.lookupd_address, "/lookup", topic=topic)[1]
 
     wait_until(lambda: len(found()["producers"]) == 2, "both brokers are found")
-    # A new topic has at once the channels that are known elsewhere.
+    # A new topic immediately has the channels that the lookup daemon knows.
     assert [c["channel_name"] for c in second.topic_stats(topic)["channels"]] == ["known"]
     parameters = {"topic": topic, "node": f"127.0.0.1:{second.broker.http_port}"}
     assert first.ask("POST", first.lookupd_address, "/topic/tombstone", **parameters)[0] == 200

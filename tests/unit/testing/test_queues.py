@@ -57,7 +57,7 @@ def test_a_queue_gives_no_more_than_goes_into_one_write():
 @settings(max_examples=40)
 @given(st.data())
 def test_what_is_in_flight_expires_at_its_own_time(data: st.DataObject):
-    """Against a model: a deadline by id."""
+    """The model is a deadline by id."""
     in_flight = InFlight()
     deadlines: dict[bytes, float] = {}
     sent_s: dict[bytes, float] = {}
