@@ -1,4 +1,4 @@
-"""Rows whose keys and values are encoded, as the decoders read them."""
+"""Rows with encoded keys and values, read by the decoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Primitive payloads, byte by byte as the Java client lays them out, become the values that were written."""
+"""Primitive payloads, in the Java client's layout, are decoded to the values that were written."""
 
 from __future__ import annotations
 

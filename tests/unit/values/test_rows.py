@@ -1,4 +1,4 @@
-"""The stage between messages and typed rows, with a decoder made for it: of numbers written as text."""
+"""The stage between messages and typed rows, with a decoder for tests: of numbers written as text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ V = {n: n.to_bytes(8, "big") for n in range(5)}
 
 
 class Digits:
-    """Decodes `17` as 17 and, where the definition is a number, that many more."""
+    """A decoder of `17` as 17, plus the number in the definition, if any."""
 
     def __init__(self, definition: str, type_: pa.DataType) -> None:
         if not pa.types.is_struct(type_) or any(field.name not in ("n", "text") for field in type_):
@@ -121,7 +121,7 @@ def test_fields_as_columns() -> None:
         {"text": "7", "topic": "t", "n": 7},
         {"text": None, "topic": "t", "n": None},
     ]
-    # The column `value` is not there, so a field may have its name.
+    # The column `value` is not read, so a field may have its name.
     with pytest.raises(OptionError, match="not struct<value"):
         TypedRows(pa.schema([("value", pa.int64())]), typed, TABLE)
 
@@ -152,7 +152,7 @@ def test_a_column_that_does_not_fit_is_refused_when_the_read_is_planned() -> Non
 
 
 def definitions(version: bytes) -> Encoding | None:
-    """Version 3 is not there, and version 4 cannot be decoded."""
+    """Return definitions by version; version 3 does not exist, and version 4 cannot be decoded."""
     number = int.from_bytes(version, "big")
     if number == 4:
         raise ValueError("the schema has the type 99, which is not known here")
@@ -201,7 +201,7 @@ def test_a_registry_that_does_not_answer_is_no_bad_message() -> None:
         read(VALUE, BY_VERSION, *values(b"1", versions=(1,)), lookup=lookup, on_corrupt="skip")
 
 
-# -- what cannot be decoded
+# -- messages that cannot be decoded
 
 REPORT = pa.schema([("value", NUMBERS), ("_error", pa.string()), ("_corrupt", pa.binary())])
 

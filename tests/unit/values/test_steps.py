@@ -1,4 +1,4 @@
-"""The codes of the steps that planners make are those of the compiled loops."""
+"""The step codes of planners are those of the compiled loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Avro schema a struct has, and which structs a schema can be of."""
+"""The Avro schema of a struct, and the structs that fit a schema."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]
 )
 def test_what_is_null_where_the_schema_has_no_place_for_it_is_refused(rows, kind, path):
     schema = record({"name": "a", "type": kind})
-    # What is outside of a part of a column, or in a row that is NULL, does not count.
+    # NULLs outside of the slice of a column, or in a row that is NULL, are ignored.
     column = pa.array([{"a": None}, None, *({"a": row} for row in rows), {"a": None}]).slice(1, len(rows) + 1)
     if path is None:
         check_nulls(column, parse_avro(schema))

@@ -59,7 +59,7 @@ def decode():
         assert decoder.type == wanted
         assert decoded.values.type == wanted
         decoded.values.validate(full=True)
-        # Whatever was decoded before leaves nothing behind.
+        # A decoder keeps no state of earlier payloads.
         assert decoder.decode(pa.array(payloads, pa.binary())) == decoded
         return decoded
 
@@ -320,7 +320,7 @@ def test_an_alias_decides_between_two_records_of_a_union(decode):
 
 
 def with_aliases(fields):
-    """A record of strings: ``name:alias,alias=default`` for each field."""
+    """Return a record of strings: ``name:alias,alias=default`` for each field."""
     made = []
     for field in fields.split():
         name, is_default, default = field.partition("=")
@@ -330,7 +330,7 @@ def with_aliases(fields):
     return {"type": "record", "name": "R", "fields": made}
 
 
-# Each of these values was read with Java's library, 1.12.1, as well; but for the last one, which it refuses.
+# Java's library 1.12.1 reads each of these values as well, except for the last one, which it refuses.
 @pytest.mark.parametrize(
     ("writer", "reader", "expected"),
     [
@@ -478,9 +478,9 @@ def test_the_work_is_linear_in_the_payloads_length(schema, unit, end, is_wanted)
         decoder = avro_decoder(json.dumps(schema), wanted)
         payload = unit * (size // len(unit)) + end
         decoded = decoder.decode(pa.array([payload], pa.binary()))
-        # A block and its item have a byte each, but for the items that are empty.
+        # A block and its item have a byte each, except for empty items.
         assert decoder.items <= 2 * len(payload) + 1024
-        # Either all of it was read, or what is wrong was found where it is.
+        # Either all of it was read, or the fault was found at its place.
         assert len(decoded.reasons) == decoded.values.null_count
 
 
@@ -499,7 +499,7 @@ def test_without_the_compiled_loop_a_typed_column_is_an_error(monkeypatch):
         avro_encoder(pa.int32(), '"int"')(pa.array([1], pa.int32()))
     instead = "encode them with Spark's to_avro and write binary"
     assert str(raised.value) == sentence.format("avro._encode_native", instead)
-    # What is wrong with the schema or the type is said first.
+    # Errors of the schema or the type take precedence.
     with pytest.raises(OptionError, match="value cannot be string"):
         avro_decoder('"int"', pa.string())
 

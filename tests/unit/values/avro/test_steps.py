@@ -19,7 +19,7 @@ encode_native = pytest.importorskip("spark_mq_source.values.avro._encode_native"
 INT = Step("INT")
 SKIP = Step("SKIP_VARINTS", size=1)
 ONE = pa.struct([("a", pa.int32())])
-# One step of each code, what it fills, and bytes that it reads.
+# One step of each code, the type of the array that it fills, and bytes that it reads.
 STEPS = [
     (Step("NULL"), pa.null(), b""),
     (Step("BOOLEAN"), pa.bool_(), b"\1"),

@@ -1,4 +1,4 @@
-"""InLong's messages as rows: several of each message, with the fields of a stream as columns."""
+"""InLong's messages as rows: several rows for each message, with the fields of a stream as columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def decoded(encoding: Encoding, *payloads: bytes | None, columns: pa.DataType | 
 
 
 def fields(layout: StreamLayout, *records: bytes, ddl: str = FIELDS, attributes: str = "streamId=s") -> Any:
-    """Return the fields of the rows of one message, or why it cannot be decoded."""
+    """Return the fields of the rows of one message, or the reason why it cannot be decoded."""
     encoding = Encoding("inlong", ddl, layout=layout)
     found = decoded(encoding, message(*records, attributes=attributes))
     return found.reasons.get(0) or [tuple(row["data"].values()) for row in found.values.to_pylist()]

@@ -1,4 +1,4 @@
-"""Rows that are written as InLong's messages, and read again."""
+"""Rows written as InLong's messages, and read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values and reasons of JSON payloads, alike in the compiled decoder and `explain`; see also tests/matrices."""
+"""Values and reasons of JSON payloads, equal in the compiled decoder and `explain`; see also tests/matrices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MARK = explain._MARK
 
 
 def decode(payloads: list[bytes | str | None], wanted: pa.DataType, definition: str | None = None) -> Decoded:
-    """Return what both decoders make of payloads, which must be the same."""
+    """Return the results of decoding payloads, which must be equal in both decoders."""
     data = pa.array([one.encode() if isinstance(one, str) else one for one in payloads], pa.binary())
     native = json_decoder(wanted, definition, "native").decode(data)
     python = json_decoder(wanted, definition, "python").decode(data)
@@ -43,7 +43,7 @@ def decode(payloads: list[bytes | str | None], wanted: pa.DataType, definition: 
 
 
 def shown(values: pa.Array) -> str:
-    """In which NaN is NaN, and with timestamps that Python's do not reach."""
+    """Return values as text, in which NaN equals NaN and timestamps may be outside of Python's range."""
     try:
         return repr(values.to_pylist())
     except (ValueError, OverflowError):
@@ -51,7 +51,7 @@ def shown(values: pa.Array) -> str:
 
 
 def decode_one(payload: bytes | str, wanted: pa.DataType, definition: str | None = None) -> Any:
-    """The value of a payload, or the reason why there is none."""
+    """Return the value of a payload, or the reason why it has none."""
     decoded = decode([payload], wanted, definition)
     return decoded.reasons.get(0, decoded.values[0].as_py())
 
@@ -112,7 +112,7 @@ def decode_one(payload: bytes | str, wanted: pa.DataType, definition: str | None
             pa.struct([("a", pa.list_(pa.struct([("b", pa.map_(pa.string(), pa.bool_()))])))]),
             'field a[0].b["y"]: 1 is not a valid boolean',
         ),
-        # That the whole is no JSON counts more than that a part of it does not fit.
+        # Invalid JSON of the whole takes precedence over a part that does not fit.
         ('{"a": "x", "b": nil}', pa.struct([("a", pa.int8())]), "it is not JSON: Expecting value at byte 16"),
     ],
 )
@@ -145,7 +145,7 @@ def maps(depth: int) -> pa.DataType:
 
 
 def repeated_keys(depth: int, size: int) -> str:
-    """Maps within maps, each of which has equal keys around and beside the next one."""
+    """Return nested maps, each with equal keys around and beside the next one."""
     text = '{"a":1,"a":2}'
     for _ in range(depth - 2):
         text = f'{{"a":{{}},"a":{text},"b":{{}},"b":{{}}}}'
@@ -263,7 +263,7 @@ def test_what_the_python_client_writes() -> None:
     )
     definition = json.dumps(Flight.schema())
     payload = official_schema.JsonSchema(Flight).encode(flight)
-    # It writes the values of an enum, of whatever type, where Java writes the names.
+    # It writes the values of an enum, of any type, while Java writes the names.
     assert repr(decode_one(payload, arrow_type_of(definition), definition)) == repr(
         {
             "number": 2**62,

@@ -1,4 +1,4 @@
-"""JSON made of Arrow columns is what Python's own reader takes for the same values."""
+"""JSON encoded from Arrow columns: Python's json module reads the same values."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def value(decode):
 
 
 def wire(number, payload):
-    """A field: a number as a varint, bytes and texts with their length, a float in eight bytes."""
+    """Return a field: a number as a varint, bytes and texts with their length, a float in eight bytes."""
     if isinstance(payload, int):
         return tag(number, 0) + varint(payload)
     if isinstance(payload, float):
@@ -68,7 +68,7 @@ def test_nothing_is_looked_at_in_an_entry_that_a_closed_enum_drops(decode):
     payloads = [wire(1, bad_key + wire(2, 77)), wire(1, bad_key + wire(2, 77)) + wire(1, wire(1, "k") + wire(2, 9))]
     assert decode(message, *payloads) == ([{"by": []}, {"by": [("k", "B")]}], {})
     assert decode(message, wire(1, bad_key + wire(2, 9)))[0] == [None]
-    # As protobuf's runtime has it.
+    # As in protobuf's runtime.
     assert [dict(message.make.FromString(payload).by) for payload in payloads] == [{}, {"k": 9}]
 
 
@@ -212,7 +212,7 @@ def test_entries_that_are_taken_back_leave_no_trace(decode, item, values):
 
 
 def test_an_entry_of_a_map_may_have_fields_that_are_unknown(value):
-    # As in Java; protobuf's C runtime, and so its Python package, leaves such an entry out.
+    # As in Java; protobuf's C runtime, and so its Python package, drops such an entry.
     assert value(schema("M: f map<int32, int32> 1"), wire(1, wire(1, 1) + wire(3, "x") + wire(2, 2))) == [(1, 2)]
 
 
@@ -220,7 +220,7 @@ def test_a_field_0_passes_in_a_group_that_is_skipped(decode):
     message = schema("M: a int32 1 / o, g group:Part 2 / o, c int32 3\nPart: x int32 1", syntax="proto2")
     payload = tag(2, 3) + b"\x00\x7f" + tag(2, 4) + wire(3, 1)
     assert decode(message, payload)[0] == [None]
-    # One of its oneof is wanted, and it is not: directed_protobuf with seed 5002039.
+    # Another field of its oneof is wanted, and it is not: directed_protobuf with seed 5002039.
     wanted = pa.struct([("a", pa.int32()), ("c", pa.int32())])
     assert decode(message, payload, tag(9, 3) + b"\x00\x7f" + tag(9, 4) + wire(3, 1), wanted=wanted) == (
         [{"a": None, "c": 1}] * 2,
@@ -347,7 +347,7 @@ def test_the_work_is_linear_in_the_size(shape, end):
         decoded = decoder.decode(pa.array([payload], pa.binary()))
         assert len(decoded.reasons) == len(end)
         work.append(1 + decoder.work / len(payload))
-    # Each byte is looked at once for each of the messages that have it, and each value moved once for each map.
+    # Each byte is read once for each message that contains it, and each value moved once for each map.
     assert max(work) < 8
     assert work[1] == pytest.approx(work[0], rel=0.05)
 

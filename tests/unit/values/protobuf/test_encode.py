@@ -30,7 +30,7 @@ BRANCHES = {
 
 @pytest.fixture
 def encode():
-    """The bytes of rows, each one or NULL; of the columns of these types."""
+    """Return a function from rows of columns of these types to their bytes; a row may be NULL."""
 
     def encode(schema, columns, *rows):
         array = pa.array(rows, pa.struct(list(columns.items())))
@@ -43,7 +43,7 @@ def encode():
 
 
 def made(schema, **fields):
-    """Return what protobuf's runtime writes."""
+    """Return the bytes that protobuf's runtime writes."""
     return schema.make(**fields).SerializeToString()
 
 
@@ -64,7 +64,7 @@ def test_entries_of_a_map_keep_their_order(encode):
     assert dict(message.make.FromString(data).f) == dict(entries)
 
 
-# -- what does not fit
+# -- values that do not fit
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_what_is_no_struct_is_no_message():
 
 @pytest.mark.parametrize("code", BRANCHES)
 def test_a_step_is_planned_only_where_the_loop_has_a_branch(code):
-    """The codes that fit a column as a field, in an array, and as a packed one."""
+    """The codes are those of a column as a field, in an array, and as a packed array."""
     value = WriteStep(code, column=0)
     parts = tuple(WriteStep("LONG") for _ in range(2))
     step = replace(value, steps=parts if code in ("TIMESTAMP", "DURATION") else ())
