@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CHECKED = ROOT / "build" / "checked"
 CHECKS = "spark_mq_source.core._checks"
-"""A module of the checked builds only: see checks.pyx."""
+"""A module that exists only in checked builds: see checks.pyx."""
 
 
 def hot_modules() -> list[str]:
@@ -26,7 +26,7 @@ def has_compiler() -> bool:
 
 
 def build(folder: Path = CHECKED, **environment: str) -> Path:
-    """Build modules older than their sources, with assertions; return the folder with the package.
+    """Build the modules that are older than their sources, with assertions; return the folder with the package.
 
     Raises:
         SystemExit: a build failed.
@@ -42,7 +42,7 @@ def build(folder: Path = CHECKED, **environment: str) -> Path:
 
 
 def use_modules(folder: Path) -> None:
-    """Put the modules that `build` made before the installed ones, in this process."""
+    """Import the modules that `build` made instead of the installed ones, in this process."""
     names = [*hot_modules(), CHECKS]
     for package_name in dict.fromkeys(name.rpartition(".")[0] for name in names):
         package = import_module(package_name)

@@ -1,7 +1,7 @@
-"""Each allocation of the compiled loops fails once: it is a MemoryError, and what comes next is right.
+"""Each allocation of the compiled loops fails once: it raises MemoryError, and later results are right.
 
-The checked build lets the n-th allocation fail, for each n of a session of the fuzzer's targets. Afterwards the same
-decoder gets the same payloads again, at times with the rows that it had when the allocation failed. The assertions of
+The checked build fails the n-th allocation, for each n of a session of the fuzzer's targets. Afterwards the same
+decoder gets the same payloads again, sometimes with the rows that it had when the allocation failed. The assertions of
 the checked build see a write beyond what was allocated.
 """
 
@@ -21,8 +21,8 @@ from tests.fuzz.values import Outcome
 
 pytestmark = pytest.mark.skipif(native.CHECKS not in sys.modules, reason="needs the checked build: -p tests.checked")
 
-# Of a target: which of its inputs are taken, the seeds of its sessions (which choose columns, and parts of types), and
-# how many allocations there are at least.
+# For each target: the slice of its inputs, the seeds of its sessions (which choose columns, and parts of types), and
+# the minimum number of allocations.
 SESSIONS = {
     "pulsar_entries": (slice(-6, None), [0], 100),
     "tubemq_answers": (slice(-9, None), [0], 75),
@@ -38,7 +38,7 @@ SESSIONS = {
 
 
 class Allocations:
-    """Lets an allocation fail."""
+    """A switch that fails one allocation."""
 
     def __init__(self) -> None:
         self.left = ctypes.c_longlong(0)
@@ -60,7 +60,7 @@ def view_of(data: bytes) -> memoryview:
 
 
 def decode_entries(session: Any, inputs: list[bytes]) -> list[object]:
-    """The rows of all inputs, in two batches, as if the session were new."""
+    """Return the rows of all inputs, in two batches, as if the session were new."""
     if hasattr(session, "entry"):
         session.entry = 0
     if hasattr(session, "stop_at"):
@@ -75,7 +75,7 @@ def decode_entries(session: Any, inputs: list[bytes]) -> list[object]:
 
 
 def decode_values(session: Any, inputs: list[bytes]) -> list[object]:
-    """The values of all inputs, in one array of each decoder, twice."""
+    """Return the values of all inputs, in one array of each decoder, twice."""
     found: list[object] = []
     for _ in range(2):
         for number, decoder in enumerate(session.decoders):
@@ -114,12 +114,12 @@ def test_after_a_failed_allocation_a_loop_goes_on(name: str) -> None:
             except MemoryError:
                 assert allocations.has_failed
             else:
-                assert not allocations.has_failed, f"seed {seed}: allocation {number} failed, which nobody noticed"
+                assert not allocations.has_failed, f"seed {seed}: allocation {number} failed without an error"
                 break
-            # An encoder of messages has sent a part of the rows; a task ends there.
+            # An encoder of messages has sent a part of the rows, and its task ends: the next session is new.
             if session is None or name == "pulsar_rows":
                 session = target.session(seed, "native")
-            # Before the same again, the rows that there are are taken at times.
+            # In every other case the present rows are taken before the repetition.
             if number % 2 and use is decode_entries:
                 session.take()
                 session.batches = []

@@ -1,4 +1,4 @@
-"""Scripted TubeMQ servers on real sockets, for behaviour that real servers show rarely or not on request."""
+"""Scripted TubeMQ servers on real sockets, for behaviour that real servers rarely show."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def test_a_topic_that_does_not_exist(broker, client):
 
 
 def older(listed=()):
-    """Return a broker that creates a topic when its partitions are requested, as 2.10.1 does."""
+    """Return the answers of a broker with these topics that creates topics at a look-up, as 2.10.1 does."""
     return {
         c.Connect: lambda *_: c.Connected("Pulsar Server2.10.1", 19, 5 << 20),
         c.GetTopicsOfNamespace: lambda _, x: c.GetTopicsOfNamespaceResponse(

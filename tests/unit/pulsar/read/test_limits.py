@@ -285,7 +285,7 @@ def test_about_how_many_rows_wait(start, end, rows):
     topic = Topic({5: (3,) * 5, 7: (3,) * 5})
     limits = limiter(topic)
     assert [limits.count_rows({TP: start}, {TP: end}) for _ in range(2)] == [rows, rows]
-    # An entry is fetched once for each start.
+    # The entry of a start is fetched only once.
     assert len(topic.looked_at) == (rows > 0)
 
 
