@@ -1,4 +1,4 @@
-"""Any messages of a protocol, by the annotations of their fields, and the pieces in which they come."""
+"""Strategies for messages of a protocol, by the annotations of their fields, and for pieces of bytes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ VALUES: Mapping[int, st.SearchStrategy[Any]] = {
 
 
 def split(data: bytes, cuts: Sequence[int]) -> list[bytes]:
-    """The pieces in which these bytes come."""
+    """Return the bytes in pieces, split at the cuts."""
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     return [data[start:stop] for start, stop in itertools.pairwise(places)]
 
 
 @cache
 def any_of(kind: type, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Messages of a class, with these values of the fields that are not on the wire, or not any value."""
+    """Return messages of a class; `given` has the values of fields that are not on the wire or are restricted."""
     return st.builds(kind, **{field.name: _values(field) for field in protobuf._fields_of(kind)} | given)
 
 

@@ -1,4 +1,4 @@
-"""Chunked messages of several producers, restarted and sent again, against a model that has all the memory it wants."""
+"""Chunked messages of several producers, restarted and sent again, against a model without a memory limit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Chunk(NamedTuple):
 
 
 def model(topic: list[Chunk]) -> Rows:
-    """A message is the latest chunk 0 of its uuid and each next chunk after it."""
+    """Return the complete messages: a message is the latest chunk 0 of its uuid and each next chunk after it."""
     rows: Rows = []
     open_: dict[str, list[Chunk]] = {}
     for entry, chunk in enumerate(topic):
@@ -62,8 +62,8 @@ def model(topic: list[Chunk]) -> Rows:
 
 
 def read(topic: list[Chunk], implementation: str, start: int, end: int, memory: int, cuts: list[int]) -> Rows:
-    """The range [start, end) as `pulsar.reader` reads it: from the first pending chunk on after each cut, farther back
-    for a last chunk without its beginning."""
+    """Read the range [start, end) as `pulsar.reader` does: from the first pending chunk on after each cut, from an
+    earlier entry for a last chunk without its beginning."""
     decoder = EntryDecoder(
         SCHEMA,
         topic="t",
@@ -105,7 +105,7 @@ def read(topic: list[Chunk], implementation: str, start: int, end: int, memory: 
 
 @st.composite
 def topics(draw: st.DrawFn) -> list[Chunk]:
-    """What some producers sent, each its own chunks in order, with restarts, refusals and chunks sent again."""
+    """Draw the chunks of some producers, each in order, with restarts, refusals and chunks sent again."""
     queues: list[list[Chunk]] = []
     for producer in range(draw(st.integers(1, 4))):
         queue: list[Chunk] = []
@@ -123,7 +123,7 @@ def topics(draw: st.DrawFn) -> list[Chunk]:
                 case "again":
                     queue += chunks[: draw(st.integers(1, num_chunks))] + chunks
                 case "again from":
-                    # The receipts from one chunk on were lost.
+                    # The receipts from one chunk onwards were lost.
                     upto = draw(st.integers(1, num_chunks))
                     queue += chunks[:upto] + chunks[draw(st.integers(0, upto)) :]
                 case "refused":
@@ -162,5 +162,5 @@ def test_memory_stays_within_the_bound(topic: list[Chunk], memory: int) -> None:
     for entry, chunk in enumerate(topic):
         with contextlib.suppress(UnsupportedFeatureError):
             decoder.decode(1, entry, chunk.encode())
-        # One message's overhead is there even where the bound is smaller than that.
+        # The overhead of one message exists even if the bound is smaller.
         assert chunks.nbytes <= max(memory, OVERHEAD_BYTES)

@@ -1,4 +1,4 @@
-"""How rows come does not change the entries, and both loops choose the same partitions; the rest: directed_pulsar."""
+"""The batching of rows does not change entries, and both loops choose equal partitions; more in directed_pulsar."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ TYPES = {
 
 
 def batch_of(items: list[dict[str, Any]], names: set[str]) -> pa.RecordBatch:
-    # A row before and one behind, cut off again: the arrays then begin within their buffers.
+    # A row is added before and behind, and sliced off again: the arrays then begin within their buffers.
     names = {"value"} | (names - {"text_key"} if "key" in names else names)
     extra: dict[str, Any] = {"value": b"cut off", "key": b"k", "text_key": "k", "properties": [("cut", "off")]}
     padded = [extra, *items, extra]
@@ -122,7 +122,7 @@ PAIR = ec.generate_private_key(ec.SECP256R1())
 
 
 def key_of(kind: str, name: str, metadata: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
-    """One pair of keys for whatever name."""
+    """Return one pair of keys for any name."""
     if kind == "public":
         form = serialization.PublicFormat.SubjectPublicKeyInfo
         return PAIR.public_key().public_bytes(serialization.Encoding.PEM, form), {"of": name}
@@ -148,7 +148,7 @@ def decoded(implementation: str, sends: list[Send], decryptor: PayloadDecryptor 
 def test_encrypted_rows_come_back_as_those_that_are_not(
     items: list[dict[str, Any]], names: set[str], configuration: dict[str, Any], key_names: set[str]
 ) -> None:
-    # Numbers need not fit into a timestamp here, which is another test's matter.
+    # Numbers that do not fit into a timestamp are allowed here; another test checks them.
     large = {b"y" * 3000: b"y" * 20_000}
     items = [row | {"value": large.get(row.get("value"), row.get("value"))} for row in items]
     batch = batch_of(items, names - {"event_time"})
@@ -159,7 +159,7 @@ def test_encrypted_rows_come_back_as_those_that_are_not(
         assert all(len(send.body) <= 8000 for send in secret)
         found = decoded(implementation, secret, PayloadDecryptor(key_of))
         if any(send.is_chunk for send in secret):
-            # There are more chunks, each of which has a sequence id and a position.
+            # Encryption makes more chunks, each with a sequence id and a position.
             assert [row["value"] for row in found] == [row["value"] for row in decoded(implementation, plain)]
         else:
             assert found == decoded(implementation, plain)

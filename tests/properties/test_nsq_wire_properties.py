@@ -34,7 +34,7 @@ frames = st.lists(st.one_of(messages, failures, answers), max_size=30)
 
 
 def flat(events: list[Event]) -> list[object]:
-    """With the messages of runs one by one: where runs end depends on how the bytes came."""
+    """Return the events with the messages of runs one by one: the ends of runs depend on the pieces of bytes."""
     found: list[object] = []
     for event in events:
         if isinstance(event, c.Messages):

@@ -1,4 +1,4 @@
-"""Positions keep their order through JSON, and no text makes a parser raise anything but ValueError."""
+"""Positions keep their order in JSON, and parsers raise no other error than ValueError."""
 
 import json
 
@@ -17,7 +17,7 @@ from spark_mq_source.pulsar.offsets import (
     parse_topic,
 )
 
-# small numbers meet each other often, large ones find what a float would lose
+# small numbers are often equal, large ones show a loss in a float
 NUMBERS = st.integers(-1, 2) | st.integers(2**53 - 1, 2**53 + 2) | st.integers(-1, 2**63 - 1)
 POSITIONS = st.builds(
     Position, ledger=NUMBERS, entry=NUMBERS, batch=st.integers(-1, 2) | st.integers(-1, 2**31 - 1)
@@ -28,7 +28,7 @@ NAMES = st.text(min_size=1).filter(
     lambda text: text == text.strip() and "/" not in text and not any(ord(c) < 32 or ord(c) == 127 for c in text)
 )
 TOPICS = st.builds("persistent://{}/{}/{}".format, st.sampled_from(["a", "b.c"]), st.sampled_from(["n", "-"]), NAMES)
-# A topic's own name may end as that of a partition.
+# The name of a topic may end like that of a partition.
 TOPIC_PARTITIONS = st.builds(TopicPartition, TOPICS, st.integers(-1, 2**31 - 1)).map(str).map(TopicPartition.parse)
 T = TopicPartition("persistent://public/default/t", -1)
 

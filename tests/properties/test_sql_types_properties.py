@@ -1,4 +1,4 @@
-"""Spark's types as DDL and back, and texts that are none."""
+"""Spark's types converted to DDL and back, and invalid DDL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TubeMQ's offsets come back from JSON as they were, and no text makes a parser raise anything but ValueError."""
+"""TubeMQ's offsets survive JSON, and parsers raise no other error than ValueError."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ responses = st.one_of(
 
 
 def converse(pieces: list[bytes], waiting: int = 8) -> tuple[list[object], str]:
-    """What comes of these bytes, where calls of every kind wait: events, and the error that ended it."""
+    """Return the events of these bytes, with pending calls of every kind, and the error that ended the connection."""
     connection = TubeMQConnection(broker=Broker(1, "h", 1), request_timeout_ms=1000, now=0.0)
     for serial_no in range(1, waiting + 1):
         connection.send([(serial_no, REQUESTS[serial_no * 5 % len(REQUESTS)])])
@@ -106,7 +106,7 @@ def test_whatever_the_short_way_takes_for_stored_is(tail: bytes, at: int, byte: 
             method, response = decode_response(Frame(1, memoryview(data), 0))
         except RemoteProtocolError:
             return
-        # A field that is there twice counts as the last one says, in protobuf; no server writes one twice.
+        # Of a field that occurs twice, protobuf takes the last; no server writes one twice.
         if method is c.Method.SEND_MESSAGE and not tail and at < 18:
             assert isinstance(response, c.SendMessageResponse)
             assert response[:2] == (True, 200)
@@ -138,7 +138,7 @@ def test_stored_messages_are_told_from_the_first_answers_on(
     expected, offset = [], 1
     with contextlib.suppress(RemoteProtocolError):
         while (frame := take_frame(memoryview(data), offset)) is not None:
-            # Longer ones may be stored too, and are left to who reads all of an answer.
+            # Longer answers may be of stored messages too, and are left to the complete decoder.
             if not is_stored(bytes(frame.payload)) or frame.size != 16 + len(frame.payload) or len(frame.payload) > 127:
                 break
             expected.append(frame.serial_no)
@@ -228,7 +228,7 @@ def test_blocks_that_were_seen_are_not_looked_at_again(frames: list[list[bytes]]
     for received in [*itertools.accumulate(pieces), len(stream)]:
         arrived = bytearray(stream[:received])
         for begin, _ in seen.bounds:
-            # Its size: whoever looked at it again would refuse it.
+            # Its size: a decoder that read it again would refuse it.
             arrived[offset + begin - 4 : offset + begin] = b"\xff\xff\xff\xff"
         while frame := take_frame(memoryview(bytes(arrived)), offset, seen=seen):
             payloads.append(bytes(frame.payload))

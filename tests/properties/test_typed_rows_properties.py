@@ -1,4 +1,4 @@
-"""Typed rows of any messages: good, damaged and hostile ones, of many schema versions, in any order."""
+"""Typed rows of valid, damaged and hostile messages, with many schema versions, in any order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TABLE = ColumnTable(
 
 
 def avro(**fields: Any) -> Mapping[str, Any]:
-    """A record with these types; those with a default come as a pair."""
+    """Return a record with these types; a field with a default is a mapping."""
     listed = [
         {"name": name, "type": type_} if isinstance(type_, str) else {"name": name, **type_}
         for name, type_ in fields.items()
@@ -66,7 +66,7 @@ REGISTRY = {
     b"\x02": KeyValueEncoding(encoding(KEYS), encoding(OLDER), is_inline=False),
     b"\x03\x03": KeyValueEncoding(encoding(KEYS), JSON, is_inline=False),
     b"\x04": KeyValueEncoding(encoding(KEYS), encoding(OLDER), is_inline=True),
-    # What nobody can read by: of another kind, and one that is not there.
+    # Unusable versions: one of another kind, and one that does not exist.
     b"\x05": KeyValueEncoding(Encoding("string"), Encoding("int32"), is_inline=False),
 }
 ABSENT = b"\x06"
@@ -89,7 +89,7 @@ def pair(key: bytes | None, value: bytes | None) -> bytes:
 
 @st.composite
 def good_messages(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A message, and the row that it is."""
+    """Draw a message and its row."""
     row: dict[str, Any] = {"a": draw(NUMBERS), "b": draw(TEXTS), "c": None}
     key_row = draw(st.none() | st.fixed_dictionaries({"k": NUMBERS}))
     version = draw(st.sampled_from([None, b"\x01", b"\x02", b"\x03\x03", b"\x04"]))
@@ -109,7 +109,7 @@ def good_messages(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @st.composite
 def damaged(draw: st.DrawFn, payload: bytes | None) -> bytes | None:
-    """A payload that was cut, changed or replaced."""
+    """Draw a payload that was cut, changed or replaced."""
     if payload is None:
         return draw(st.none() | st.binary(max_size=6))
     at = draw(st.integers(0, len(payload)))
@@ -124,7 +124,7 @@ def damaged(draw: st.DrawFn, payload: bytes | None) -> bytes | None:
 
 @st.composite
 def messages(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """A message, and the row that it is if nothing is wrong with it."""
+    """Draw a message, and its row if the message is valid."""
     message, row = draw(good_messages())
     if draw(st.booleans()):
         return message, row

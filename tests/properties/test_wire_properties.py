@@ -46,7 +46,7 @@ def connected() -> PulsarConnection:
 
 
 def converse(pieces: list[bytes]) -> tuple[list[object], bytes, str]:
-    """What comes of these bytes: events, answers, and the error that ended it."""
+    """Return the events and answers of these bytes, and the error that ended the connection."""
     connection = connected()
     events: list[object] = []
     answers = b""
@@ -85,7 +85,7 @@ def test_any_split_of_the_stream_gives_the_same(frames: list[bytes], cuts: list[
     whole_events, whole_answers, whole_error = converse([data])
     events, answers, error = converse(split(data, cuts))
     assert (events, error) == (whole_events, whole_error)
-    # What was answered before the end may have been sent already; nothing else may differ.
+    # Answers before the end may have been sent already; nothing else may differ.
     assert answers == whole_answers if not error else answers.startswith(whole_answers)
 
 
