@@ -1,4 +1,4 @@
-"""Avro: each wanted type with each schema's type, and each small union in each place, as the oracle has them."""
+"""Avro against the oracle: each wanted type with each schema's type, and each small union in each place."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def shaped(how, shape, leaf):
 
 
 def schemas():
-    """Each leaf, by itself and in each shape that is an Avro schema; with the shape."""
+    """Yield each leaf, alone and in each shape that is a valid Avro schema, with the shape."""
     for shape in shapes(SCHEMA_SHAPES):
         for leaf in oracle.LEAVES:
             if shape != ("nullable", "nullable") and not (shape[-1:] == ("nullable",) and leaf == "null"):
@@ -57,14 +57,14 @@ def schemas():
 
 
 def samples(schema, count=6):
-    """Payloads of both kinds: values, and some that are cut."""
+    """Return valid payloads, and truncated ones."""
     rng = Random(json.dumps(schema))
     good = [oracle.random_value(rng, schema) for _ in range(count)]
     return [*good, good[0][:-1], None, good[-1]]
 
 
 def expect_as_the_oracle(schema, reader, wanted, payloads, offsets=(0,)):
-    """Decode once for each offset, and a thousand rows; return whether the oracle takes the schemas and the type."""
+    """Decode once for each offset, and a thousand rows; return whether the oracle accepts the schemas and the type."""
     try:
         read = oracle.reader_of(schema, reader, wanted)
     except oracle.MismatchError:
@@ -96,7 +96,7 @@ def test_each_wanted_type_with_each_schema_type():
         own = tuple(one for one in shape if one != "nullable")
         payloads = samples(schema)
         for type_shape in shapes(TYPE_SHAPES):
-            # A leaf of another shape is refused alike, whatever it is.
+            # Every leaf of another shape is refused for the same reason.
             for type_ in TYPES if type_shape == own else TYPES[:3]:
                 wanted = shaped(TYPE_SHAPES, type_shape, type_)
                 taken += expect_as_the_oracle(schema, schema, wanted, payloads, [count % 16])
@@ -127,7 +127,7 @@ def record(name, *types):
     return {"type": "record", "name": name, "fields": [{"name": f"f{at}", "type": one} for at, one in enumerate(types)]}
 
 
-# A union of one field may stand directly in a union, once the record around it is skipped: see `avro.steps`.
+# A union of one field may be directly in a union, once the record around it is skipped: see `avro.steps`.
 BRANCHES = [
     "null",
     "int",
@@ -138,7 +138,7 @@ BRANCHES = [
 ]
 
 
-# All orders of one to four branches.
+# All sequences of one to four branches.
 UNIONS = [list(union) for size in range(1, 5) for union in itertools.permutations(BRANCHES, size)]
 
 
@@ -161,7 +161,7 @@ def test_each_union_in_each_place_wanted_and_skipped(size):
             whole = oracle.spark_type(schema)
             assert expect_as_the_oracle(schema, schema, whole, payloads, [count % 16])
             count += 1
-            # The record again, as a branch of a union in another record, beside a field that shows where it ends.
+            # The same record as a branch of a union in another record, before a field that shows where it ends.
             outer = record("Outer", ["null", schema] if size else union, "int")
             payloads = [b"\2" * bool(size) + payload + b"\6" for payload in payloads]
             fields = [*oracle.spark_type(outer)]
@@ -177,7 +177,7 @@ def test_each_union_in_each_place_wanted_and_skipped(size):
 
 
 def writable_types(leaf):
-    """The types of Arrow that a leaf can be written from."""
+    """Return the Arrow types from which a leaf can be written."""
     own = oracle.spark_type(leaf)
     narrower = {
         pa.int32(): [pa.int8(), pa.int16()],
@@ -222,7 +222,7 @@ def test_each_schema_type_is_written_from_sliced_null_ridden_and_empty_arrays():
                     None if one is None else oracle.read_with_fastavro(schema, parsed, one)
                     for one in encoded.to_pylist()
                 ]
-                # A NULL row has no value, whatever the schema.
+                # A NULL row has no value in any schema.
                 assert read == rows[first : first + len(array)], (schema, first, last)
                 count += 1
     assert count == 19_110
@@ -244,7 +244,7 @@ def test_after_a_corrupt_payload_the_next_thousand_are_right():
         assert cells == oracle.read_cells(read, good)
         for one in good[:20]:
             bad = damaged(rng, one, oracle.HOSTILE)
-            # In the same batch, and with the decoder that met it before.
+            # In the same batch, and with the decoder that decoded it before.
             decoded = decoder.decode(oracle.laid_out([bad, *good]))
             decoded.values.validate(full=True)
             assert len(decoded.values) == 1001

@@ -1,4 +1,4 @@
-"""Every type against every kind of JSON, in both directions: the oracle's value, or the oracle's refusal."""
+"""Every type against every kind of JSON, read and written: the oracle's value, or the oracle's refusal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCALARS = {
     )
 }  # fmt: skip
 
-# -- the shapes of types, two deep
+# -- nested types, two levels deep
 
 Shape = tuple[Callable[[pa.DataType], pa.DataType], Callable[[str], str]]
 SHAPES: dict[str, Shape] = {
@@ -77,7 +77,7 @@ def check(type_: pa.DataType, texts: list[str], definition: str | None = None, *
     assert [row for row, one in enumerate(single) if one.reasons] == list(decoded.reasons), f"{type_}, one row"
     assert pa.concat_arrays([one.values for one in single]).view(bits).equals(whole), f"{type_}, one row"
     checked = 2 * len(texts)
-    # To find a reason takes long: at each offset are all rows that can be decoded, and some of the others.
+    # Finding a reason is slow: each offset has all rows that can be decoded, and some of the others.
     refused = list(decoded.reasons)
     for offset in range(16):
         skipped = set(refused) - set(refused[offset::16])
@@ -173,7 +173,7 @@ PAIRS = {"type": "array", "items": record("org.apache.avro.reflect.PairX", ("key
 
 def defined_types() -> Iterator[tuple[str, pa.DataType, tuple[str, ...]]]:
     for definition, type_, nesting in itertools.product(DEFINITIONS, SCALARS.values(), NESTINGS):
-        # At depth, the types that a definition changes.
+        # Nested types: those that a definition changes.
         is_time = pa.types.is_temporal(type_) or (pa.types.is_integer(type_) and "time-m" in str(definition))
         if not nesting or (is_time and isinstance(definition, dict)):
             whole = definition
@@ -196,7 +196,7 @@ def test_every_definition_against_every_token() -> None:
     assert (planned, refused, checked) == (531, 715, 135_936)
 
 
-# -- decoders that were used
+# -- reused decoders
 
 
 @pytest.mark.parametrize("nesting", NESTINGS, ids="-".join)
@@ -224,9 +224,9 @@ def test_a_decoder_is_right_after_any_damage(nesting: tuple[str, ...]) -> None:
     assert check(type_, texts) > 9 * len(texts)
 
 
-# -- what is written
+# -- writing
 
-# A number, as Arrow stores it, and its JSON; for a date or timestamp the JSON that is a text, too.
+# A number as Arrow stores it, and its JSON; for a date or timestamp also its JSON text.
 CELLS: dict[pa.DataType, list[tuple[Any, ...]]] = {
     pa.bool_(): [(True, True), (False, False)],
     **{

@@ -1,4 +1,4 @@
-"""Each wire type against each protobuf field, each type that Spark can want or write against each field."""
+"""Each wire type against each protobuf field, and each type that Spark can read or write against each field."""
 
 import itertools
 import re
@@ -41,7 +41,7 @@ DEFAULTS = {"string": "ab", "bytes": "ab", "bool": "true", "Color": "C5"} | dict
 
 
 def declarations():
-    """Each field as a syntax and a text, with its kind."""
+    """Yield the kind, syntax and text of each field."""
     for syntax, texts in FIELDS.items():
         for kind, text in itertools.product(KINDS, texts):
             if "packed f" not in text or kind not in ("string", "bytes", *MESSAGES):
@@ -65,7 +65,7 @@ def declarations():
 
 DECLARATIONS = [*declarations()]
 ALIGNED = 80
-"""The payloads that are decoded at each alignment: each content alone and twice."""
+"""Number of payloads that are decoded at each alignment: each content alone and twice."""
 
 
 def schema_of(syntax, text):
@@ -75,7 +75,7 @@ def schema_of(syntax, text):
 
 
 def contents(number):
-    """A field as each wire type has it, with right and wrong bytes; the first of each wire type is right."""
+    """Return a field by wire type, with valid and invalid bytes; the first of each wire type is valid."""
     numbers = [5, 0, 1, 2**31, 2**64 - 1, 2**32 + 5, 2**63]
     bodies = {
         0: [*map(varint, numbers), b"\x85" + b"\x80" * 8 + b"\x00", b"\x85" + b"\x80" * 9 + b"\x00", b"\x85"],
@@ -97,7 +97,7 @@ def contents(number):
 
 
 def payloads_of(text):
-    """All that may come for a field: each content, twice, and before a right one of each wire type."""
+    """Return payloads of a field: each content alone, twice, and before a valid one of each wire type."""
     one = [content for some in contents(2).values() for content in some]
     good = [some[0] for wire_type, some in contents(2).items() if wire_type not in (4, 6, 7)]
     fields = [*one, *(a + a for a in one), *(a + b for a, b in itertools.product(one, good))]
@@ -113,7 +113,7 @@ def payloads_of(text):
 
 
 def own_types(kind, text, types):
-    """The types that a column of the field can have."""
+    """Return the types that a column of the field can have."""
     if kind in MESSAGES:
         message = {"Part": [("x", pa.int32()), ("y", pa.list_(pa.string()))], "Int64Value": [("value", pa.int64())]}
         message["StringValue"] = [("value", pa.string())]
@@ -141,7 +141,7 @@ def test_each_wire_type_against_each_field():
     for kind, syntax, text in DECLARATIONS:
         message = schema_of(syntax, text)
         for at, type_ in enumerate(own_types(kind, text, READABLE)):
-            # Spark's own type with all payloads, and also with all the other columns.
+            # Spark's default type with all payloads, and also with all the other columns.
             payloads = payloads_of(text)[: ALIGNED if at else None]
             for rest in [[]] if at else [[], [("before", pa.int32()), ("after", pa.string())]]:
                 wanted = pa.struct([("f", type_), *rest])
@@ -185,7 +185,7 @@ def differences(decoder, payloads, expected, text):
     first = decode(few, 0)
     for offset in range(1, 16):
         again = decode(few, offset)
-        # The bits behind the last boolean are of no meaning.
+        # The bits behind the last boolean are undefined.
         if buffers(again) != buffers(first) and outcomes(again) != expected[:ALIGNED]:
             problems.append((text, decoder.type, f"at offset {offset}"))
     if outcomes(decode([payloads[middle]], 3)) != [expected[middle]]:
@@ -195,7 +195,7 @@ def differences(decoder, payloads, expected, text):
     return problems
 
 
-# -- what is wanted, and written
+# -- wanted types, and writing
 
 SPARK = [
     pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(20, 0),
@@ -216,7 +216,7 @@ TWICE = [wrap(type_) for wrap, type_ in itertools.product(WRAPPERS, ONCE[: len(S
 
 
 def nested(type_):
-    """Columns in which the field is two messages down, in an array and in a map."""
+    """Return columns in which the field is two messages deep, in an array and in a map."""
     return pa.struct([("many", pa.list_(pa.struct([("by", pa.map_(pa.string(), pa.struct([("f", type_)])))])))])
 
 
@@ -241,7 +241,7 @@ def test_each_type_that_spark_has_is_wanted_and_written_of_each_field():
     tried = accepted = 0
     different = []
     for kind, syntax, text in DECLARATIONS:
-        # Neither presence nor packing decides about types, nor the syntax.
+        # Types do not depend on presence, packing or the syntax.
         if re.search("/ o|= |required|optional|^packed", text) or (
             syntax == "proto2" and not re.search("group|Color", text)
         ):
@@ -286,7 +286,7 @@ def test_each_column_that_can_be_written_is_read_by_the_runtime():
             values = pa.array([*({"f": cell} for cell in cells), {"f": None}, None], numbers)
             expected = [written(oracle, value) for value in values.to_pylist()]
             good = pa.array([one != "refused" for one in expected])
-            # Sliced at each bit, to the end and to nothing; what cannot be written is beneath a NULL, and then alone.
+            # Sliced at each bit, to the end and to nothing; unwritable values are beneath a NULL, and then alone.
             values = values.cast(wanted)
             masked = pa.StructArray.from_arrays(
                 values.flatten(), ["f"], mask=pa.array([one in (None, "refused") for one in expected])
