@@ -49,7 +49,7 @@ def _parts(offsets: pa.Array, items: list[Any]) -> list[list[Any]]:
 
 
 def laid_out(payloads: Sequence[bytes | None], offset: int = 0) -> pa.BinaryArray:
-    """Return a binary array in an allocation of its own: the data begin at an offset, and end where it ends."""
+    """Return a binary array in a separate allocation: the data begins at an offset, and ends where that ends."""
     cells = [payload or b"" for payload in payloads]
     data = array("B", bytes(offset) + b"".join(cells))
     ends = array("i", itertools.accumulate(map(len, cells), initial=offset))
@@ -63,9 +63,9 @@ def laid_out(payloads: Sequence[bytes | None], offset: int = 0) -> pa.BinaryArra
 
 
 def at_the_end(payloads: Sequence[bytes | None], offset: int) -> pa.BinaryArray:
-    """Return a binary array whose data begins at an address with this remainder by 16, and ends where no memory is.
+    """Return a binary array whose data begins at an address with this remainder by 16, and ends before unmapped memory.
 
-    Bytes beneath a NULL before the last payload make up for the size. Reading on ends the process.
+    Bytes beneath a NULL before the last payload pad the size. Reading past the end ends the process.
     """
     data = [payload or b"" for payload in payloads]
     padding = bytes((-offset - sum(map(len, data))) % 16)

@@ -1,10 +1,10 @@
-"""Avro values as others read them: fastavro, and a reference for resolution, projection and Spark's types.
+"""Oracles of Avro values: fastavro, and a reference for resolution, projection and Spark's types.
 
 The reference reads a payload with closures, value by value, from the schemas as JSON. Where both read a payload, the
-whole of it by the writer's schema, fastavro checks the reference; where only the reference can say what is expected
+whole of it by the writer's schema, fastavro checks the reference; where only the reference knows the expected value
 (another reader's schema, a part of the fields), it stands alone.
 
-fastavro is laxer than the reference with payloads that no writer writes. These differences are accepted: it takes a
+fastavro accepts payloads that no writer writes and the reference refuses. These differences are allowed: it takes a
 negative index of a branch or symbol from the end, any byte for a boolean, an int of more than 32 bits, a negative
 length, a number of more than ten bytes, a decimal of more digits than its precision, and any number of empty items.
 
@@ -29,7 +29,7 @@ from tests.oracles.fields import put_varint
 __all__ = ["cells", "laid_out"]
 
 Schema = Any
-"""Parsed JSON in which names are replaced by what they name; see `expanded`."""
+"""Parsed JSON in which names are replaced by their types; see `expanded`."""
 
 MAX_EMPTY_ITEMS = 1024
 PROMOTIONS = {
@@ -66,7 +66,7 @@ class MismatchError(Exception):
 
 
 class RefusedError(Exception):
-    """A payload that holds no value."""
+    """The payload contains no valid value."""
 
 
 # -- schemas and types
@@ -167,7 +167,7 @@ def members_of(schema: Schema) -> dict[str, Schema]:
 
 
 class Payload:
-    """Bytes that are read from their beginning."""
+    """A payload with the position of the next byte."""
 
     def __init__(self, data: bytes, empty_items: int = 0) -> None:
         self.data = data
@@ -194,7 +194,7 @@ class Payload:
         raise RefusedError
 
     def blocks(self, inner: Schema, *, skips: bool = False) -> Iterable[None]:
-        """Yield once an item; blocks of a known size are passed over where items are skipped."""
+        """Yield once for each item; blocks of a known size are passed over if items are skipped."""
         while count := self.number():
             size = None
             if count < 0:
@@ -218,10 +218,10 @@ Read = Callable[[Payload], Any]
 
 
 def reader_of(writer: Schema, reader: Schema, wanted: pa.DataType) -> Read:
-    """Return what reads a cell.
+    """Return a function that reads a cell.
 
     Raises:
-        MismatchError: no value can be read so.
+        MismatchError: no value can be read with these schemas and this type.
     """
     if not fits(reader, wanted):
         raise MismatchError
@@ -296,7 +296,7 @@ def _read_as_branch(writer: Schema, union: Schema, wanted: pa.DataType) -> Read:
 
 
 def _branch_for(writer: Schema, union: Schema) -> Schema:
-    """Return the branch that Java's library takes."""
+    """Return the branch that Java's library chooses."""
     kind = kind_of(writer)
     alike = [branch for branch in union if kind_of(branch) == kind]
     if kind not in ("record", "enum", "fixed"):
@@ -330,7 +330,7 @@ def _can_read(writer: Schema, reader: Schema) -> bool:
 
 def _read_record(writer: Schema, reader: Schema, wanted: pa.StructType) -> Read:
     written = [field["name"] for field in writer["fields"]]
-    # By Java's rule each alias renames a field of the writer's; but not if the alias is not needed.
+    # By Java's rule each alias renames a field of the writer, but only if the alias is needed.
     sources = {
         field["name"]: [field["name"]]
         if field["name"] in written
@@ -374,7 +374,7 @@ def _read_default(field: Schema, wanted: pa.DataType) -> Read:
 
 
 def encoded_default(schema: Schema, value: Any) -> bytes:
-    """Return what fastavro writes for a default; one of a union is its first branch's."""
+    """Return the bytes that fastavro writes for a default; that of a union belongs to its first branch."""
     if isinstance(schema, list):
         return b"\0" + encoded_default(schema[0], value)
     out = io.BytesIO()
@@ -478,7 +478,7 @@ def float_bits(value: int) -> int:
 
 
 def _skip(schema: Schema) -> Read:  # noqa: PLR0911 - a kind each
-    """Return what reads past a value, and looks at no more of it than that needs."""
+    """Return a function that skips a value, and checks no more of it than needed."""
     kind = kind_of(schema)
     if kind == "union":
         branches = [_skip(branch) for branch in schema]
@@ -504,9 +504,9 @@ def _skip(schema: Schema) -> Read:  # noqa: PLR0911 - a kind each
 
 
 def tagged(schema: Schema) -> Schema:
-    """Return a schema with the same bytes, by which fastavro tells the branches of a union apart.
+    """Return a schema with the same bytes, with which fastavro reports the branch of a union.
 
-    Each branch is wrapped in a record of one field, which has no bytes of its own. A map is an array of its entries,
+    Each branch is wrapped in a record of one field, which adds no bytes. A map is an array of its entries,
     because a dict holds each key once; a float is its bytes, because Python changes a signalling NaN; logical types are
     removed, because Python lacks some of their values.
     """
@@ -540,13 +540,13 @@ def _tagged(schema: Schema, numbers: Any) -> Schema:  # noqa: PLR0911 - a kind e
 
 
 def read_with_fastavro(schema: Schema, parsed: Schema, payload: bytes) -> Any:
-    """Return the cell of what fastavro reads with `tagged(schema)`."""
+    """Return the cell of the value that fastavro reads with `tagged(schema)`."""
     found = fastavro.schemaless_reader(io.BytesIO(payload), parsed, return_record_name=True)
     return cell_of(schema, spark_type(schema), found)
 
 
 def cell_of(schema: Schema, type_: pa.DataType, found: Any) -> Any:  # noqa: PLR0911 - a kind each
-    """Return the cell of a value of fastavro's."""
+    """Return the cell of a value of fastavro."""
     kind = kind_of(schema)
     if kind == "union":
         name, value = found
@@ -561,7 +561,7 @@ def cell_of(schema: Schema, type_: pa.DataType, found: Any) -> Any:  # noqa: PLR
             for other, field in zip(others, type_, strict=True)
         )
     if kind == "record":
-        # fastavro gives the name of a record in a union alone.
+        # fastavro returns the name only of a record in a union.
         return tuple(
             cell_of(field["type"], column.type, found[field["name"]])
             for field, column in zip(schema["fields"], type_, strict=True)
@@ -581,7 +581,7 @@ def cell_of(schema: Schema, type_: pa.DataType, found: Any) -> Any:  # noqa: PLR
 
 
 def written(schema: Schema, type_: pa.DataType, cell: Any) -> Any:  # noqa: PLR0911 - a kind each
-    """Return the cell that is read, with the schema, of what was written of a cell of that type.
+    """Return the cell that a reader of the schema gets after a cell of that type was written.
 
     Raises:
         RefusedError: the cell cannot be written.
@@ -651,7 +651,7 @@ def number(value: int) -> bytes:
 
 
 HOSTILE = [b"\x80" * 11, *map(number, (-1, -2, 3, 1025, 2**31, -(2**31) - 1, 2**62, 2**63 - 1, -(2**63)))]
-"""Lengths, counts and branches that are not those of the payload, and a number without an end."""
+"""Wrong lengths, counts and branches, and a number without an end."""
 
 
 def random_schema(rng: Random, depth: int, names: list[int], *, in_union: bool = False) -> Schema:
@@ -678,7 +678,7 @@ def random_schema(rng: Random, depth: int, names: list[int], *, in_union: bool =
 
 
 def key_of(branch: Schema) -> str:
-    """Return by what a branch of a union must differ from the others."""
+    """Return the key by which a branch of a union must differ from the others."""
     return branch["name"] if isinstance(branch, dict) and "name" in branch else kind_of(branch)
 
 
@@ -688,7 +688,7 @@ def new_name(names: list[int]) -> str:
 
 
 def random_value(rng: Random, schema: Schema) -> bytes:  # noqa: PLR0911 - a kind each
-    """Return the bytes of a value, as some writer may write it: arrays and maps come in blocks of any kind."""
+    """Return the bytes of a value in a form that a writer may use: arrays and maps have blocks of any kind."""
     kind = kind_of(schema)
     if kind == "union":
         branch = rng.randrange(len(schema))
@@ -751,7 +751,7 @@ DEFAULTS: list[tuple[Schema, Any]] = [
 
 
 def evolved(rng: Random, schema: Schema, names: list[int], *, in_union: bool = False) -> Schema:  # noqa: PLR0911
-    """Return another reader's schema, which can most often read what was written with this one."""
+    """Return a reader's schema that can usually read values of this schema."""
     kind = kind_of(schema)
     chance = rng.random()
     if chance < 0.02:
@@ -794,12 +794,12 @@ def evolved(rng: Random, schema: Schema, names: list[int], *, in_union: bool = F
 
 
 def rewritten(rng: Random, schema: Schema) -> Schema:  # noqa: PLR0911 - a kind each
-    """Return a schema with which values of another one's type may be written; some of them cannot be."""
+    """Return a schema for writing values of another schema's type; some values cannot be written."""
     kind = kind_of(schema)
     chance = rng.random()
     if kind == "union":
         branches = not_null(schema) if chance < 0.2 and not_null(schema) else schema
-        # Of several branches, two numbers could become the same one.
+        # With several branches, two numbers could become equal.
         return [rewritten(rng, branch) for branch in branches] if len(not_null(schema)) == 1 else branches
     if kind == "record":
         return {
@@ -840,7 +840,7 @@ def evolved_fields(rng: Random, fields: Sequence[Schema], names: list[int]) -> l
 
 
 def random_part(rng: Random, type_: pa.DataType) -> pa.DataType:
-    """Return some of the fields of a type, at any depth, some of it wider."""
+    """Return some of the fields of a type, at any depth; some have a wider type."""
     if pa.types.is_struct(type_):
         fields = [field for field in type_ if rng.random() < 0.6]
         rng.shuffle(fields)

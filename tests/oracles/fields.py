@@ -1,6 +1,6 @@
-"""Protobuf messages for the oracles of messages: protobuf's runtime reads them, a short walk finds what is corrupt.
+"""Protobuf messages for the oracles of messages: protobuf's runtime reads them, a short walk finds corruption.
 
-All text is declared as bytes, because a decoder looks at text only if a column is built of it.
+All text is declared as bytes, because a decoder checks text only if a column is built from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIRE_TYPES: Final = {"bytes": 2, "bool": 0, "int32": 0, "uint32": 0, "int64": 0,
 LENGTH: Final = 2
 _SMALL: Final = [bytes([number]) for number in range(0x80)]
 _PACKED: Final[set[str]] = set()
-"""Names of repeated numbers."""
+"""Names of types of repeated numbers."""
 _TABLE: Final[list[int]] = []
 for _value in range(256):
     for _ in range(8):
@@ -27,14 +27,14 @@ for _value in range(256):
 
 
 class CorruptError(Exception):
-    """The bytes are not what they should be."""
+    """The bytes are corrupt."""
 
 
 def check(holds: bool, what: str) -> None:
-    """Refuse bytes that are not what they should be.
+    """Refuse corrupt bytes.
 
     Raises:
-        CorruptError: they are not.
+        CorruptError: the condition is false.
     """
     if not holds:
         raise CorruptError(what)
@@ -65,8 +65,8 @@ def parse(kind: Any, data: bytes, is_sound: bool = False) -> Any:
     Args:
         kind: protobuf's class for it.
         data: its bytes.
-        is_sound: whether they are as a writer made them: then protobuf's runtime takes them as they are. Bytes that
-            are damaged are walked over first, because runtimes differ in what they refuse.
+        is_sound: whether they are undamaged: then protobuf's runtime parses them directly. Damaged bytes are walked
+            first, because runtimes differ in the bytes that they refuse.
 
     Raises:
         CorruptError: they are no message.
@@ -83,7 +83,7 @@ def parse(kind: Any, data: bytes, is_sound: bool = False) -> Any:
                 number, at = take_varint(content, at)
                 parts.append(put_field(tag & ~7, number))
         elif known is not None:
-            # As every reader takes it alike: no number is longer than it has to be.
+            # All readers agree on this form: no number is longer than necessary.
             parts.append(put_field(tag, content))
     message = kind()
     message.MergeFromString(b"".join(parts))
@@ -94,7 +94,7 @@ def walk(data: bytes) -> list[tuple[int, Any]]:
     """Return tag and content of each field: a number, or bytes.
 
     Raises:
-        CorruptError: they are no message.
+        CorruptError: the bytes are no message.
     """
     fields: list[tuple[int, Any]] = []
     at = 0
@@ -135,7 +135,7 @@ def take_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def put_varint(value: int, rng: Random | None = None, most: int = 10) -> bytes:
-    """Return the varint of a number; with a random generator it has up to so many bytes."""
+    """Return the varint of a number; with a random generator it may be padded."""
     value &= (1 << 64) - 1
     if value < 0x80 and rng is None:
         return _SMALL[value]
@@ -150,7 +150,7 @@ def put_field(tag: int, content: Any, rng: Random | None = None) -> bytes:
     number = put_varint(tag)
     if isinstance(content, int):
         return number + put_varint(content, rng)
-    # A size of more than five bytes is corrupt for protobuf's runtime, and none for Java's and ours.
+    # A size in more than five bytes is corrupt for protobuf's runtime, but not for Java's and ours.
     return number + (put_varint(len(content), rng, 5) if tag & 7 == LENGTH else b"") + content
 
 
@@ -158,7 +158,7 @@ def put_fields(rng: Random, fields: Mapping[str, tuple[int, str]], contents: Seq
     """Return a message with these fields in any order, some of them repeated, among unknown ones.
 
     Args:
-        rng: decides.
+        rng: the random generator.
         fields: as for `make_class`.
         contents: names and contents; fields of one name keep their order.
     """
@@ -169,7 +169,7 @@ def put_fields(rng: Random, fields: Mapping[str, tuple[int, str]], contents: Seq
         tag = number << 3 | (LENGTH if isinstance(content, bytes) else WIRE_TYPES[kind.lstrip("*")])
         longer = rng if rng.random() < 0.1 else None
         if kind[0] != "*" and rng.random() < 0.05:
-            # The last one counts.
+            # Readers take the last one.
             parts.append((name, put_field(tag, 1 if tag & 7 == 0 else b"earlier")))
         parts.append((name, put_field(tag, content, longer)))
     if rng.random() < 0.3:
@@ -198,7 +198,7 @@ def _unknown(rng: Random, fields: Mapping[str, tuple[int, str]]) -> bytes:
 
 
 def damaged(rng: Random, data: bytes, hostile: Sequence[bytes] = ()) -> bytes:
-    """Return bytes with one to three faults; some are what a reader of them may fail at."""
+    """Return bytes with one to three faults, some of which are chosen to break readers."""
     out = bytearray(data)
     for _ in range(rng.randint(1, 3)):
         at = rng.randint(0, max(0, len(out) - 1))

@@ -15,12 +15,12 @@ from tests.protobuf import Classes
 
 
 def sized(*parts: bytes) -> bytes:
-    """The parts, each after its size."""
+    """Return the parts, each after its size."""
     return b"".join(struct.pack(">i", len(part)) + part for part in parts)
 
 
 def modified_utf8(text: str) -> bytes:
-    """A text as Java's `writeUTF` writes it, after its size."""
+    """Return a text as Java's `writeUTF` writes it, after its size."""
     units = text.encode("utf-16-be", "surrogatepass")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
     data = b"".join(b"\xc0\x80" if not code else chr(code).encode("utf-8", "surrogatepass") for code in codes)
@@ -28,7 +28,7 @@ def modified_utf8(text: str) -> bytes:
 
 
 def inlong_msg(version: int, blocks: Sequence[tuple[str, Sequence[bytes]]], *, snappy: bool = False) -> bytes:
-    """An InLongMsg of version 0 to 3: blocks of attributes and records, which in version 3 have attributes, too."""
+    """Return an InLongMsg of version 0 to 3: blocks of attributes and records; in version 3 records have attributes."""
     count = struct.pack(">i", sum(len(records) for _, records in blocks))
     data = struct.pack(">q", 5) * (version >= 1) + count * (version >= 2) + struct.pack(">i", len(blocks))
     for attributes, records in blocks:
@@ -42,7 +42,7 @@ def inlong_msg(version: int, blocks: Sequence[tuple[str, Sequence[bytes]]], *, s
 def binary_msg(
     body: bytes, attributes: str = "", *, flags: int = 4, seconds: int = 7, count: int = 1, snappy: bool = False
 ) -> bytes:
-    """The inner part of an InLongMsg of version 4, for group 3 and stream 4."""
+    """Return the inner part of an InLongMsg of version 4, for group 3 and stream 4."""
     packed = bytes(cramjam.snappy.compress_raw(body)) if snappy else body
     text = attributes.encode()
     head = struct.pack(">bhhHihi", 7 | snappy << 5, 3, 4, flags, seconds, count, 99)
@@ -51,7 +51,7 @@ def binary_msg(
 
 
 def of_version_4(inner: bytes) -> bytes:
-    """The whole InLongMsg."""
+    """Return the whole InLongMsg."""
     return b"\x0f\4" + inner + b"\x0f\4"
 
 
@@ -107,17 +107,17 @@ proxy: Any = Classes("inlong", MessageObjs, MessagePack)
 
 
 def random_text(rng: random.Random, alphabet: str = "abcö/:. _-0123456789😀\0") -> str:
-    """A short text without separators."""
+    """Return a short text without separators."""
     return "".join(rng.choices(alphabet, k=rng.randrange(1, 8)))
 
 
 def random_attributes(rng: random.Random, alphabet: str = "abcö/:. _-0123456789😀\0") -> str:
-    """Attributes of a stream, as a text."""
+    """Return attributes of a stream, as a text."""
     names = rng.sample(["NodeIP", "cnt", "rt", "msgUUID", "ö", "f"], rng.randrange(4))
     more = "".join(f"&{name}={random_text(rng, alphabet)}" for name in names)
     return f"groupId={random_text(rng, alphabet)}&streamId=s{rng.randrange(3)}&dt={rng.randrange(10**13)}{more}"
 
 
 def random_records(rng: random.Random) -> list[bytes]:
-    """Up to five records, one of which may be long."""
+    """Return up to five records, one of which may be long."""
     return [rng.randbytes(rng.choice((1, 3, 10, 200))) * rng.choice((1, 1, 30)) for _ in range(rng.randrange(1, 6))]

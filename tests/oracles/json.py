@@ -1,4 +1,4 @@
-"""A reference reader of JSON payloads: Python's own `json`, and a short form of the rules in `json.steps`.
+"""A reference reader of JSON payloads: Python's `json`, and a short form of the rules in `json.steps`.
 
 Dates are days and timestamps microseconds since 1970, so that those outside of Python's range can be compared.
 """
@@ -34,7 +34,7 @@ class Refused(Exception):  # noqa: N818
     """The payload cannot be decoded."""
 
 
-# -- Python's reader
+# -- Python's reader of JSON
 
 
 class Number(str):
@@ -44,7 +44,7 @@ class Number(str):
 
 
 class Members(list[Any]):
-    """The members of an object, equal keys and all."""
+    """The members of an object, including equal keys."""
 
     raw = ""
 
@@ -69,7 +69,7 @@ def _with_raw(parse: Any, make: type[Members | Items]) -> Any:
     return parse_and_keep
 
 
-# Python's reader in Python gives the place of each array and object.
+# The reader in pure Python reports the place of each array and object.
 _raw_reader.parse_object = _with_raw(json.decoder.JSONObject, Members)  # type: ignore[attr-defined]
 _raw_reader.parse_array = _with_raw(json.decoder.JSONArray, Items)  # type: ignore[attr-defined]
 _raw_reader.scan_once = json.scanner.py_make_scanner(_raw_reader)  # type: ignore[attr-defined]
@@ -110,7 +110,7 @@ def parse(payload: bytes, *, raw: bool) -> Any:
 
 
 class Meaning(NamedTuple):
-    """The part of an Avro definition that decides how a value is read."""
+    """The part of an Avro definition that affects the reading of a value."""
 
     logical: str = ""
     fields: Mapping[str, Meaning] = {}
@@ -151,7 +151,7 @@ def meaning_of(definition: Any, known: dict[str, Meaning]) -> Meaning:
 # -- the rules
 
 Read = Callable[[Any], Any]
-"""Converts what `parse` gives, unless it is null."""
+"""A function that converts a result of `parse` other than null."""
 
 
 def reader_of(type_: pa.DataType, definition: str | None = None) -> Callable[[bytes], Any]:
@@ -390,7 +390,7 @@ def storage_of(type_: pa.DataType, *, bits: bool = False) -> pa.DataType:
 
 
 def differences(values: pa.Array, reasons: Mapping[int, str], expected: list[Any]) -> Iterator[tuple[int, Any]]:
-    """Yield the rows, and what they hold, that differ from what is expected: values, or `Refused`."""
+    """Yield the rows that differ from the expected values or `Refused`, with their content."""
     values.validate(full=True)
     found: list[Any] = values.cast(storage_of(values.type)).to_pylist()
     if len(found) != len(expected):
@@ -399,7 +399,7 @@ def differences(values: pa.Array, reasons: Mapping[int, str], expected: list[Any
         if other is Refused:
             if not reasons.get(row) or one is not None:
                 yield row, one
-        elif row in reasons or repr(one) != repr(other):  # in which NaN is NaN, and -0.0 is not 0.0
+        elif row in reasons or repr(one) != repr(other):  # NaN equals NaN here, and -0.0 differs from 0.0
             yield row, reasons.get(row, one)
 
 

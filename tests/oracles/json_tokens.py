@@ -1,4 +1,4 @@
-"""Each kind of token that a JSON value can be, and what is no JSON."""
+"""Each kind of token that a JSON value can be, and tokens that are not JSON."""
 
 from __future__ import annotations
 

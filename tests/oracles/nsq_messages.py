@@ -1,4 +1,4 @@
-"""A reference for NSQ's messages and bodies of MPUB, as the V2 specification has them."""
+"""A reference for NSQ's messages and bodies of MPUB, by the V2 specification."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_of(data: bytes) -> list[tuple[int, int, bytes, bytes]]:
 
 
 def scan(data: bytes, most: int) -> tuple[int, int]:
-    """Return how many whole frames of messages data begins with, and their bytes."""
+    """Return the number of whole frames of messages at the beginning of data, and their bytes."""
     count = at = 0
     while len(data) - at >= 8:
         size, kind = struct.unpack_from(">II", data, at)

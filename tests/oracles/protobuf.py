@@ -1,4 +1,4 @@
-"""Random protobuf schemas and bytes, and protobuf's runtime as the oracle of what they mean.
+"""Random protobuf schemas and bytes, and protobuf's runtime as the oracle of their values.
 
 The reference is the runtime in C (upb), with classes made for the wanted columns (see `Oracle`). Two things differ with
 the schema's own classes, on purpose: texts are checked only if a column has them, and as in Java an entry of a map may
@@ -32,7 +32,7 @@ WIRE_TYPES = dict.fromkeys([KINDS[name] for name in ("fixed64", "sfixed64", "dou
 FORMATS = {"fixed64": "<Q", "sfixed64": "<q", "double": "<d", "fixed32": "<I", "sfixed32": "<i", "float": "<f"}
 FORMATS = {KINDS[name]: code for name, code in FORMATS.items()}
 HOSTILE = [b"\0", b"\x7f", b"\x80", b"\xff", b"\xff" * 9, b"\x80\x80\x01", b"\x0b\x13\x0b", b"\xf8\xff\xff\xff\x0f\x00"]
-"""Tags, lengths and groups that are not those of the payload."""
+"""Wrong tags, lengths and groups."""
 TEXTS = ["", "a", "Zürich", "日本", "x" * 200, "\U0001f600"]
 
 
@@ -68,8 +68,8 @@ def add_map(message, name, number, key, value, scope, **more):
 
 
 def schema(text: str, *, syntax: str = "proto3", enums: str = "") -> Schema:
-    """Messages in short: `name: field type number[, ...]` a line, `optional`, `required`, `repeated` before a field, or
-    for a repeated one `packed` or `unpacked`.
+    """Return a schema of messages in short form: a line has `name: field type number[, ...]`, and `optional`,
+    `required`, `repeated`, or for a repeated field `packed` or `unpacked`, may precede a field.
 
     The types are scalars, `map<key, value>`, the messages of other lines, groups (`group:NAME`), enums, and Timestamp,
     Duration and Int64Value. `= default` and `/ oneof` may end a field. `enums` has lines of `name: VALUE number, ...`.
@@ -212,7 +212,7 @@ def _fill(rng, message, syntax, below):
                 field.default_value = "7"
         if label == REPEATED and kind in (*WIRE_TYPES, KINDS["int32"], KINDS["enum"]):
             field.options.packed = rng.random() < 0.5
-    # Those of proto3's `optional` come after all others.
+    # The oneofs of proto3's `optional` follow all others.
     for field in oneofs:
         field.proto3_optional = True
         field.oneof_index = len(message.oneof_decl)
@@ -235,7 +235,7 @@ def sized(data):
 
 
 def number(rng, value):
-    """A number, now and then in more bytes than it needs."""
+    """Return a number as a varint, sometimes in more bytes than it needs."""
     data = varint(value)
     if rng.random() < 0.95:
         return data
@@ -244,7 +244,7 @@ def number(rng, value):
 
 
 def random_bytes_of(rng: Random, message, depth: int = 0) -> bytes:
-    """Fields of the message in any order, any number of times, and some that it has not."""
+    """Return fields of the message in any order, any number of times, and some unknown ones."""
     parts = []
     if depth > 5:
         return b""
@@ -277,7 +277,7 @@ def random_field(rng, field, depth):
     if kind == KINDS["message"]:
         return tag(field.number, 2) + sized(random_bytes_of(rng, field.message_type, depth + 1))
     if rng.random() < 0.03:
-        # Not as its type has it: an unknown field.
+        # A wire type other than its type's: an unknown field.
         return tag(field.number, 1) + b"z" * 8 if WIRE_TYPES.get(kind) != 1 else tag(field.number, 5) + b"z" * 4
     if is_repeated(field) and kind not in (KINDS["string"], KINDS["bytes"]) and rng.random() < 0.5:
         values = b"".join(random_value(rng, field) for _ in range(rng.randint(0, 4)))
@@ -306,7 +306,7 @@ def random_value(rng, field):
     )
 
 
-# -- what can be wanted, and written
+# -- types to read and write
 
 
 NAMES = {value: key for key, value in KINDS.items()}
@@ -331,7 +331,7 @@ def is_time(message):
 
 
 def random_columns(rng: Random, message, types=READABLE, depth: int = 0) -> pa.StructType:
-    """Some columns of a message in any order, each of a type that it can have."""
+    """Return some columns of a message in any order, each of a type that it can have."""
     fields = [one for one in message.fields if rng.random() < 0.7 or (types is WRITABLE and is_required(one))]
     rng.shuffle(fields)
     return pa.struct([(one.name, random_type(rng, one, types, depth)) for one in fields if depth < 5])
@@ -350,18 +350,18 @@ def random_type(rng, field, types, depth):
     return pa.list_(type_) if is_repeated(field) else type_
 
 
-# -- what they mean
+# -- the oracle
 
 
 class RefusedError(Exception):
-    """A payload or a value has no meaning."""
+    """A payload or a value is invalid."""
 
 
 class Oracle:
-    """A reader of payloads as structs of wanted columns, and a writer of such structs.
+    """A reader of payloads to structs of wanted columns, and a writer of such structs.
 
     The runtime has a class made for the columns: texts are bytes in it, maps are repeated entries, open enums are
-    int32, and each field tells absent from zero.
+    int32, and each field distinguishes absent from zero.
     """
 
     def __init__(self, message, wanted: pa.StructType) -> None:
@@ -372,7 +372,7 @@ class Oracle:
         self._make = GetMessageClass(pool.FindMessageTypeByName(f"o.{name}"))
 
     def value_of(self, payload: bytes):
-        """The value, with microseconds for times; or `RefusedError`."""
+        """Return the value, with microseconds for times, or `RefusedError`."""
         message = self._make()
         try:
             message.MergeFromString(payload)
@@ -381,7 +381,7 @@ class Oracle:
         return self._read(message)
 
     def payload_of(self, value) -> bytes:
-        """The payload; or `RefusedError`."""
+        """Return the payload, or `RefusedError`."""
         message = self._make()
         self._write(message, value)
         return message.SerializeToString()
@@ -390,7 +390,7 @@ class Oracle:
 def _message(file, message, wanted):
     declared = file.message_type.add(name=f"M{len(file.message_type)}")
     name = declared.name
-    # So that a field 0 is refused in a message without columns as well.
+    # A field 0 must be refused in a message without columns as well.
     taken = [one.number for one in message.fields]
     add(declared, "unused", next(n for n in range(2**29 - 1, 0, -1) if n not in taken), "bool")
     fields = [message.fields_by_name[column.name] for column in wanted]
@@ -434,7 +434,7 @@ def _message(file, message, wanted):
 
 
 def _field(file, declared, field, type_):
-    """Completes a field of the class; how it is read of a message and written to one, if it is wanted."""
+    """Complete a field of the class; return its reader and writer if it is wanted."""
     kind, inner, name = field.type, field.message_type, field.name
     if type_ is None and kind == KINDS["group"]:
         # Without fields, as in a group that is skipped: upb takes a field 0 in it for an unknown one.
@@ -516,7 +516,7 @@ def _map(file, declared, field, type_):
     declared.type_name = f".o.{entry}"
 
     def read_all(found):
-        # In an entry with a number that its closed enum has not, the number is an unknown field.
+        # A number that is not in its closed enum is an unknown field of the entry.
         entries = [
             read(one)
             for one in getattr(found, field.name)
@@ -568,7 +568,7 @@ def _declare_scalar(file, declared, field):
 
 
 def _scalar(field, type_):  # noqa: PLR0911 - a case a type
-    """Of a scalar, how a value becomes a cell of a type, and a cell a value."""
+    """Return the conversions of a scalar: from a value to a cell of a type, and from a cell to a value."""
     kind, enum = NAMES[field.type], field.enum_type
     if kind == "string":
         return _text, str.encode
@@ -620,7 +620,7 @@ def _in_range(cell, bits):
 
 
 def random_row(rng: Random, message, columns: pa.StructType):
-    """A struct of columns, a few of whose cells do not fit the message."""
+    """Return a struct of columns; a few of its cells do not fit the message."""
     return {one.name: random_cell(rng, message.fields_by_name[one.name], one.type) for one in columns}
 
 
@@ -671,7 +671,7 @@ def random_value_of(rng, field, type_):  # noqa: PLR0911 - a case a type
 
 
 def in_micros(type_: pa.DataType) -> pa.DataType:
-    """The type with int64 for times."""
+    """Return the type with int64 for times."""
     if pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
         return LONG
     if pa.types.is_struct(type_):

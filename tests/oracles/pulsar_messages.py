@@ -1,6 +1,6 @@
-"""A reference for Pulsar's entries: protobuf's runtime reads their metadata, the rest follows the protocol's text.
+"""A reference for Pulsar's entries: protobuf's runtime reads their metadata, the rest follows the specification.
 
-Nothing here is fast, and nothing is ours: field numbers are those of `PulsarApi.proto`, codecs are the libraries'.
+It uses no code of the package: field numbers are those of `PulsarApi.proto`, codecs are those of libraries.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ MAX_INT: Final = 2**31 - 1
 
 
 class EncryptedError(Exception):
-    """An encrypted entry, and nobody wants the ciphertext."""
+    """The entry is encrypted, and the ciphertext is not wanted."""
 
 
 class UnsupportedError(Exception):
-    """An unknown compression."""
+    """The compression is unknown."""
 
 
 def decompress(codec: int, data: bytes, size: int) -> bytes:
-    """Return decompressed bytes of a size that was announced.
+    """Return decompressed bytes of the announced size.
 
     Raises:
         CorruptError: they are not of that size.
@@ -89,7 +89,7 @@ def decompress(codec: int, data: bytes, size: int) -> bytes:
 
 @dataclass
 class Entry:
-    """One entry, taken apart."""
+    """The parts of one entry."""
 
     metadata: Any
     broker: Any
@@ -98,10 +98,10 @@ class Entry:
 
     @classmethod
     def of(cls, body: bytes, *, verifies: bool = True, is_sound: bool = False) -> Entry:
-        """Take an entry apart.
+        """Split an entry into its parts.
 
         Raises:
-            CorruptError: it is none.
+            CorruptError: it is no entry.
         """
         broker = None
         if body[:2] == b"\x0e\x02":
@@ -118,22 +118,22 @@ class Entry:
 
     @property
     def is_chunk(self) -> bool:
-        """True for a chunk of a message."""
+        """Whether the entry is a chunk of a message."""
         return self.metadata.num_chunks_from_msg > 1
 
     @property
     def is_batch(self) -> bool:
-        """True for a batch."""
+        """Whether the entry is a batch."""
         return not self.is_chunk and self.metadata.HasField("num_messages_in_batch")
 
     @property
     def messages(self) -> int:
-        """The number of messages, as the metadata has it."""
+        """The number of messages in the metadata."""
         return self.metadata.num_messages_in_batch if self.is_batch else 1
 
 
 def framed(metadata: bytes, payload: bytes, *, broker: bytes | None = None, is_checked: bool = True) -> bytes:
-    """Return an entry: `Entry.of` takes it apart."""
+    """Return the bytes of an entry; `Entry.of` splits them."""
     body = len(metadata).to_bytes(4, "big") + metadata + payload
     if is_checked:
         body = b"\x0e\x01" + fast_crc32c(body).to_bytes(4, "big") + body
@@ -143,10 +143,10 @@ def framed(metadata: bytes, payload: bytes, *, broker: bytes | None = None, is_c
 
 
 def sized(data: bytes) -> tuple[bytes, bytes]:
-    """Return what stands behind a size, and the rest.
+    """Return the bytes behind a size, and the rest.
 
     Raises:
-        CorruptError: it is not all there.
+        CorruptError: they are incomplete.
     """
     size = int.from_bytes(data[:4], "big")
     check(4 + size <= len(data), "size")
@@ -155,7 +155,7 @@ def sized(data: bytes) -> tuple[bytes, bytes]:
 
 @dataclass
 class Chunks:
-    """Chunked messages under assembly, with all the memory they want."""
+    """Chunked messages under assembly, without a memory limit."""
 
     open: dict[bytes, dict[str, Any]] = field(default_factory=dict)
 
@@ -191,10 +191,10 @@ class Chunks:
 
 @dataclass
 class Reader:
-    """Options of a decoder, and what it remembers from entry to entry.
+    """Options of a decoder, and its state between entries.
 
     Attributes:
-        columns: name to whether it is text, of those built.
+        columns: names of the columns to build, and whether they are text.
     """
 
     columns: dict[str, bool]
@@ -229,11 +229,11 @@ class Reader:
             last: index of the last one.
             emit: whether rows are wanted.
             redelivery_count: of the entry.
-            is_sound: whether all protobuf messages in it are as a writer made them.
+            is_sound: whether all protobuf messages in it are undamaged.
 
         Raises:
-            CorruptError: it is corrupt, and that is an error.
-            EncryptedError: it is encrypted, and that is an error.
+            CorruptError: it is corrupt, and the options make that an error.
+            EncryptedError: it is encrypted, and the options make that an error.
             UnsupportedError: its compression is unknown.
         """
         try:
@@ -365,10 +365,10 @@ class Reader:
 
 
 def pairs_of(properties: Sequence[bytes]) -> list[tuple[str, str]]:
-    """Return a message's properties; the last of several with one key counts, in the place of the first.
+    """Return a message's properties; of several with one key the last value is taken, in the place of the first.
 
     Raises:
-        CorruptError: one lacks its key or its value, or is not text.
+        CorruptError: a property lacks its key or its value, or is not text.
     """
     found: dict[str, str] = {}
     for pair in properties:
@@ -380,10 +380,10 @@ def pairs_of(properties: Sequence[bytes]) -> list[tuple[str, str]]:
 
 
 def unbase64(key: bytes) -> bytes:
-    """Return a key that was written in base64, with or without its padding.
+    """Decode a key in base64, with or without padding.
 
     Raises:
-        CorruptError: it was not.
+        CorruptError: it is not base64.
     """
     check(not key.endswith(b"=") or len(key) % 4 == 0, "base64")
     try:
@@ -393,9 +393,9 @@ def unbase64(key: bytes) -> bytes:
 
 
 def context_of(said: Any) -> dict[str, Any]:
-    """Return the encryption context of an entry, as the column has it."""
+    """Return the encryption context of an entry, as in the column."""
     keys = [parse(Key, key) for key in said.encryption_keys]
-    # Both are required, as Java's reader has it.
+    # Both are required, as in Java's reader.
     check(all(key.HasField("key") and key.HasField("value") for key in keys), "required")
     is_chunk = said.num_chunks_from_msg > 1
     number = said.compression

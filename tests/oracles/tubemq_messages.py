@@ -37,15 +37,15 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class UnreadableError(Exception):
-    """The answer itself cannot be read."""
+    """The answer cannot be read."""
 
 
 @dataclass
 class Reader:
-    """Options of a decoder, and what it counts.
+    """Options and counts of a decoder.
 
     Attributes:
-        columns: name to whether it is text, of those built.
+        columns: names of the columns to build, and whether they are text.
     """
 
     columns: dict[str, bool]
@@ -58,7 +58,7 @@ class Reader:
         """Return the rows of an answer.
 
         Raises:
-            CorruptError: a message is, and that is an error.
+            CorruptError: a message is corrupt, and the options make that an error.
             UnreadableError: the answer is no protobuf message.
         """
         rows: list[dict[str, Any]] = []
@@ -86,7 +86,7 @@ class Reader:
         return rows
 
     def _cells(self, said: Any) -> dict[str, Any] | None:
-        """Return the row of a message; None if no filter wants it."""
+        """Return the row of a message; None if no filter matches."""
         data = said.payLoadData
         check(said.checkSum in (-1, zlib.crc32(data) & 0x7FFFFFFF), "checksum")
         pairs: list[tuple[bytes, bytes]] = []
@@ -99,7 +99,7 @@ class Reader:
         for key, item in pairs:
             found.setdefault(key, item)
         kind, minute = found.pop(b"$msgType$", None), found.pop(b"$msgTime$", None)
-        # Attributes that nobody filtered out and nobody can read make a message corrupt before a filter looks.
+        # Other attributes that are unreadable make a message corrupt before its filter is checked.
         check("attributes" not in self.columns or all(map(is_text, [*found, *found.values()])), "attributes")
         if self.filters and kind not in self.filters:
             return None
@@ -122,10 +122,10 @@ def messages_of(body: bytes) -> Iterator[bytes]:
 
 
 def parts_of(body: bytes) -> Iterator[tuple[bool, bytes]]:
-    """Yield the fields of an answer, a message without its head, up to where it cannot be read.
+    """Yield the fields of an answer, a message without its head, up to the first unreadable byte.
 
     Raises:
-        UnreadableError: it cannot be read from here on.
+        UnreadableError: the rest cannot be read.
     """
     at = 0
     while at < len(body):
@@ -147,7 +147,7 @@ def parts_of(body: bytes) -> Iterator[tuple[bool, bytes]]:
 
 
 def time_of(minute: bytes | None, zone: str) -> int | None:
-    """Return the microseconds of a minute written as yyyyMMddHHmm; None if it is none."""
+    """Return the microseconds of a minute written as yyyyMMddHHmm; None if it is invalid."""
     if minute is None or len(minute) != 12 or not minute.isdigit():
         return None
     year, *rest = (int(minute[begin:end]) for begin, end in ((0, 4), (4, 6), (6, 8), (8, 10), (10, 12)))
@@ -160,7 +160,7 @@ def time_of(minute: bytes | None, zone: str) -> int | None:
 
 
 def sends_of(frames: bytes) -> list[tuple[int, int, Any]]:
-    """Return serial number, timeout and message of each call in frames."""
+    """Return serial number, timeout and message of each call in the frames."""
     found = []
     at = 0
     while at < len(frames):
