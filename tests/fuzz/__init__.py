@@ -1,5 +1,5 @@
-"""Hostile bytes: every decoder and encoder, built with sanitizers, on inputs that mutate what brokers have sent.
+"""Fuzzing: every decoder and encoder, built with sanitizers, on mutations of bytes that brokers have sent.
 
-``make fuzz MINUTES=10`` builds and runs them, see `tests.fuzz.__main__`. Inputs in ``corpus/`` reached code that the
-recordings do not; the ordinary tests run them as well (test_corpus.py).
+``make fuzz MINUTES=10`` builds and runs them, see `tests.fuzz.__main__`. Inputs in ``corpus/`` reach code that the
+recordings do not reach; the ordinary tests run them as well (test_corpus.py).
 """

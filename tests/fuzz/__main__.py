@@ -1,6 +1,6 @@
 """Build the compiled modules with sanitizers and assertions, and fuzz them: ``python -m tests.fuzz --minutes 10``.
 
-A process that dies, hangs or finds the implementations to differ leaves the group of inputs that it ran in
+A process that dies, hangs or finds a difference between the implementations saves its group of inputs in
 ``build/fuzz/findings``; the command that runs it again is printed. Inputs that reach new code are kept in
 ``build/fuzz/corpus``.
 """
@@ -18,7 +18,7 @@ from tests.native import ROOT
 
 
 def main() -> None:
-    """Replace this process by a worker: the sanitizers must be loaded before Python."""
+    """Replace this process with a worker: the sanitizers must be loaded before Python."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))

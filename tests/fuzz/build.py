@@ -1,4 +1,4 @@
-"""Build the compiled modules with sanitizers and assertions, and the fuzzer's own C."""
+"""Build of the compiled modules with sanitizers and assertions, and of the fuzzer's C code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.fuzz.worker import FOLDER
 SANITIZERS = ("libasan.so", "libubsan.so")
 
 OPTIONS = {
-    # Python keeps memory to its end. An allocation beyond any bound that the targets set ends the process.
+    # Python keeps memory until its end. An allocation beyond the bounds of the targets ends the process.
     "ASAN_OPTIONS": "detect_leaks=0:max_allocation_size_mb=256:hard_rss_limit_mb=2500:quarantine_size_mb=32:"
     "allocator_may_return_null=0:handle_abort=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
-    # Each object of its own, so that reading past one is seen; Arrow's memory as well.
+    # Objects and Arrow's memory are allocated separately, so that reading past one is detected.
     "PYTHONMALLOC": "malloc",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "OMP_NUM_THREADS": "1",
@@ -40,7 +40,7 @@ class Build(NamedTuple):
 
 
 def build() -> Build:
-    """Build everything that is older than its sources.
+    """Build all files that are older than their sources.
 
     Raises:
         SystemExit: a tool is missing, or a build failed.

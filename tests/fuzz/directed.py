@@ -1,4 +1,4 @@
-"""What the fuzzers that are directed by seeds share: what a seed decides, columns to read, the comparison of rows."""
+"""The common part of directed fuzzers: choices by seed, columns to read, the comparison of rows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 def seeded(
     decodes: Callable[[Random, int, str], int], encodes: Callable[[Random, int, str], int]
 ) -> Callable[[int], int]:
-    """Return what compares decoders, or encoders, with the oracle for a seed, and tells how many messages it compared.
+    """Return a function that compares decoders, or encoders, with the oracle for a seed, and returns the message count.
 
-    Both raise an AssertionError where something differs; it names the seed and what was compared.
+    It raises an AssertionError with the seed and the compared data at a difference.
     """
 
     def run(seed: int) -> int:
@@ -23,7 +23,7 @@ def seeded(
 
 
 def random_columns(rng: Random, readable: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return columns and types of a read: all that there are half of the time."""
+    """Return columns and types of a read: all columns half of the time."""
     names = list(readable)
     if rng.random() < 0.5:
         names = rng.sample(names, rng.randint(0, len(names)))
@@ -31,10 +31,10 @@ def random_columns(rng: Random, readable: Mapping[str, Sequence[str]]) -> dict[s
 
 
 def compare(found: list[dict[str, Any]], expected: list[dict[str, Any]], origins: Sequence[Any]) -> None:
-    """Compare rows cell by cell; of a cell that is to be an ellipsis any content will do.
+    """Compare rows cell by cell; where the expected cell is an ellipsis, any content is accepted.
 
     Raises:
-        AssertionError: a cell differs; names its column and where it came from.
+        AssertionError: a cell differs; the error names its column and origin.
     """
     assert len(found) == len(expected), (len(found), len(expected), origins[:1])
     for row, (one, other) in enumerate(zip(found, expected, strict=True)):

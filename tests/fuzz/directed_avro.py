@@ -42,7 +42,7 @@ def run(seed: int) -> int:
 
 
 def random_root(rng: Random, names: list[int]) -> oracle.Schema:
-    """Return a record of several fields, most often; an int behind each other one shows if that was read to its end."""
+    """Return usually a record of several fields; an int behind each of them shows whether that was read to its end."""
     if rng.random() < 0.2:
         return oracle.random_schema(rng, 3, names)
     fields = []
@@ -64,7 +64,7 @@ def check(
     wanted: pa.DataType,
     payloads: Sequence[bytes | None],
 ) -> tuple[pa.Array, int]:
-    """Return what was decoded, the same as the oracle's, and how many payloads."""
+    """Return the decoded values, equal to the oracle's, and the number of payloads."""
     case = json.dumps(schema), json.dumps(reader), wanted
     try:
         read = oracle.reader_of(schema, reader, wanted)
@@ -93,7 +93,7 @@ def check(
 
 
 def compare_with_fastavro(seed: int, schema: oracle.Schema, payloads: Sequence[bytes | None], values: pa.Array) -> None:
-    """Compare the whole of what was accepted, which may be a slice of the payloads."""
+    """Compare all accepted payloads; they may be a slice of all payloads."""
     read, parsed = oracle.reader_of(schema, schema, values.type), oracle.tagged(schema)
     for payload in payloads:
         (cell,) = oracle.read_cells(read, [payload or b""])
@@ -103,11 +103,11 @@ def compare_with_fastavro(seed: int, schema: oracle.Schema, payloads: Sequence[b
 
 
 def check_encoding(seed: int, rng: Random, schema: oracle.Schema, values: pa.Array) -> int:
-    """Write rows with this schema and a similar one, read them with fastavro, and return how many were compared."""
+    """Write rows with this schema and a similar one, read them with fastavro, and return the number compared."""
     if pa.types.is_null(values.type):
         return 0
     if pa.types.is_struct(values.type) and values.type.num_fields:
-        # Rows are hidden behind nulls.
+        # Some rows are beneath nulls.
         mask = pa.array([rng.random() < 0.1 for _ in values], pa.bool_())
         children = [values.field(at) for at in range(values.type.num_fields)]
         values = pa.StructArray.from_arrays(children, fields=list(values.type), mask=mask)
@@ -122,7 +122,7 @@ def check_encoding(seed: int, rng: Random, schema: oracle.Schema, values: pa.Arr
             except oracle.RefusedError:
                 expected.append(oracle.RefusedError)
         start, stop = sorted(rng.choices(range(len(values) + 1), k=2))
-        # Whole if it can be; then in pieces, so that each refused row is met.
+        # All rows at once if possible; then in pieces, so that each refused row is encountered.
         for first, last in ((start, stop), *((at, min(at + 3, stop)) for at in range(start, stop, 3))):
             part = expected[first:last]
             case = f"rows {given[first:last]!r:.2000}"

@@ -1,4 +1,4 @@
-"""JSON values of types that a seed makes, compared with the oracle: any key order, white space, escapes and damage."""
+"""Directed fuzzing of JSON: a seed makes types and values, with any key order, white space, escapes and damage."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LEAVES: list[tuple[pa.DataType, list[Logical]]] = [
 
 @dataclass
 class Shape:
-    """A type with the definition of its values; `fields` have a key in JSON beside their name."""
+    """A type with the definition of its values; `fields` have keys in JSON."""
 
     type: pa.DataType
     definition: Any = None
@@ -75,7 +75,7 @@ def random_struct(rng: Random, depth: int) -> Shape:
 
 
 def with_definition(rng: Random, shape: Shape) -> tuple[Shape, str | None]:
-    """Return the shape with names that a definition can have, and the definition; or none."""
+    """Return the shape, and its definition if all names are valid in one, or None."""
     text = json.dumps(shape.definition)
     if rng.random() < 0.5 or any(json.dumps(name) in text for name in NAMES if not AVRO_NAME.fullmatch(name)):
         return shape, None
@@ -100,7 +100,7 @@ def part_of(rng: Random, shape: Shape, *, has_definition: bool) -> pa.DataType:
 
 
 class Writer:
-    """Writes JSON texts of a shape, in a style of its own."""
+    """A writer of JSON texts of a shape, in a random style."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -111,7 +111,7 @@ class Writer:
         self.is_ordered = rng.random() < 0.7
 
     def value(self, shape: Shape) -> str:
-        """Return a text of a value, with white space around it; some are of another kind."""
+        """Return a text of a value, with white space around it; some values are of another kind."""
         rng = self.rng
         if rng.random() < self.odd:
             text = rng.choice(TOKENS) if rng.random() < 0.99 else self.deep()
@@ -229,10 +229,10 @@ def damaged(rng: Random, payload: bytes) -> bytes:
 
 
 def run(seed: int) -> int:
-    """Compare what a seed makes with the oracle; return how many payloads were decoded.
+    """Compare the payloads of a seed with the oracle; return the number of decoded payloads.
 
     Raises:
-        AssertionError: they differ; names the seed and the payload.
+        AssertionError: they differ; the error names the seed and the payload.
     """
     rng = Random(seed)
     shape = random_struct(rng, 3) if rng.random() < 0.9 else random_shape(rng, 2)
@@ -253,7 +253,7 @@ def run(seed: int) -> int:
     reasons = {unique[row]: reason for row, reason in explained.reasons.items()}
     decoder = json_decoder(wanted, definition)
     count = 0
-    # The same decoder, so that nothing of a batch stays in it; all, some, and some in batches of one row.
+    # One decoder, to show that it keeps no state of a batch: all, some, and some in batches of one row.
     for rows in (
         payloads,
         rng.sample(payloads, len(payloads) // 2),

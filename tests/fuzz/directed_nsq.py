@@ -1,4 +1,4 @@
-"""Fuzzing of NSQ's loops, directed by a seed: frames and rows that a seed makes, compared with the oracle."""
+"""Directed fuzzing of NSQ's loops: a seed makes frames and rows, which are compared with the oracle."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def run_encoder(rng: Random, seed: int, loops: str) -> int:
             assert oracle.messages_of(bytes(body)) == wanted, case
             assert len(body) <= max_bytes, case
             assert len(wanted) <= max_rows, case
-            # It is as full as it may be.
+            # It is as full as allowed.
             is_last = following == len(chosen) or len(wanted) == max_rows
             assert is_last or len(body) + 4 + len(values[chosen[following]]) > max_bytes, case
         at = following

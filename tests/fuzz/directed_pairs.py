@@ -1,4 +1,4 @@
-"""Fuzzing of pairs of a key and a value, directed by a seed."""
+"""Directed fuzzing of pairs of a key and a value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_mq_source.values import _pairs_python
 
 
 def run(seed: int) -> int:
-    """Compare pairs of a key and a value with what was written."""
+    """Compare decoded pairs of a key and a value with the written ones."""
     rng = Random(seed)
     payloads: list[bytes | None] = []
     expected: list[dict[str, bytes | None] | None] = []
@@ -28,7 +28,7 @@ def run(seed: int) -> int:
         payloads.append(data[:cut] if cut else data + behind)
         expected.append(None if cut else {"key": parts[0], "value": parts[1]})
         if rng.random() < 0.1:
-            # A size beyond the end, and none at all.
+            # A size beyond the end, and NULL.
             size = rng.choice([2**31 - 1, len(data) - 3 if parts[0] is None else len(data)])
             payloads += [size.to_bytes(4, "big") + data[4:], None]
             expected += [None, None]

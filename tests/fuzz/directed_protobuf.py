@@ -1,4 +1,4 @@
-"""Fuzzing of typed protobuf, directed by a seed, which makes the schema, the columns and the payloads."""
+"""Directed fuzzing of typed protobuf: a seed makes the schema, the columns and the payloads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.oracles.protobuf import (
 
 
 def run(seed: int) -> int:
-    """Compare what is read, read again and written with the oracle; return the number of payloads."""
+    """Compare values read, read again and written with the oracle; return the number of payloads."""
     rng = Random(seed)
     schema = random_schema(rng)
     return _read(rng, schema, f"seed {seed}") + _write(rng, schema, f"seed {seed}")
@@ -51,7 +51,7 @@ def _read(rng: Random, schema: Schema, case: str) -> int:
             expected.append(None)
             refused.append(row)
     array = pa.array([b"before", *payloads], pa.binary()).slice(1)
-    # Twice, so that nothing of a batch stays in the decoder.
+    # Twice, to show that the decoder keeps no state of a batch.
     for _ in range(2):
         decoded = decoder.decode(array)
         decoded.values.validate(full=True)
@@ -73,14 +73,14 @@ def _write(rng: Random, schema: Schema, case: str) -> int:
     rows = [random_row(rng, schema.descriptor, columns) for _ in range(rng.choice([0, 1, 60]))]
     expected: list[bytes | None] = []
     array = pa.array(rows, numbers).cast(columns)
-    # Of the cells that Arrow has: a float32 is narrower than Python's.
+    # From the cells in Arrow: a float32 is narrower than Python's float.
     for row in array.cast(numbers).to_pylist():
         try:
             expected.append(oracle.payload_of(row))
         except RefusedError:
             expected.append(None)
     refused = [at for at, payload in enumerate(expected) if payload is None]
-    # Rows that cannot be written are beneath a NULL, where nobody looks at them; at times one is not.
+    # Rows that cannot be written are beneath a NULL, where they are ignored; sometimes one is not.
     nulls = [at in refused or rng.random() < 0.1 for at in range(len(rows))]
     expected = [None if null else payload for null, payload in zip(nulls, expected, strict=True)]
     if len(columns):

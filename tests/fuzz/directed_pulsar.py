@@ -1,4 +1,4 @@
-"""Fuzzing of Pulsar's loops, directed by a seed: entries and rows that a seed makes, compared with the oracle."""
+"""Directed fuzzing of Pulsar's loops: a seed makes entries and rows, which are compared with the oracle."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run_decoder(rng: Random, seed: int, loops: str) -> int:
     )
     expected: list[dict[str, Any]] = []
     batches: list[pa.RecordBatch] = []
-    # What each expected row came from, for the description of a difference.
+    # The origin of each expected row, for the description of a difference.
     origins: list[tuple[Any, ...]] = []
     makes_damage = rng.random() < 0.5
     compared = 0
@@ -82,9 +82,9 @@ def run_decoder(rng: Random, seed: int, loops: str) -> int:
             body = random_entry(rng, makes_damage=makes_damage)
             made.append(body)
         else:
-            # Delivered in another way.
+            # Another delivery of the same entry.
             body = rng.choice(made[-9:])
-        # An entry may come again.
+        # An entry may be redelivered.
         position = (7, number - (rng.random() < 0.05))
         how = random_delivery(rng)
         case = (seed, number, loops, columns, options, is_raw, position, how, body.hex())
@@ -116,7 +116,7 @@ def run_decoder(rng: Random, seed: int, loops: str) -> int:
 
 
 def random_delivery(rng: Random) -> tuple[Any, ...]:
-    """Return how an entry is delivered: ack set, first and last index, whether its rows are wanted, redeliveries."""
+    """Return the delivery of an entry: ack set, first and last index, whether its rows are wanted, redeliveries."""
     ack_set = [rng.getrandbits(64) - (rng.getrandbits(1) << 63) for _ in range(rng.randint(1, 2))]
     first = 0 if rng.random() < 0.8 else rng.randint(0, 6)
     last = oracle.MAX_INT if rng.random() < 0.8 else rng.randint(0, 9)
@@ -132,7 +132,7 @@ def random_text(rng: Random) -> bytes:
 
 
 def random_key(rng: Random, name: str, contents: list[tuple[str, Any]]) -> None:
-    """Add a key, at times in base64."""
+    """Add a key, sometimes in base64."""
     if rng.random() < 0.5:
         return
     key = random_text(rng)
@@ -149,7 +149,7 @@ def random_time(rng: Random) -> int:
 
 
 def random_properties(rng: Random, contents: list[tuple[str, Any]]) -> None:
-    """Add properties: of few keys, so that some come again; at times more than are compared one by one."""
+    """Add properties of few keys, so that some repeat; sometimes more than are compared one by one."""
     if rng.random() < 0.5:
         return
     count = rng.choice([1, 2, 3, 17, 40]) if rng.random() < 0.3 else rng.randint(1, 3)
@@ -161,11 +161,11 @@ def random_properties(rng: Random, contents: list[tuple[str, Any]]) -> None:
 
 
 def random_message(rng: Random, *, makes_damage: bool) -> bytes:
-    """Return a message of a batch; at times of another size than it says, so that the next one begins anywhere."""
+    """Return a message of a batch; sometimes its size is wrong, so that the next one begins anywhere."""
     value = rng.choice([b"", b"v", rng.randbytes(rng.randint(0, 40)), "wert ä".encode()])
     contents: list[tuple[str, Any]] = []
     if rng.random() < 0.5:
-        # Nearly all messages are like this; the loops have a short way for them.
+        # Nearly all messages have this form, for which the loops have a fast path.
         if rng.random() < 0.5:
             contents.append(("partition_key", rng.choice(TEXTS).encode()))
         contents.append(("payload_size", len(value)))
@@ -192,7 +192,7 @@ def random_message(rng: Random, *, makes_damage: bool) -> bytes:
 
 
 def random_metadata(rng: Random) -> list[tuple[str, Any]]:
-    """Return the fields of an entry's metadata that do not depend on its kind; at times without a required one."""
+    """Return the fields of an entry's metadata that do not depend on its kind; sometimes a required one is missing."""
     contents: list[tuple[str, Any]] = [
         ("producer_name", random_text(rng) if rng.random() < 0.9 else b"n" * rng.choice([127, 128, 2000])),
         ("sequence_id", rng.choice([0, 7, 2**64 - 1])),
@@ -225,7 +225,7 @@ def random_metadata(rng: Random) -> list[tuple[str, Any]]:
 
 
 def random_entry(rng: Random, *, makes_damage: bool) -> bytes:
-    """Return an entry: a single message or a batch, compressed, encrypted, compacted or damaged at times."""
+    """Return an entry: a single message or a batch, sometimes compressed, encrypted, compacted or damaged."""
     if makes_damage and rng.random() < 0.05:
         return random_garbage(rng)
     contents = random_metadata(rng)
@@ -261,7 +261,7 @@ def random_entry(rng: Random, *, makes_damage: bool) -> bytes:
 
 
 def random_garbage(rng: Random) -> bytes:
-    """Return bytes that are an entry up to where fields of any number and wire type begin, or none at all."""
+    """Return the valid beginning of an entry followed by fields of any number and wire type, or random bytes."""
     fields = b"".join(bytes([rng.getrandbits(7)]) + rng.randbytes(rng.randint(0, 11)) for _ in range(rng.randint(0, 4)))
     head = bytes.fromhex(rng.choice(["", "0a017010001800", "0a0170100018005803"])) + fields
     single = len(fields).to_bytes(4, "big") + b"\x18\x02" + fields
@@ -270,7 +270,7 @@ def random_garbage(rng: Random) -> bytes:
 
 
 def framed(rng: Random, contents: list[tuple[str, Any]], payload: bytes, harms: str = "") -> bytes:
-    """Return the bytes of an entry, with a checksum and the broker's metadata at times."""
+    """Return the bytes of an entry, sometimes with a checksum and the broker's metadata."""
     metadata = put_fields(rng, oracle.METADATA_FIELDS, contents)
     if harms == "metadata":
         metadata = damaged(rng, metadata)
@@ -286,7 +286,7 @@ def framed(rng: Random, contents: list[tuple[str, Any]], payload: bytes, harms: 
 
 
 def random_chunks(rng: Random) -> list[bytes]:
-    """Return the chunks of a message, now and then repeated, left out or of a wrong size."""
+    """Return the chunks of a message, sometimes repeated, left out or of a wrong size."""
     value = rng.randbytes(rng.randint(2, 200))
     count = rng.randint(2, 5)
     contents = random_metadata(rng)
@@ -314,7 +314,7 @@ def random_chunks(rng: Random) -> list[bytes]:
 
 
 def random_batch(rng: Random) -> pa.RecordBatch:
-    """Return rows to write: sliced, with NULLs, of empty arrays at times."""
+    """Return rows to write: sliced, with NULLs, sometimes of empty arrays."""
     rows = rng.choice([0, 1, 5, ROWS])
     whole = rows + rng.randint(0, 9)
     most = rng.choice([3, 40, 900])
@@ -350,7 +350,7 @@ def random_batch(rng: Random) -> pa.RecordBatch:
 
 
 def run_encoder(rng: Random, seed: int, loops: str) -> int:
-    """Encode rows, read the entries by the oracle, and compare."""
+    """Encode rows, read the entries with the oracle, and compare."""
     options: dict[str, Any] = {
         "sequence_id": rng.choice([0, 126, 2**31, 2**62]),
         "max_message_bytes": rng.choice([700, 2000, 1 << 20]),
@@ -397,7 +397,7 @@ def run_encoder(rng: Random, seed: int, loops: str) -> int:
 
 
 def written(cells: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as a reader is to see it, and whether it can be written."""
+    """Return the row that a reader should get, and whether it can be written."""
     pairs = cells.get("properties") or []
     value, key = cells["value"], cells.get("key")
     event, deliver_at = (
@@ -419,7 +419,7 @@ def written(cells: dict[str, Any]) -> dict[str, Any]:
 def entries_of(
     encoder: EntryEncoder, options: dict[str, Any], rows: list[dict[str, Any]], case: Any, *, ends: bool = False
 ) -> list[dict[str, Any]]:
-    """Read what was sent, compare it with the first of the rows, and return it."""
+    """Read the sent entries, compare them with the first rows, and return them."""
     names = ("value", "key", "ordering_key", "event_time", "properties", "sequence_id", "message_id")
     reader = oracle.Reader(dict.fromkeys(names, False), max_message_bytes=1 << 24)
     found: list[dict[str, Any]] = []
@@ -441,7 +441,7 @@ def entries_of(
             assert not said.HasField("deliver_at_time"), case
             keys = [row["key"] if row["ordering_key"] is None else row["ordering_key"] for row in read]
             assert not options["batching_by_key"] or all(key == keys[0] for key in keys), case
-            # Of the first message, for a subscription of type Key_Shared.
+            # The key of the first message, for a subscription of type Key_Shared.
             first = read[0]
             key = oracle.unbase64(said.partition_key) if said.partition_key_b64_encoded else said.partition_key
             assert (key if said.HasField("partition_key") else None) == first["key"], case

@@ -1,4 +1,4 @@
-"""Fuzzing of TubeMQ's loops, directed by a seed: answers and rows that a seed makes, compared with the oracle."""
+"""Directed fuzzing of TubeMQ's loops: a seed makes answers and rows, which are compared with the oracle."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def is_whole(message: bytes) -> bool:
     """Return whether protobuf's runtime can read a message."""
     try:
         oracle.Message.FromString(message)
-    except Exception:  # noqa: BLE001 - its error is of a module that differs from version to version
+    except Exception:  # noqa: BLE001 - the module of its error differs between versions
         return False
     return True
 
@@ -113,7 +113,7 @@ def random_answer(rng: Random, messages: list[bytes]) -> list[tuple[str, Any]]:
 
 
 def random_attributes(rng: Random) -> bytes:
-    """Return the text of attributes: some again, some without a value, some not UTF-8; at times very many."""
+    """Return the text of attributes: some repeated, some without a value, some not UTF-8; sometimes very many."""
     parts = []
     for _ in range(rng.randint(0, 3) if rng.random() < 0.9 else rng.choice([16, 17, 40])):
         key = rng.choice(TEXTS) if rng.random() < 0.7 else f"k{rng.randint(0, 30)}"
@@ -132,7 +132,7 @@ def random_attributes(rng: Random) -> bytes:
 
 
 def sound_message(rng: Random) -> bytes:
-    """Return a message."""
+    """Return a valid message."""
     data = rng.choice([b"", b"v", rng.randbytes(rng.randint(0, 60)), "wert ä".encode()])
     flag = rng.choice([0, 0, 1, 1, 3, 2**32 + 1])
     if flag & 1:
@@ -152,7 +152,7 @@ def sound_message(rng: Random) -> bytes:
 
 
 def random_message(rng: Random, *, makes_damage: bool) -> bytes:
-    """Return a message, damaged at times."""
+    """Return a message, sometimes damaged."""
     message = sound_message(rng)
     return damaged(rng, message) if makes_damage and rng.random() < 0.1 else message
 
@@ -161,7 +161,7 @@ def random_message(rng: Random, *, makes_damage: bool) -> bytes:
 
 
 def random_batch(rng: Random) -> pa.RecordBatch:
-    """Return rows to write: sliced, with NULLs, of empty arrays at times."""
+    """Return rows to write: sliced, with NULLs, sometimes of empty arrays."""
     rows = rng.choice([0, 1, 5, ROWS])
     whole = rows + rng.randint(0, 9)
     risky = rng.random() < 0.2
@@ -194,7 +194,7 @@ def random_batch(rng: Random) -> pa.RecordBatch:
 
 
 def run_encoder(rng: Random, seed: int, _loops: str) -> int:
-    """Encode rows to calls, read the calls by protobuf's runtime, and compare."""
+    """Encode rows to calls, read the calls with protobuf's runtime, and compare."""
     batch = random_batch(rng)
     zone = rng.choice(["UTC", "Asia/Shanghai"])
     is_local = any(pa.types.is_timestamp(type_) and type_.tz is None for type_ in batch.schema.types)

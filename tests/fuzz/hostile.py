@@ -1,4 +1,4 @@
-"""Entries, answers and frames that are made to take long: decoding each must take time linear in its length."""
+"""Entries, answers and frames made to be slow: the time to decode each must be linear in its length."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def entry(metadata: bytes, payload: bytes = b"") -> list[bytes]:
 
 
 def batch(message: bytes, count: int, more: bytes = b"") -> list[bytes]:
-    """Return an entry of as many equal messages."""
+    """Return an entry of this number of equal messages."""
     return entry(REQUIRED + more + put_field(0x58, count), message * count)
 
 
@@ -121,7 +121,7 @@ NSQ: Final[dict[str, Callable[[int], list[bytes]]]] = {
 
 
 def decode_pulsar(bodies: list[bytes], loops: str, max_batch_rows: int) -> None:
-    """Decode entries, whatever comes of them, and their rows."""
+    """Decode entries, with any result, and their rows."""
     schema = schema_of(PULSAR_COLUMNS, value="string")
     decoder = EntryDecoder(
         schema, topic="t", partition=0, on_corrupt="null", on_encrypted="raw", max_message_bytes=64 << 20,
@@ -134,7 +134,7 @@ def decode_pulsar(bodies: list[bytes], loops: str, max_batch_rows: int) -> None:
 
 
 def decode_tubemq(bodies: list[bytes], loops: str, _max_batch_rows: int) -> None:
-    """Decode answers likewise."""
+    """Decode answers in the same way."""
     schema = schema_of(TUBEMQ_COLUMNS, value="string")
     decoder = MessageDecoder(schema, topic="t", broker_id=1, partition=0, on_corrupt="null", implementation=loops)
     for body in bodies:
@@ -145,7 +145,7 @@ def decode_tubemq(bodies: list[bytes], loops: str, _max_batch_rows: int) -> None
 
 
 def decode_nsq(bodies: list[bytes], loops: str, _max_batch_rows: int) -> None:
-    """Decode runs likewise."""
+    """Decode runs in the same way."""
     schema = schema_of(NSQ_COLUMNS, without=("_corrupt", "_error"), value="string")
     decoder = NsqDecoder(schema, topic="t", channel="c", nsqd="n", implementation=loops)
     for body in bodies:

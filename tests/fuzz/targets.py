@@ -1,7 +1,7 @@
-"""Targets of the fuzzer: for each one, inputs to begin with, and the session that takes them.
+"""Targets of the fuzzer: for each one, initial inputs, and the session that takes them.
 
 A session feeds a group of inputs to one decoder or encoder, as a task does with the entries of a range. Both
-implementations must answer each input alike, and finish with the same rows.
+implementations must return equal results for each input, and finish with the same rows.
 """
 
 from __future__ import annotations
@@ -57,32 +57,32 @@ from tests.unit.nsq.vectors import FROM_NSQD
 from tests.vectors import pulsar_frames, tubemq_calls
 
 MAX_MESSAGE_BYTES = 1 << 20
-"""The limit of decoders; the sanitizer refuses an allocation many times as large."""
+"""The limit of decoders; the sanitizer refuses much larger allocations."""
 
 FULL_BYTES = 4 << 20
-"""The bytes of rows at which a session takes them, as a reader does."""
+"""The size of rows at which a session takes them, as a reader does."""
 
 TIME = pa.timestamp("us", "UTC")
 MAP = pa.map_(pa.string(), pa.string())
 # Of several faults in one input, each implementation names the one that it meets first.
 PULSAR_SCHEMA = schema_of(COLUMNS, without=(ERROR,))
 TUBEMQ_SCHEMA = schema_of(TUBEMQ_COLUMNS, without=(ERROR,))
-# The reader makes the other columns of what it writes down.
+# The reader makes the other columns from the rows that it logs.
 NSQ_SCHEMA = schema_of(NSQ_COLUMNS, without=(CORRUPT, ERROR))
 
 
 class Session(Protocol):
-    """One decoder or encoder, made of a seed: the same seed makes the same options."""
+    """One decoder or encoder, made from a seed: the same seed makes the same options."""
 
     def feed(self, data: memoryview) -> object:
-        """Take an input; return the outcome, to be compared with the other implementation's."""
+        """Take an input; return the outcome, to be compared with that of the other implementation."""
 
     def finish(self) -> object:
-        """End the session; return what is left, checked."""
+        """End the session; return the remaining results, checked."""
 
 
 class Target(NamedTuple):
-    """One thing to fuzz; one that is not compiled has no twin to compare with."""
+    """A target; one that is not compiled has no twin to compare with."""
 
     name: str
     session: Callable[[int, str], Session]
@@ -91,7 +91,7 @@ class Target(NamedTuple):
 
 
 def random_schema(rng: Random, columns: pa.Schema) -> pa.Schema:
-    """Return all columns half of the time, else some; some binary ones as text."""
+    """Return all columns half of the time, otherwise some; some binary columns as text."""
     names = columns.names if rng.random() < 0.5 else rng.sample(columns.names, rng.randint(0, len(columns)))
     as_text = rng.random() < 0.3
     texts = {"key", "value"} if as_text else set()
@@ -101,7 +101,7 @@ def random_schema(rng: Random, columns: pa.Schema) -> pa.Schema:
 
 
 class DecoderSession:
-    """A session that feeds a decoder, and takes its rows when there are many."""
+    """A session that feeds a decoder, and takes its rows when they reach a size."""
 
     decoder: Any
 
@@ -134,7 +134,7 @@ class DecoderSession:
 
 
 class PulsarDecoding(DecoderSession):
-    """An input is two bytes that say how an entry is delivered, and the entry."""
+    """A session whose input is two bytes with the delivery of an entry, and the entry."""
 
     def __init__(self, seed: int, implementation: str) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class PulsarDecoding(DecoderSession):
             on_encrypted=rng.choice(["fail", "raw"]),
             max_message_bytes=MAX_MESSAGE_BYTES,
             max_pending_chunk_bytes=rng.choice([2_000, MAX_MESSAGE_BYTES]),
-            # Taking batches costs more than decoding them.
+            # Taking batches is slower than decoding them.
             max_batch_rows=rng.choice([3, 30, *[WHOLE_ENTRY] * 20]),
             implementation=implementation,
         )
@@ -171,7 +171,7 @@ class PulsarDecoding(DecoderSession):
 
 
 def pulsar_entries() -> Iterator[bytes]:
-    """Yield what brokers sent, and entries with every field."""
+    """Yield recorded entries, and entries with every field."""
     for frame in pulsar_frames():
         taken = pulsar_wire.take_frame(memoryview(frame.data), 0, 1 << 23)
         if taken is not None and taken.body is not None:
@@ -243,7 +243,7 @@ def pulsar_entries() -> Iterator[bytes]:
 
 
 class TubeMQDecoding(DecoderSession):
-    """An input is the answer to GET_MESSAGE."""
+    """A session whose input is the answer to GET_MESSAGE."""
 
     def __init__(self, seed: int, implementation: str) -> None:
         super().__init__()
@@ -263,13 +263,13 @@ class TubeMQDecoding(DecoderSession):
 
     def decode(self, data: memoryview) -> object:
         appended = self.decoder.decode(data, 28, self.stop_at)
-        # Of the last answer, as where two ranges meet.
+        # A message of the last answer, as where two ranges meet.
         self.stop_at = first_message(data) if appended % 3 == 1 else None
         return appended, self.decoder.corrupt_messages, self.stop_at, bytes(self.loops.without_messages(data))
 
 
 def tubemq_answers() -> Iterator[bytes]:
-    """Yield what brokers sent, and messages whose checksum is -1: not checked."""
+    """Yield recorded answers, and messages whose checksum is -1: not checked."""
     for call in tubemq_calls():
         taken = tubemq_wire.take_frame(memoryview(call.answer), 0)
         if taken is not None:
@@ -283,7 +283,7 @@ def tubemq_answers() -> Iterator[bytes]:
 
 
 class NsqDecoding(DecoderSession):
-    """An input is what came from a socket: frames, of which the whole messages at its beginning are decoded."""
+    """A session whose input is received frames: the whole messages at its beginning are decoded."""
 
     def __init__(self, seed: int, implementation: str) -> None:
         super().__init__()
@@ -301,7 +301,7 @@ class NsqDecoding(DecoderSession):
 
 
 def nsq_frames() -> Iterator[bytes]:
-    """Yield what nsqd sent, and runs of messages."""
+    """Yield recorded frames, and runs of messages."""
     yield from FROM_NSQD
     message = encode_frame(
         MESSAGE, (1_700_000_000_000_000_000).to_bytes(8, "big") + b"\0\1" + b"0123456789abcdef" + b"v"
@@ -311,7 +311,7 @@ def nsq_frames() -> Iterator[bytes]:
 
 
 def drawn_batch(data: memoryview, columns: dict[str, pa.DataType], *, is_null_free: bool = False) -> pa.RecordBatch:
-    """Return rows made of an input: cells are pieces of it, sliced so that arrays begin within their buffers."""
+    """Return rows made from an input: cells are pieces of it, sliced so that arrays begin within their buffers."""
     raw = bytes(data)
     rng = Random(zlib.crc32(raw))
     rows = rng.randint(0, 12)
@@ -337,7 +337,7 @@ def drawn_batch(data: memoryview, columns: dict[str, pa.DataType], *, is_null_fr
 
 
 class PulsarEncoding:
-    """An input is what rows are made of; what is written of them is decoded again."""
+    """A session that makes rows from an input, encodes them, and decodes the result again."""
 
     columns: ClassVar[dict[str, pa.DataType]] = {
         "value": pa.binary(),
@@ -404,7 +404,7 @@ class PulsarEncoding:
 
 
 class NsqEncoding:
-    """An input is what rows are made of."""
+    """A session that makes rows from an input, and encodes them."""
 
     def __init__(self, seed: int, implementation: str) -> None:
         rng = Random(seed)
@@ -463,7 +463,7 @@ def run_tubemq_frames(data: memoryview, _seed: int) -> None:
 
 
 class NsqReceiving:
-    """An input is what one connection receives, in two pieces."""
+    """A session whose input is received by one connection, in two pieces."""
 
     def __init__(self, seed: int, _implementation: str) -> None:
         self.seed = seed

@@ -1,4 +1,4 @@
-"""Decoders and encoders agree with the oracles on some seeds of the fuzzer's directed targets."""
+"""Decoders and encoders, compared with the oracles on some seeds of the directed targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever an entry, an answer or a frame holds, decoding it takes work linear in its length; counted, not timed."""
+"""The work of decoding any entry, answer or frame is linear in its length; it is counted, not timed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fuzz.hostile import SHAPES
 
 
 def lines_of(run: Callable[[], object]) -> int:
-    """Return how many lines of this package a call runs."""
+    """Return the number of lines of this package that a call runs."""
     steps = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -34,7 +34,7 @@ def lines_of(run: Callable[[], object]) -> int:
 
 
 def calls_of(run: Callable[[], object]) -> int:
-    """Return how many functions a call runs, those of C included."""
+    """Return the number of functions that a call runs, including those in C."""
     steps = 0
 
     def profile(_frame: FrameType, event: str, _: Any) -> None:
@@ -52,7 +52,7 @@ def calls_of(run: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize(
     ("loops", "steps_of", "sizes", "max_batch_rows"),
-    # What the compiled loop does by itself is not seen; what it leaves to its twin, to find a reason, is.
+    # Work in the compiled loop is not counted, but work in its twin, which finds the reason, is.
     [
         ("python", lines_of, (2_000, 20_000), 1 << 20),
         ("python", lines_of, (2_000, 20_000), 10),
@@ -67,7 +67,7 @@ def test_work_grows_no_faster_than_the_input(
     make, decode = SHAPES[shape]
     decode(make(100), loops, max_batch_rows)
     counts = [steps_of(partial(decode, make(size), loops, max_batch_rows)) for size in sizes]
-    # Ten times as much would be quadratic; parts are walked over twice.
+    # Ten times as much would be quadratic; parts are read twice.
     assert counts[1] <= 2.5 * sizes[1] / sizes[0] * counts[0] + 1_000, counts
 
 

@@ -1,4 +1,4 @@
-"""Decoders of messages that were used: after corrupt entries, and within their limits of memory."""
+"""Reused decoders of messages: after corrupt entries, and within their limits of memory."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_after_a_corrupt_entry_the_next_thousand_are_right(name: str, loops: str
     seen = 0
     for bad in corrupt:
         try:
-            # By a reader that has seen nothing else.
+            # Decoded by a new reader.
             make_reader(loops)[2](bad)
         except (CorruptError, tubemq_messages.UnreadableError):
             pass

@@ -1,4 +1,4 @@
-"""Targets for the decoders and encoders of values: sessions that decode payloads of schemas which seeds make."""
+"""Targets for the decoders and encoders of values: sessions that decode payloads of random schemas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.oracles import avro, protobuf
 from tests.oracles.arrays import cells
 
 PAYLOADS = 12
-# Seeds of schemas with many fields, of which none contains itself.
+# Seeds of schemas with many fields and without recursion.
 AVRO = [directed_avro.random_root(Random(seed), []) for seed in (0, 8, 10, 11)]
 JSON = [
     directed_json.with_definition(Random(seed), directed_json.random_struct(Random(seed), 3)) for seed in (5, 7, 9, 11)
@@ -31,7 +31,7 @@ PROTOBUF = [protobuf.random_schema(Random(seed)) for seed in (3, 6, 17, 27)]
 
 
 def avro_values() -> Iterator[bytes]:
-    """Yield values of Avro, after a byte with the number of their schema."""
+    """Yield Avro values, after a byte with the number of their schema."""
     rng = Random(1)
     for number, schema in enumerate(AVRO):
         yield from (bytes([number]) + avro.random_value(rng, schema) for _ in range(PAYLOADS))
@@ -54,13 +54,13 @@ def protobuf_values() -> Iterator[bytes]:
 
 
 def pairs() -> Iterator[bytes]:
-    """Yield keys and values, after a byte without a meaning."""
+    """Yield keys and values, after a byte that is ignored."""
     parts = [b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\3key", b"\0\0\1\0" + bytes(256)]
     yield from (b"\0" + key + value for key in parts for value in parts)
 
 
 class Outcome:
-    """Decoded values; equal if all cells and reasons are, with NaN equal to NaN."""
+    """Decoded values; equal if all cells and reasons are equal, with NaN equal to NaN."""
 
     def __init__(self, decoded: Decoded) -> None:
         decoded.values.validate(full=True)
@@ -91,7 +91,7 @@ class ValueDecoding:
     def decode(self, data: memoryview) -> Decoded:
         decoder = self.decoders[data[0] % len(self.decoders) if data else 0]
         payload = data[1:]
-        # In the memory of the input, so that the sanitizer sees a read beyond it.
+        # In the memory of the input, so that the sanitizer detects a read beyond it.
         buffers = [None, pa.array([0, len(payload)], pa.int32()).buffers()[1], pa.py_buffer(payload)]
         return decoder.decode(pa.Array.from_buffers(pa.binary(), 1, buffers))
 
@@ -100,7 +100,7 @@ class ValueDecoding:
 
 
 class ValueEncoding(ValueDecoding):
-    """A session that writes the values of an input again, and reads them back."""
+    """A session that encodes the values of an input again, and reads them back."""
 
     def encode(self, number: int, values: pa.Array) -> pa.Array:
         raise NotImplementedError

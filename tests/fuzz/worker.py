@@ -1,6 +1,6 @@
-"""One process that fuzzes: groups of mutated inputs, each group through a session of its own, and directed seeds.
+"""One process that fuzzes: groups of mutated inputs, each group in a separate session, and directed seeds.
 
-A group and its inputs are written to a shared file before they are run, so that they are known when the process dies;
+A group and its inputs are written to a shared file before they are run, so that they are known if the process dies;
 a seed of a directed target as well. Such a target is a module ``directed_*.py`` here with a function ``run``, which
 makes everything of a seed, compares it with an oracle, and returns how many payloads it compared.
 """
@@ -33,7 +33,7 @@ CORPUS = Path(__file__).with_name("corpus")
 FOLDER = Path(__file__).parents[2] / "build" / "fuzz"
 HANG_SECONDS = 120
 WEIGHTS = {"pulsar_entries": 4, "tubemq_answers": 3, "nsq_messages": 2}
-"""Slices of a round, for targets that take bytes of others."""
+"""Slices of a round, for targets that take bytes from other hosts."""
 DIRECTED = "directed_"
 DIRECTED_WEIGHT = 2
 
@@ -43,19 +43,19 @@ GROUP_INPUTS = 256
 COMPARED = 16
 """One in this many groups also runs on the twin."""
 SHARED_BYTES = 64 + GROUP_INPUTS * (MAX_BYTES + 4)
-# executions, inputs to begin with and found, seed of the session, inputs in the group, bytes of the group
+# executions, initial and found inputs, seed of the session, inputs in the group, bytes of the group
 HEAD = struct.Struct("<QQQQQ")
 
 
 class Directed(NamedTuple):
-    """A target that makes everything of a seed."""
+    """A target that makes everything from a seed."""
 
     name: str
     run: Callable[[int], int]
 
 
 def directed_targets() -> dict[str, Directed]:
-    """Return the directed targets: all modules of that name here."""
+    """Return the directed targets: all modules ``directed_*.py`` here."""
     names = sorted(path.stem for path in Path(__file__).parent.glob(f"{DIRECTED}*.py"))
     return {name: Directed(name, import_module(f"tests.fuzz.{name}").run) for name in names}
 
@@ -77,7 +77,7 @@ class Shared:
         self._write()
 
     def add(self, data: bytes) -> None:
-        """Note an input that is about to run."""
+        """Record an input that is about to run."""
         at = 64 + self._bytes
         self._map[at : at + 4 + len(data)] = len(data).to_bytes(4, "little") + data
         self._inputs += 1
@@ -116,18 +116,18 @@ def _inputs(data: bytes) -> Iterator[bytes]:
 
 
 def run_group(target: Target, seed: int, inputs: list[bytes], implementation: str) -> list[object]:
-    """Return what an implementation answers to the inputs of a group."""
+    """Return the outcomes of an implementation for the inputs of a group."""
     session = target.session(seed, implementation)
-    # An array's memory ends where the input ends, unlike that of bytes: reading past it is seen.
+    # An array's memory ends where the input ends, unlike that of bytes: reading past it is detected.
     outcomes = [session.feed(memoryview(array("B", array("B", one)))) for one in inputs]
     return [*outcomes, session.finish()]
 
 
 def compare(native: list[object], python: list[object]) -> None:
-    """Compare the answers of both implementations.
+    """Compare the outcomes of both implementations.
 
     Raises:
-        AssertionError: they differ; names the input and both answers.
+        AssertionError: they differ; the error names the input and both outcomes.
     """
     for number, (one, other) in enumerate(zip(native, python, strict=True)):
         assert one == other, f"input {number} of {len(native) - 1}: native gives {one!r}, python {other!r}"
@@ -145,7 +145,7 @@ def check_group(target: Target, seed: int, inputs: list[bytes]) -> None:
 
 
 def fuzz(target: Target, corpus: list[bytes], rng: Random, shared: Shared, until: float) -> list[bytes]:
-    """Run groups until a time; return the inputs that reached new code."""
+    """Run groups until a deadline; return the inputs that reached new code."""
     library = ctypes.CDLL(os.environ["SPARK_MQ_SOURCE_FUZZER"])
     mutate, is_new = library.fuzzer_mutate, library.fuzzer_is_new
     mutate.restype = ctypes.c_size_t
@@ -166,7 +166,7 @@ def fuzz(target: Target, corpus: list[bytes], rng: Random, shared: Shared, until
         base = rng.choice(corpus)
         for number in range(GROUP_INPUTS):
             if number % 8 == 0:
-                # The latest finds are the most promising.
+                # The latest inputs are the most promising.
                 base = rng.choice(corpus[-20:] if rng.random() < 0.3 else corpus)
                 other = rng.choice(corpus)
             ctypes.memmove(address, base, len(base))
@@ -191,7 +191,7 @@ def fuzz(target: Target, corpus: list[bytes], rng: Random, shared: Shared, until
 
 
 def fuzz_directed(target: Directed, rng: Random, shared: Shared, until: float) -> None:
-    """Run consecutive seeds until a time, at least one."""
+    """Run consecutive seeds until a deadline, at least one."""
     seed = rng.getrandbits(32)
     while True:
         shared.begin(seed)
@@ -203,7 +203,7 @@ def fuzz_directed(target: Directed, rng: Random, shared: Shared, until: float) -
 
 
 class Slice:
-    """A process that fuzzes one target for some seconds, forked so that nothing is imported again."""
+    """A process that fuzzes one target for some seconds; it is forked to avoid repeated imports."""
 
     def __init__(self, target: Target | Directed, seed: int, seconds: float) -> None:
         self.target, self.seed = target, seed
@@ -226,7 +226,7 @@ class Slice:
             else:
                 self._mutate(self.target, until)
             code = 0
-        except BaseException:  # noqa: BLE001 - all of it is for the log, and this process must not go on
+        except BaseException:  # noqa: BLE001 - every error is logged, and this process must end
             traceback.print_exc()
         finally:
             sys.stderr.flush()
@@ -254,7 +254,7 @@ class Slice:
         return self.log_path.read_text(errors="replace")[-8000:]
 
     def save(self, report: str) -> None:
-        """Save what was running, and print the command that runs it again."""
+        """Save the running group or seed, and print the command that runs it again."""
         again = path = FOLDER / "findings" / f"{self.target.name}-{self.seed}"
         _, _, seed, inputs = read_shared(self.shared_path)
         print(f"\n{self.target.name}: FOUND with seed {self.seed}:\n{report}")
@@ -267,7 +267,7 @@ class Slice:
 
 
 def inputs_of(target: Target, *folders: Path) -> Iterator[bytes]:
-    """Yield the inputs to mutate: made or recorded ones, and those that reached new code."""
+    """Yield the inputs to mutate: initial ones, and those that reached new code."""
     for data in target.inputs():
         yield data[:MAX_BYTES]
     for folder in folders:
@@ -337,7 +337,7 @@ def main() -> int:
     parser.add_argument("--reproduce", type=Path)
     arguments = parser.parse_args()
     use_modules(arguments.modules)
-    # Not before the instrumented modules are in their place.
+    # Imported only after the instrumented modules are in place.
     from tests.fuzz.targets import TARGETS
 
     targets: dict[str, Target | Directed] = {**TARGETS, **directed_targets()}
@@ -350,7 +350,7 @@ def main() -> int:
     for name in dict.fromkeys(names):
         target = targets[name]
         if not isinstance(target, Directed):
-            # Imports what is imported late, once for all.
+            # Import lazily imported modules once.
             check_group(target, 1, list(target.inputs())[:3])
     began = time.monotonic()
     counts = run(targets, names, arguments.seed, arguments.seconds)
