@@ -13,14 +13,14 @@ TARGETS = directed_targets()
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 7, 15, 23, 31])
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_a_seed_makes_is_what_the_oracle_says(name: str, seed: int) -> None:
+def test_loops_agree_with_the_oracle_on_seeds(name: str, seed: int) -> None:
     assert TARGETS[name].run(seed) > 0
 
 
 @pytest.mark.parametrize(
     ("name", "seed"), [pytest.param("directed_pulsar", 2912479039, id="an encryption key without its required fields")]
 )
-def test_a_seed_that_found_a_difference(name: str, seed: int) -> None:
+def test_seeds_that_once_failed(name: str, seed: int) -> None:
     assert TARGETS[name].run(seed) > 0
 
 

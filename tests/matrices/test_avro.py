@@ -228,7 +228,7 @@ def test_each_schema_type_is_written_from_sliced_null_ridden_and_empty_arrays():
     assert count == 19_110
 
 
-def test_after_a_corrupt_payload_the_next_thousand_are_right():
+def test_a_thousand_payloads_after_a_corrupt_one_are_decoded():
     rng = Random(5)
     reasons = 0
     for seed in range(40):

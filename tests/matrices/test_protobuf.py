@@ -237,7 +237,7 @@ def fits(kind, text, type_, types):
     return all(one.name in fields and fits(*fields[one.name], one.type, types) for one in type_)
 
 
-def test_each_type_that_spark_has_is_wanted_and_written_of_each_field():
+def test_each_type_of_spark_is_read_and_written_for_each_field():
     tried = accepted = 0
     different = []
     for kind, syntax, text in DECLARATIONS:

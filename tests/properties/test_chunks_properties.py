@@ -144,7 +144,7 @@ def expected(topic: list[Chunk], start: int, end: int) -> Rows:
 
 @settings(max_examples=150, deadline=None)
 @given(topics(), st.data())
-def test_every_complete_message_comes_once_whatever_memory_there_is(topic: list[Chunk], data: st.DataObject) -> None:
+def test_every_complete_message_is_read_once_with_any_memory_bound(topic: list[Chunk], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(topic)), label="start")
     end = data.draw(st.integers(start, len(topic)), label="end")
     largest = OVERHEAD_BYTES + max(chunk.num_chunks for chunk in topic) * CHUNK_BYTES

@@ -109,7 +109,7 @@ def encoded(
 
 @given(rows, column_sets, configurations, st.integers(0, 30))
 @settings(deadline=None)
-def test_how_rows_come_does_not_change_the_entries(
+def test_the_batching_of_rows_does_not_change_the_entries(
     items: list[dict[str, Any]], names: set[str], configuration: dict[str, Any], cut: int
 ) -> None:
     batch = batch_of(items, names)
@@ -145,7 +145,7 @@ def decoded(implementation: str, sends: list[Send], decryptor: PayloadDecryptor 
 
 @given(rows, column_sets, configurations, st.sets(text, min_size=1, max_size=3))
 @settings(deadline=None)
-def test_encrypted_rows_come_back_as_those_that_are_not(
+def test_encrypted_rows_are_decoded_like_unencrypted_ones(
     items: list[dict[str, Any]], names: set[str], configuration: dict[str, Any], key_names: set[str]
 ) -> None:
     # Numbers that do not fit into a timestamp are allowed here; another test checks them.
@@ -167,7 +167,7 @@ def test_encrypted_rows_come_back_as_those_that_are_not(
 
 @given(st.lists(st.none() | text), st.sampled_from([0, 1]), st.booleans())
 @settings(deadline=None)
-def test_both_hash_keys_alike(items: list[str | None], hashing: int, is_binary: bool) -> None:
+def test_both_loops_hash_keys_equally(items: list[str | None], hashing: int, is_binary: bool) -> None:
     array_ = pa.array(["cut off", *items], pa.string()).slice(1)
     if is_binary:
         array_ = array_.view(pa.binary())
@@ -185,7 +185,7 @@ def test_both_hash_keys_alike(items: list[str | None], hashing: int, is_binary: 
     st.data(),
 )
 @settings(deadline=None)
-def test_both_group_rows_alike(
+def test_both_loops_group_rows_equally(
     items: list[tuple[int | None, int]], partitions: int, has_order: bool, data: st.DataObject
 ) -> None:
     explicit = pa.array([0, *(item for item, _ in items)], pa.int32()).slice(1)

@@ -110,7 +110,7 @@ def test_damaged_frames_are_errors_of_ours_or_other_frames(frame: bytes, data: s
 
 @settings(deadline=None)
 @given(st.binary(max_size=500), st.sampled_from(["deflate", "snappy"]))
-def test_garbage_that_should_be_compressed(garbage: bytes, kind: str) -> None:
+def test_garbage_in_a_compressed_stream_is_refused_or_waited_for(garbage: bytes, kind: str) -> None:
     made = NsqConnection(c.Identify("i", "h", "u", deflate=kind == "deflate", snappy=kind == "snappy"), now=0.0)
     made.receive_data(received(f"{kind} upgrade", 0))
     try:
@@ -119,7 +119,7 @@ def test_garbage_that_should_be_compressed(garbage: bytes, kind: str) -> None:
         assert made.next_timer() is None
 
 
-def test_memory_is_bounded_whatever_is_sent() -> None:
+def test_memory_is_bounded_for_any_bytes() -> None:
     bomb = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     data = bomb.compress(b"\x7f\x00\x00\x00" + bytes(100 << 20)) + bomb.flush(zlib.Z_SYNC_FLUSH)
     made = NsqConnection(c.Identify("i", "h", "u", deflate=True), now=0.0)

@@ -66,7 +66,7 @@ def test_a_whole_entry_is_after_its_messages_and_before_the_next_entry(a, b):
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(st.dictionaries(TOPIC_PARTITIONS, POSITIONS, min_size=1))
-def test_checkpoints_come_back_exactly_and_users_may_paste_them(positions):
+def test_checkpoints_survive_json_and_are_valid_as_options(positions):
     document = encode_offsets(positions)
     assert decode_offsets(json.loads(json.dumps(document))) == positions
     assert parse_offsets(json.dumps(document)).named == {str(tp): position for tp, position in positions.items()}
@@ -75,7 +75,7 @@ def test_checkpoints_come_back_exactly_and_users_may_paste_them(positions):
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(TOPICS, st.integers(-1, 2**31 - 1))
-def test_partition_names_come_back(topic, partition):
+def test_partition_names_survive_parsing(topic, partition):
     name = str(TopicPartition(topic, partition))
     assert parse_topic(name) == name
     assert str(TopicPartition.parse(name)) == name
@@ -98,7 +98,7 @@ JSON = st.recursive(
 @example("9" * 6000)
 @example('{"t":' + "9" * 6000 + "}")
 @example("[" * 200_000)
-def test_any_text_is_read_or_refused_with_a_sentence(text):
+def test_any_text_is_read_or_refused_with_a_message(text):
     for parse in (parse_offsets, parse_timestamps, parse_topic):
         try:
             parse(text)
@@ -108,7 +108,7 @@ def test_any_text_is_read_or_refused_with_a_sentence(text):
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(JSON)
-def test_any_checkpoint_is_read_or_refused_with_a_sentence(document):
+def test_any_checkpoint_is_read_or_refused_with_a_message(document):
     try:
         decode_offsets(document)
     except ValueError as error:

@@ -28,13 +28,13 @@ types = st.recursive(
 
 
 @given(types)
-def test_a_type_comes_back_from_its_ddl(type_: pa.DataType) -> None:
+def test_a_type_survives_ddl(type_: pa.DataType) -> None:
     assert arrow_type_of_ddl(ddl_of(type_)) == type_
     assert matches(type_, ddl_of(type_))
 
 
 @given(st.lists(st.tuples(names, types), min_size=1, max_size=3).map(pa.schema))
-def test_columns_come_back_from_their_ddl(schema: pa.Schema) -> None:
+def test_columns_survive_ddl(schema: pa.Schema) -> None:
     assert pa.schema(list(arrow_type_of_ddl(ddl_of_schema(schema)))) == schema
 
 
@@ -57,7 +57,7 @@ def test_any_text_is_a_type_or_an_error(text: str) -> None:
         ("t timestamp_ltz, n timestamp_ntz", "struct<t:timestamp,n:timestamp_ntz>"),
     ],
 )
-def test_what_users_write(text: str, ddl: str) -> None:
+def test_spellings_of_types(text: str, ddl: str) -> None:
     assert ddl_of(arrow_type_of_ddl(text)) == ddl
 
 
@@ -76,7 +76,7 @@ def test_what_users_write(text: str, ddl: str) -> None:
         ("array<" * 200 + "int" + ">" * 200, "more than 100 types"),
     ],
 )
-def test_what_is_wrong_with_a_text(text: str, sentence: str) -> None:
+def test_errors_of_invalid_ddl(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(").replace("`", "`")):
         arrow_type_of_ddl(text)
 

@@ -28,7 +28,7 @@ positions = st.dictionaries(partitions, offsets, max_size=5)
 
 @settings(deadline=None)  # a busy machine is no failure
 @given(positions, positions)
-def test_a_checkpoint_comes_back_as_it_was(at: dict[TopicPartition, int], begins: dict[TopicPartition, int]) -> None:
+def test_a_checkpoint_survives_json(at: dict[TopicPartition, int], begins: dict[TopicPartition, int]) -> None:
     trigger = Trigger(at, begins)
     text = json.dumps(encode_offsets(trigger))
     assert decode_offsets(json.loads(text)) == trigger
@@ -37,7 +37,7 @@ def test_a_checkpoint_comes_back_as_it_was(at: dict[TopicPartition, int], begins
 
 @settings(deadline=None)
 @given(partitions)
-def test_a_partition_comes_back_from_its_text(tp: TopicPartition) -> None:
+def test_a_partition_survives_its_text(tp: TopicPartition) -> None:
     assert TopicPartition.parse(str(tp)) == tp
 
 

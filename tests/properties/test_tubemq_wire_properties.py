@@ -97,7 +97,7 @@ def test_an_answer_survives_the_wire(response: c.Response) -> None:
 
 @given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 255))
 @settings(deadline=None)
-def test_whatever_the_short_way_takes_for_stored_is(tail: bytes, at: int, byte: int) -> None:
+def test_the_fast_path_accepts_only_answers_of_stored_messages(tail: bytes, at: int, byte: int) -> None:
     data = bytearray.fromhex("02080104 08001803 12 080d12 0e 080110c801 1a034f4b21 2000 2807") + tail
     if at < len(data):
         data[at] = byte
@@ -127,7 +127,7 @@ stored_answers = st.builds(
     st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=2),
 )
 @settings(deadline=None)
-def test_stored_messages_are_told_from_the_first_answers_on(
+def test_the_fast_path_recognises_stored_messages_at_the_beginning(
     frames: list[bytes], missing: int, changes: list[tuple[int, int]]
 ) -> None:
     data = bytearray(b"x" + b"".join(frames))
@@ -165,7 +165,7 @@ def test_any_split_of_the_stream_gives_the_same(frames: list[bytes], cuts: list[
 @given(st.binary(max_size=300), st.lists(st.integers(0), max_size=5))
 @example(BEGIN_TOKEN + bytes.fromhex("00000001 00000e00 00000000"), [])
 @settings(deadline=None)
-def test_garbage_is_refused_or_waited_for_and_nothing_else(data: bytes, cuts: list[int]) -> None:
+def test_garbage_is_refused_or_waited_for(data: bytes, cuts: list[int]) -> None:
     for pieces in (split(data, cuts), split(BEGIN_TOKEN + data, cuts)):
         _, error = converse(pieces)
         assert not error or error.startswith("RemoteProtocolError")
@@ -189,7 +189,7 @@ def test_a_damaged_answer_is_an_error_of_the_peer_or_another_answer(data: st.Dat
 
 @given(st.binary(max_size=80))
 @settings(deadline=None)
-def test_a_call_of_garbage_is_refused_or_understood(payload: bytes) -> None:
+def test_a_call_of_garbage_is_refused_or_decoded(payload: bytes) -> None:
     for data in (payload, bytes.fromhex("0208010408001803") + bytes([len(payload)]) + payload):
         for decode in (decode_response, decode_request):
             try:
@@ -214,7 +214,7 @@ def test_a_payload_survives_any_cut_into_blocks(blocks: list[bytes], trailing: b
     st.lists(st.integers(1, 60), max_size=20),
 )
 @settings(deadline=None)
-def test_blocks_that_were_seen_are_not_looked_at_again(frames: list[list[bytes]], pieces: list[int]) -> None:
+def test_complete_blocks_are_not_parsed_again(frames: list[list[bytes]], pieces: list[int]) -> None:
     stream = b"".join(
         BEGIN_TOKEN
         + (7).to_bytes(4, "big")
@@ -238,7 +238,7 @@ def test_blocks_that_were_seen_are_not_looked_at_again(frames: list[list[bytes]]
 
 @pytest.mark.parametrize("blocks", [1, 3584])
 @pytest.mark.parametrize("size", [0x7FFFFFFF, MAX_PAYLOAD_BYTES + 1, MAX_PAYLOAD_BYTES])
-def test_a_promise_of_many_bytes_costs_no_memory(size: int, blocks: int) -> None:
+def test_an_announced_size_allocates_no_memory(size: int, blocks: int) -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]

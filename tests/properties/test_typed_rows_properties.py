@@ -150,7 +150,7 @@ def rows_of(stage: TypedRows, batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 @given(BATCHES)
-def test_a_row_is_of_its_message_alone(found: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
+def test_a_row_depends_only_on_its_message(found: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
     stage = TypedRows(REPORT, READER, TABLE, on_corrupt="null", lookup=look_up)
     batch = batch_of(stage, [message for message, _ in found])
     rows = rows_of(stage, batch)
@@ -165,7 +165,7 @@ def test_a_row_is_of_its_message_alone(found: list[tuple[dict[str, Any], dict[st
 
 
 @given(BATCHES)
-def test_skip_leaves_out_what_null_gives_a_reason_for(
+def test_skip_drops_the_messages_for_which_null_reports_a_reason(
     found: list[tuple[dict[str, Any], dict[str, Any] | None]],
 ) -> None:
     stages = {how: TypedRows(REPORT, READER, TABLE, on_corrupt=how, lookup=look_up) for how in ("null", "skip")}
@@ -175,7 +175,7 @@ def test_skip_leaves_out_what_null_gives_a_reason_for(
 
 
 @given(BATCHES)
-def test_fail_names_the_first_message_that_null_gives_a_reason_for(
+def test_fail_names_the_first_message_for_which_null_reports_a_reason(
     found: list[tuple[dict[str, Any], dict[str, Any] | None]],
 ) -> None:
     stages = {how: TypedRows(REPORT, READER, TABLE, on_corrupt=how, lookup=look_up) for how in ("null", "fail")}

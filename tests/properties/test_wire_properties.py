@@ -71,7 +71,7 @@ def test_a_command_survives_the_wire(command: c.Command) -> None:
 
 
 @given(ids, st.lists(st.tuples(ids, ids), max_size=20), ids)
-def test_the_fast_way_to_acknowledge_agrees_with_protobuf(
+def test_the_fast_path_of_acknowledgements_agrees_with_protobuf(
     consumer_id: int, entries: list[tuple[int, int]], request_id: int
 ) -> None:
     acknowledged = tuple(c.MessageId(*entry) for entry in entries)
@@ -91,7 +91,7 @@ def test_any_split_of_the_stream_gives_the_same(frames: list[bytes], cuts: list[
 
 @given(st.binary(max_size=300), st.lists(st.integers(0), max_size=5))
 @example(bytes.fromhex("000fffff 000ffffb"), [])
-def test_garbage_is_refused_or_waited_for_and_nothing_else(data: bytes, cuts: list[int]) -> None:
+def test_garbage_is_refused_or_waited_for(data: bytes, cuts: list[int]) -> None:
     _, _, error = converse(split(data, cuts))
     assert not error or error.startswith("RemoteProtocolError")
 
@@ -111,7 +111,7 @@ def test_a_damaged_frame_is_an_error_of_the_peer_or_another_command(data: st.Dat
 
 
 @given(st.binary(max_size=60), st.binary(min_size=1, max_size=20))
-def test_a_command_of_garbage_is_refused_or_understood(command: bytes, body: bytes) -> None:
+def test_a_command_of_garbage_is_refused_or_decoded(command: bytes, body: bytes) -> None:
     for part in (None, memoryview(body)):
         try:
             decode_command(Frame(memoryview(command), part, 0))
@@ -120,7 +120,7 @@ def test_a_command_of_garbage_is_refused_or_understood(command: bytes, body: byt
 
 
 @given(st.binary(max_size=40))
-def test_the_fast_way_to_read_a_message_agrees_with_protobuf_on_whatever_it_accepts(rest: bytes) -> None:
+def test_the_fast_path_of_messages_agrees_with_protobuf_on_all_that_it_accepts(rest: bytes) -> None:
     body = memoryview(b"body")
     for command in (b"\x08\x09\x4a" + rest, b"\x08\x09\x4a" + bytes([len(rest)]) + rest):
         fast = hot.decode_usual_message(command, body)
@@ -135,7 +135,7 @@ def test_the_fast_way_to_read_a_message_agrees_with_protobuf_on_whatever_it_acce
     st.integers(-(2**31), 2**31 - 1),
     st.binary(max_size=4),
 )
-def test_the_fast_way_agrees_on_messages_with_any_id(
+def test_the_fast_path_agrees_with_protobuf_on_any_message_id(
     consumer_id: int, ledger_id: int, entry_id: int, partition: int, tail: bytes
 ) -> None:
     inner = b"".join(
@@ -159,7 +159,7 @@ def test_a_frame_survives_the_wire(command: bytes, body: bytes | None, trailing:
 
 
 @given(st.integers(1, 40), st.lists(st.tuples(st.binary(max_size=60), st.integers(0, 60))))
-def test_the_buffer_gives_back_what_it_got_and_views_stay(block_bytes: int, steps: list[tuple[bytes, int]]) -> None:
+def test_the_buffer_returns_received_bytes_and_views_stay(block_bytes: int, steps: list[tuple[bytes, int]]) -> None:
     buffer = ReceiveBuffer(block_bytes)
     model = b""
     held = []
@@ -175,7 +175,7 @@ def test_the_buffer_gives_back_what_it_got_and_views_stay(block_bytes: int, step
 
 
 @pytest.mark.parametrize("total", [0x7FFFFFFF, 0xFFFFFFFF, MAX_FRAME_BYTES + 1, MAX_FRAME_BYTES])
-def test_a_promise_of_many_bytes_costs_no_memory_beyond_the_limit(total: int) -> None:
+def test_an_announced_size_allocates_no_memory_beyond_the_limit(total: int) -> None:
     connection = connected()
     tracemalloc.start()
     try:
