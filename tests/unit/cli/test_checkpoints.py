@@ -40,7 +40,7 @@ def position(ledger: int, entry: int) -> dict[str, int]:
     return {"ledger": ledger, "entry": entry, "batch": -1}
 
 
-def test_offsets_are_the_entries_that_pulsar_spark_has_read(old: Path) -> None:
+def test_offsets_are_the_entries_read_by_pulsar_spark(old: Path) -> None:
     new = migrated(old)
     ends = [(position(4, 1), position(5, 0)), (position(4, 1), position(5, 3)), (position(4, 7), position(5, 3))]
     for batch, (second, third) in enumerate([*ends, (position(4, 9), position(5, 4))]):
@@ -49,7 +49,7 @@ def test_offsets_are_the_entries_that_pulsar_spark_has_read(old: Path) -> None:
         assert json.loads(line) == {"version": 1, "positions": positions}
 
 
-def test_all_else_is_copied_except_what_pulsar_spark_alone_reads(old: Path) -> None:
+def test_other_files_are_copied_except_those_of_pulsar_spark(old: Path) -> None:
     (old / "commits" / ".3.crc").write_bytes(b"checksum")
     before, after = files(old), files(migrated(old))
     assert before == files(old)
@@ -61,14 +61,14 @@ def test_all_else_is_copied_except_what_pulsar_spark_alone_reads(old: Path) -> N
             assert content.splitlines()[:2] == before[name].splitlines()[:2]
 
 
-def test_the_command_shows_where_the_query_goes_on(old: Path) -> None:
+def test_the_command_shows_where_the_query_resumes(old: Path) -> None:
     assert rows("migrate-checkpoint", str(old), str(old.with_name("new"))) == [
         {"source": 0, "topic_partition": f"{TOPIC}-partition-{n}", "last_read": at}
         for n, at in enumerate((position(-1, -1), position(4, 9), position(5, 4)))
     ]
 
 
-def test_a_batch_that_is_not_committed_is_repeated_with_its_end(old: Path) -> None:
+def test_an_uncommitted_batch_is_repeated_with_the_same_end(old: Path) -> None:
     (old / "commits" / "3").unlink()
     answer = spark_mq("migrate-checkpoint", str(old), str(old.with_name("new")), "--json")
     assert answer.stderr == "batch 3 was not committed: the query repeats it with the same messages\n"
@@ -76,7 +76,7 @@ def test_a_batch_that_is_not_committed_is_repeated_with_its_end(old: Path) -> No
     assert json.loads(source_lines(old.with_name("new"), 3)[0])["positions"][f"{TOPIC}-partition-1"] == position(4, 9)
 
 
-def test_other_sources_of_the_query_stay_as_they_are(old: Path) -> None:
+def test_other_sources_of_the_query_are_unchanged(old: Path) -> None:
     for path in (old / "offsets").iterdir():
         path.write_text(path.read_text() + '\n-\n{"logOffset":4}')
     (old / "sources" / "2").mkdir()
@@ -116,7 +116,7 @@ COMMITS = [f"commits/{batch}" for batch in range(4)]
         (_line("{"), "source 0: "),
     ],
 )
-def test_refuses_what_cannot_be_continued_and_writes_nothing(old: Path, change: Callable[[Path], None], reason: str):
+def test_unresumable_checkpoints_are_refused_without_output(old: Path, change: Callable[[Path], None], reason: str):
     change(old)
     new = old.with_name("new")
     answer = spark_mq("migrate-checkpoint", str(old), str(new))

@@ -28,7 +28,7 @@ def test_the_names_of_options_are_those_of_a_batch_read():
     assert not {"hashingScheme", "maxRowsPerTrigger", "service.url"} & set(names)
 
 
-def test_bash_completes_what_is_typed(tmp_path: Path):
+def test_bash_completes_typed_names(tmp_path: Path):
     """An interactive bash receives keys as from a keyboard; a function with the program's name prints the line."""
     program = tmp_path / "spark-mq"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m spark_mq_source.cli.main "$@"\n')
@@ -92,7 +92,7 @@ def test_every_shell_has_its_script(shell: str, monkeypatch: pytest.MonkeyPatch)
         ("spark-mq lag nsq -o topic=", []),
     ],
 )
-def test_other_shells_are_given_the_names(shell: str, typed: str, names: list[str]):
+def test_other_shells_receive_the_names(shell: str, typed: str, names: list[str]):
     """The environment variables are those with which typer's scripts for these shells call the program."""
     asked = {"_SPARK_MQ_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": typed}
     fish = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}

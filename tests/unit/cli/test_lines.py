@@ -116,7 +116,7 @@ def test_a_struct_is_compact_json():
     assert printed("%s %S", value={"number": 1, "late": None}) == '{"number":1,"late":null} 24'
 
 
-def test_any_column_can_be_named_and_is_then_read():
+def test_any_column_can_be_named_and_is_read():
     line = line_of("%{properties} %{event_time} %{sequence_id}")
     assert line.columns == ["properties", "event_time", "sequence_id"]
     assert line.of(ROWS["pulsar-native"] | {"sequence_id": 7}) == '[["day","1"],["käse","ja"]] NULL 7'
@@ -140,12 +140,12 @@ def test_escapes_are_those_of_kcat():
         ("%{key", "unknown '%{'"),
     ],
 )
-def test_a_mistake_is_an_error_that_says_what_is_known(template: str, why: str):
+def test_an_unknown_token_or_column_is_an_error_that_lists_the_known_ones(template: str, why: str):
     with pytest.raises(OptionError, match=rf"^--format: {why}".replace("{", r"\{")):
         line_of(template)
 
 
-def test_colors_are_only_there_when_asked_for():
+def test_colors_are_printed_only_on_request():
     row = ROWS["pulsar-native"] | {"value": None}
     template = default_line(FORMATS["pulsar-native"], with_topic=True)
     assert "\x1b" not in line_of(template).of(row)

@@ -85,7 +85,7 @@ def test_only_pulsar_has_namespaces(broker: NsqBroker):
     )
 
 
-def test_a_topic_has_an_option_of_its_own(broker: NsqBroker):
+def test_the_topic_can_be_given_by_either_option(broker: NsqBroker):
     broker.create_channel("flights", "c")
     broker.publish("flights", b"one")
     given = at(broker, "-o", "channel=c")
@@ -95,7 +95,7 @@ def test_a_topic_has_an_option_of_its_own(broker: NsqBroker):
     assert spark_mq("peek", *given, "--topic", "flights", "-n", "1").stdout == by_option
 
 
-def test_peek_creates_no_channel_unless_it_is_told_to(broker: NsqBroker):
+def test_peek_creates_no_channel_unless_requested(broker: NsqBroker):
     broker.create_topic("flights")
     broker.publish("flights", b"one")
     peek = ["peek", *at(broker, "-t", "flights", "-o", "channel=c", "-n", "1")]
@@ -121,7 +121,7 @@ def test_peek_creates_no_channel_on_an_nsqd_beside_one_that_has_it():
         assert sorted(str(row["value"]) for row in rows("peek", *given)) == ["one", "other"]
 
 
-def test_where_nsqd_does_not_tell_its_channels_peek_takes_no_chance(broker: NsqBroker):
+def test_peek_refuses_an_nsqd_that_does_not_list_its_channels(broker: NsqBroker):
     broker.create_channel("flights", "c")
     given = at(broker, "-t", "flights", "-o", "channel=c", "-o", f"hostMap={broker.http_address}=127.0.0.1:9")
     answer = spark_mq("peek", *given)
@@ -138,7 +138,7 @@ def test_nsq_has_no_last_messages(broker: NsqBroker, more: list[str]):
     assert channels(broker, "flights") == ["spark"]
 
 
-def test_tail_does_not_take_what_waits_for_the_first_channel(broker: NsqBroker):
+def test_tail_does_not_take_the_backlog_of_the_first_channel(broker: NsqBroker):
     broker.create_topic("flights")
     broker.publish("flights", b"one")
     answer = spark_mq("tail", "--follow", *at(broker, "-t", "flights"))
@@ -147,7 +147,7 @@ def test_tail_does_not_take_what_waits_for_the_first_channel(broker: NsqBroker):
     assert broker.depth("flights") == 1
 
 
-def test_tail_prints_messages_as_they_come_until_ctrl_c_and_leaves_nothing(broker: NsqBroker):
+def test_tail_prints_messages_until_ctrl_c_and_leaves_no_channel(broker: NsqBroker):
     """The command runs as a process that gets a keyboard's signal; its exit status is that of kcat."""
     broker.create_channel("flights", "spark")
     broker.publish("flights", b"before")
@@ -193,7 +193,7 @@ def test_an_error_ends_a_tail(broker: NsqBroker):
         assert process.stderr.read().startswith("spark-mq: nsq topic flights, channel spark-mq-tail-")
 
 
-def test_a_format_is_needed_and_one_only(broker: NsqBroker, tmp_path: Path):
+def test_exactly_one_format_is_required(broker: NsqBroker, tmp_path: Path):
     missing = spark_mq("topics")
     assert (missing.exit_code, missing.stderr) == (
         2,
@@ -251,7 +251,7 @@ def test_profiles_are_listed_without_secrets(broker: NsqBroker, tmp_path: Path):
     assert "t0psecret" not in listed.output + table.output
 
 
-def test_no_profiles_are_said_with_the_file_that_would_have_them(tmp_path: Path):
+def test_without_profiles_the_path_of_their_file_is_printed(tmp_path: Path):
     answer = spark_mq("profiles", HOME=str(tmp_path), XDG_CONFIG_HOME=str(tmp_path))
     assert (answer.exit_code, answer.stdout) == (0, "")
     assert answer.stderr == f"there are no profiles in {tmp_path / 'spark-mq' / 'profiles.toml'}\n"

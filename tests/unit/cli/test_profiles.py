@@ -79,7 +79,7 @@ def test_exactly_the_secret_options_are_refused_by_name(name: str):
         ('topics = ["a"]', "topics: expected a text, a number, true or false"),
     ],
 )
-def test_what_may_not_be_in_the_file_is_refused_and_not_shown(line: str, why: str):
+def test_invalid_contents_of_the_file_are_refused_and_not_shown(line: str, why: str):
     write(f'[a]\nformat = "nsq"\n{line}\n')
     with pytest.raises(OptionError) as raised:
         load_profiles()
@@ -115,7 +115,7 @@ def test_a_file_that_is_not_toml_is_refused_with_its_name():
         load_profiles()
 
 
-def test_an_unknown_profile_is_an_error_that_says_which_there_are():
+def test_an_unknown_profile_is_an_error_that_lists_the_profiles():
     with pytest.raises(OptionError, match=rf"^unknown profile b; there are no profiles in {profiles_path()}$"):
         load_profile("b")
     write('[a]\nformat = "nsq"\n[c]\nformat = "tubemq"\n')

@@ -24,7 +24,7 @@ def options(name: str, parse: str, **more: str) -> Any:
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_a_list_needs_no_topic_and_takes_one(name: str):
+def test_the_topic_of_a_list_is_optional(name: str):
     assert options(name, "list").topic is None
     assert options(name, "list", topic="flights").topic.endswith("flights")
 
@@ -35,13 +35,13 @@ def test_all_topics_of_pulsar_are_those_of_a_namespace():
         Source("tubemq", GIVEN["tubemq"]).open_lister("public/default")
 
 
-def test_a_tail_of_pulsar_has_positions_whatever_is_said_of_a_queue():
+def test_a_tail_of_pulsar_reads_from_positions_and_ignores_options_of_queues():
     tail = options("pulsar-native", "tail", **QUEUE, retrytopic="true", maxredelivercount="3", maxrows="5")
     assert (tail.subscription_type, tail.subscription, tail.wal_dir, tail.retry_topic) == (None, None, None, False)
     assert not tail.fail_on_data_loss
 
 
-def test_a_look_at_a_queue_of_pulsar_puts_nothing_off_and_gives_nothing_up():
+def test_a_peek_at_a_queue_of_pulsar_neither_delays_nor_gives_up_messages():
     more = {"retrytopic": "true", "nackdelay": "1s", "maxredelivercount": "3", "onmaxredeliver": "deadLetter"}
     look = options("pulsar-native", "look", **QUEUE, **more, deadlettertopic="dead", createtopic="true")
     assert (look.ack_mode, look.retry_topic, look.max_redeliver_count, look.create_topic) == ("nack", False, 0, False)
@@ -49,12 +49,12 @@ def test_a_look_at_a_queue_of_pulsar_puts_nothing_off_and_gives_nothing_up():
     assert corrupt.on_corrupt is OnCorrupt.NULL
 
 
-def test_a_tail_of_tubemq_shows_what_is_only_in_memory_unless_told_otherwise():
+def test_a_tail_of_tubemq_includes_messages_in_memory_by_default():
     assert options("tubemq", "tail", topic="t").low_latency
     assert not options("tubemq", "tail", topic="t", lowlatency="false").low_latency
 
 
-def test_each_tail_of_nsq_has_a_channel_of_its_own_and_no_end():
+def test_each_tail_of_nsq_has_a_new_channel_and_no_end():
     tails = [options("nsq", "tail", topic="t", channel="c", waldir="/wal", runid="r", maxrows="5") for _ in range(2)]
     channels = [tail.channel for tail in tails]
     assert all(channel.startswith("spark-mq-tail-") and channel.endswith("#ephemeral") for channel in channels)

@@ -106,7 +106,7 @@ CELLS = (
     ),
     width=st.integers(40, 160),
 )
-def test_nothing_is_cut_off(rows: Sequence[Mapping[str, object]], width: int):
+def test_no_cell_is_truncated(rows: Sequence[Mapping[str, object]], width: int):
     output = printed(rows, width)
     assert max(map(len, output.splitlines())) <= width
     cells = ["NULL" if value is None else str(value) for row in rows for value in row.values()]
@@ -120,6 +120,6 @@ def test_rows_as_json_are_a_line_each(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == ""
 
 
-def test_no_rows_are_told(capsys: pytest.CaptureFixture[str]):
+def test_an_empty_table_is_reported(capsys: pytest.CaptureFixture[str]):
     show([], json=False)
     assert capsys.readouterr().out == "nothing\n"

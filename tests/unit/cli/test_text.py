@@ -38,7 +38,7 @@ def test_values_as_text(value: object, text: str):
     assert as_text(value) == text
 
 
-def test_bytes_are_hexadecimal_on_request_and_other_values_are_not():
+def test_only_bytes_are_hexadecimal_on_request():
     assert as_text(b"ab", as_hex=True) == "6162"
     assert as_text("ab", as_hex=True) == "ab"
     assert as_text({"a": b"ab"}, as_hex=True) == '{"a":"6162"}'
@@ -51,12 +51,12 @@ def test_bytes_are_hexadecimal_on_request_and_other_values_are_not():
     | st.text(st.characters(codec="utf-8"))
     | st.dictionaries(st.text(st.characters(codec="utf-8")), st.binary())
 )
-def test_a_message_cannot_break_the_line_or_command_the_terminal(value: object):
+def test_a_message_cannot_break_the_line_or_control_the_terminal(value: object):
     text = as_text(value)
     assert not {"Cc", "Zl", "Zp", "Cs"} & {unicodedata.category(each) for each in text}
     assert text.splitlines() in ([text], [])
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"])))
-def test_text_without_control_characters_stays_as_it_is(text: str):
+def test_text_without_control_characters_is_unchanged(text: str):
     assert as_text(text) == as_text(text.encode()) == text

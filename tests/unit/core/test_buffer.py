@@ -10,7 +10,7 @@ def fill(buffer: ReceiveBuffer, data: bytes) -> None:
     buffer.commit(len(data))
 
 
-def test_takes_what_was_received_in_order() -> None:
+def test_received_bytes_are_taken_in_order() -> None:
     buffer = ReceiveBuffer()
     buffer.append(b"hello ")
     fill(buffer, b"world")
@@ -23,7 +23,7 @@ def test_takes_what_was_received_in_order() -> None:
     assert len(buffer) == 0
 
 
-def test_free_space_is_never_empty_and_as_large_as_asked() -> None:
+def test_free_space_is_never_empty_and_as_large_as_requested() -> None:
     buffer = ReceiveBuffer(16)
     buffer.append(bytes(16))
     assert len(buffer.writable(0)) >= 1
@@ -31,7 +31,7 @@ def test_free_space_is_never_empty_and_as_large_as_asked() -> None:
     assert len(buffer) == 16
 
 
-def test_blocks_are_used_again_once_nobody_views_them_however_many_were_viewed() -> None:
+def test_blocks_are_reused_once_no_view_of_them_exists() -> None:
     buffer = ReceiveBuffer(64)
     made, held = [buffer._block], deque()
     for _ in range(100):
@@ -45,7 +45,7 @@ def test_blocks_are_used_again_once_nobody_views_them_however_many_were_viewed()
     assert len(made) <= 24
 
 
-def test_what_is_kept_for_later_is_bounded_and_can_be_released() -> None:
+def test_kept_memory_is_bounded_and_can_be_released() -> None:
     buffer = ReceiveBuffer(64)
     held = []
     for _ in range(30):

@@ -41,7 +41,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], cwd=native.ROOT, capture_output=True, text=True, check=False)
 
 
-def test_a_value_goes_into_a_node_of_its_kind_only() -> None:
+def test_a_value_is_written_only_to_a_node_of_its_kind() -> None:
     done = run(f"""
 for what in {list(TAKEN)}:
     taken = []
@@ -104,6 +104,6 @@ for rule in {list(ENDED)}:
     assert done.stderr.splitlines() == [f"spark-mq-source, checked build: {said}" for said in ENDED.values()]
 
 
-def test_rows_that_keep_the_rules_are_taken() -> None:
+def test_rows_that_keep_the_rules_are_accepted() -> None:
     done = run("print([column.to_pylist() for column in checks.Probe().fill(2)])")
     assert (done.stdout, done.stderr) == ("[[0, 1], [0, 1], ['abc', 'abc']]\n", "")

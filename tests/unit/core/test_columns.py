@@ -26,7 +26,7 @@ def buffer_of(typecode: str, *values: int) -> pa.Buffer:
 
 
 @pytest.mark.parametrize("type_", MAPS, ids=str)
-def test_maps_have_exactly_the_type_asked_for(type_: pa.MapType) -> None:
+def test_maps_have_exactly_the_requested_type(type_: pa.MapType) -> None:
     rows = [{b"a": b"1", b"b": b"2"}, {}, {"é".encode(): b""}]
     expected = [[("a", "1"), ("b", "2")], [], [("é", "")]]
     from_lists = c.map_array_of(rows, type_)
@@ -103,7 +103,7 @@ def test_the_arrow_types_of_each_sql_type() -> None:
         assert {type_ for type_ in types if matches(type_, text)} == set(expected)
 
 
-def test_every_problem_of_a_schema_is_told() -> None:
+def test_every_problem_of_a_schema_is_reported() -> None:
     table = c.ColumnTable(
         c.Column("a", ("bigint",), ("bigint",), required=True),
         c.Column("b", ("string",), ("string",), by_default=False),
@@ -187,7 +187,7 @@ assert "pandas" not in sys.modules
 """
 
 
-def test_what_is_corrupt_is_reported_without_pandas_which_takes_a_worker_seconds_to_import() -> None:
+def test_corrupt_messages_are_reported_without_the_slow_import_of_pandas() -> None:
     # The twins build columns of Python's lists, for which pyarrow imports pandas.
     pytest.importorskip("spark_mq_source.core._columns_native", exc_type=ImportError)
     assert find_spec("pandas") is not None

@@ -47,7 +47,7 @@ def lines():
     return Lines(State.OPEN, 0.0)
 
 
-def test_bytes_come_out_once(lines):
+def test_bytes_to_send_are_returned_once(lines):
     lines.send("a")
     lines.send("b")
     assert lines.data_to_send() == b"a\nb\n"
@@ -63,7 +63,7 @@ def test_events_are_the_same_however_the_bytes_are_cut(lines):
     assert lines.events_received() == []
 
 
-def test_what_came_before_an_error_counts_and_nothing_after_it(lines):
+def test_events_before_an_error_are_delivered_and_none_after_it(lines):
     lines.send("unsent")
     with pytest.raises(RemoteProtocolError, match="bad"):
         lines.receive_data(b"good\nbad\nlate\n")
@@ -75,7 +75,7 @@ def test_what_came_before_an_error_counts_and_nothing_after_it(lines):
         lines.receive_data(b"more\n")
 
 
-def test_the_end_of_the_stream_says_what_it_leaves_open_once(lines):
+def test_the_end_of_the_stream_reports_once_what_is_open(lines):
     lines.receive_data(b"unfin")
     with pytest.raises(ConnectionLostError, match=r"end while 2 int, str waited for an answer \(5 bytes of an unf"):
         lines.receive_eof()
@@ -92,7 +92,7 @@ def test_a_closed_connection_keeps_its_first_reason(lines):
 
 
 @pytest.mark.parametrize("what", [lambda one: one.receive_data(b"x", 0.5), lambda one: setattr(one, "paused", True)])
-def test_silence_begins_anew_with_what_arrives_and_where_reading_stops(lines, what):
+def test_received_bytes_and_pauses_restart_the_silence_timer(lines, what):
     lines.handle_timer(0.5)
     what(lines)
     lines.received(0, 1.3)

@@ -31,12 +31,12 @@ def test_counters_travel_in_commit_messages_and_logs(counters: Counters) -> None
     assert Counters(*(float(text) for text in texts.values())) == counters  # type: ignore[arg-type]
 
 
-def test_sizes_read_as_people_say_them() -> None:
+def test_sizes_have_units() -> None:
     sizes = {0: "0 B", 1023: "1,023 B", 1024: "1.0 KiB", 5 << 20: "5.0 MiB", 3 << 40: "3,072.0 GiB"}
     for count, text in sizes.items():
         assert f" of {text}, " in str(Counters(entry_bytes=count))
 
 
-def test_a_lag_says_when_it_is_only_a_bound() -> None:
+def test_a_lag_that_is_a_bound_is_marked() -> None:
     assert str(Lag("t", 3, "messages")) == "t 3 messages"
     assert str(Lag("t", 3, "entries", is_exact=False)) == "t at least 3 entries"

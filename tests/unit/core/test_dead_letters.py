@@ -101,7 +101,7 @@ def test_dead_letters_are_stored_before_their_batch_is_passed_on() -> None:
     assert (reading.counters.dead_letters, reading.counters.wait_seconds) == (2, 4.0)
 
 
-def test_a_dead_letter_says_where_it_comes_from_and_why() -> None:
+def test_a_dead_letter_has_its_origin_and_reason() -> None:
     reading = Reading(VALUE, attempt=2)
     version = (7).to_bytes(8, "big")
     message = {"value": b"\xff", "key": b"k", "tags": {"trace": "1"}, "schema_version": version}
@@ -122,7 +122,7 @@ def test_a_dead_letter_says_where_it_comes_from_and_why() -> None:
     }
 
 
-def test_a_dead_letter_that_is_read_keeps_its_first_origin() -> None:
+def test_a_dead_letter_of_a_dead_letter_keeps_the_first_origin() -> None:
     reading = Reading(VALUE)
     tags = {"REAL_TOPIC": "first", "ORIGIN_MESSAGE_ID": "0:1", "REASON": "old", "ATTEMPT": "3"}
     list(reading.batches([{"value": b"\xff", "tags": tags}]))
@@ -131,7 +131,7 @@ def test_a_dead_letter_that_is_read_keeps_its_first_origin() -> None:
     assert found["REASON"] != "old"
 
 
-def test_a_bad_key_takes_the_whole_message_along() -> None:
+def test_a_bad_key_makes_the_whole_message_a_dead_letter() -> None:
     reading = Reading(pa.schema([("key", pa.string())]))
     list(reading.batches([{"value": b"fine", "key": b"\xff"}, {"value": None, "key": b"\xfe"}]))
     assert [(letter["value"], letter["key"]) for letter in reading.stored] == [(b"fine", b"\xff"), (None, b"\xfe")]
@@ -139,7 +139,7 @@ def test_a_bad_key_takes_the_whole_message_along() -> None:
 
 
 @pytest.mark.parametrize("value", ["binary", "string"])
-def test_a_message_that_is_corrupt_as_a_whole_goes_with_its_bytes(value: str) -> None:
+def test_the_dead_letter_of_a_corrupt_message_has_its_bytes(value: str) -> None:
     schema = pa.schema([("value", getattr(pa, value)()), ("_error", pa.string())])
     reading = Reading(schema, TypedRead())
     corrupt = {"value": None, "_error": "the checksum does not match", "_corrupt": b"\x00\xff"}
@@ -149,7 +149,7 @@ def test_a_message_that_is_corrupt_as_a_whole_goes_with_its_bytes(value: str) ->
     assert reading.stored[0]["tags"]["REASON"] == "the checksum does not match"
 
 
-def test_without_properties_the_log_says_where_a_dead_letter_comes_from(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_properties_the_origin_of_a_dead_letter_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     reading = Reading(VALUE, table=WITHOUT_PROPERTIES)
     with caplog.at_level(logging.WARNING):
         list(reading.batches([{"value": b"\xff"}]))
@@ -159,7 +159,7 @@ def test_without_properties_the_log_says_where_a_dead_letter_comes_from(caplog: 
     )
 
 
-def test_a_topic_that_takes_none_ends_the_task() -> None:
+def test_a_refused_dead_letter_ends_the_task() -> None:
     reading = Reading(VALUE)
     rows = reading.batches([{"value": b"\xff"}], [{"value": b"\xfe"}])
     next(rows)
@@ -169,7 +169,7 @@ def test_a_topic_that_takes_none_ends_the_task() -> None:
     assert reading.writers[0].is_closed
 
 
-def test_a_task_that_is_given_up_closes_the_writer() -> None:
+def test_an_abandoned_task_closes_the_writer() -> None:
     reading = Reading(VALUE)
     rows = reading.batches([{"value": b"\xff"}], [{"value": b"a"}])
     next(rows)
@@ -199,7 +199,7 @@ def _is_text(payload: bytes | None) -> bool:
 
 
 @given(st.lists(MESSAGES, max_size=4))
-def test_rows_and_dead_letters_are_all_messages_in_their_order(batches: list[list[dict[str, Any]]]) -> None:
+def test_rows_and_dead_letters_are_all_messages_in_order(batches: list[list[dict[str, Any]]]) -> None:
     number = iter(range(10_000))
     batches = [[message | {"id": next(number)} for message in batch] for batch in batches]
     reading = Reading(pa.schema([("key", pa.string()), ("value", pa.string()), ("id", pa.int64())]))

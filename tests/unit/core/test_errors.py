@@ -43,7 +43,7 @@ def test_every_class_survives_pickling_and_copying(cls):
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_every_class_takes_more_context_and_keeps_all_else(cls):
+def test_context_can_be_added_to_every_class_without_other_changes(cls):
     error = made(cls)
     error.__notes__ = ["a note"]
     outer = error.within("topic t").within("pulsar-native")
@@ -67,7 +67,7 @@ def test_a_broker_error_has_its_attributes():
     assert (errors.BrokerError("x").code, errors.BrokerError("x").code_name) == (None, "")
 
 
-def test_what_is_retryable():
+def test_retryable_classes():
     assert {one.__name__ for one in CLASSES if one.retryable} == {
         "TransportError",
         "ConnectTimeoutError",

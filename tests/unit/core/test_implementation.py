@@ -18,7 +18,7 @@ def hide_native(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "import_module", refuse)
 
 
-def test_the_twin_can_be_asked_for() -> None:
+def test_the_twin_can_be_requested() -> None:
     chosen = Implementation(_messages_python, "python")
     assert (chosen.name, chosen.module) == ("python", _messages_python)
 
@@ -32,14 +32,14 @@ def test_a_compiled_module_may_have_a_name_of_its_own() -> None:
     assert (found.name, found.module.__name__) == ("native", "spark_mq_source.nsq.payload._encode_native")
 
 
-def test_the_compiled_one_is_taken_where_there_is_one() -> None:
+def test_the_compiled_module_is_used_if_it_exists() -> None:
     native = pytest.importorskip("spark_mq_source.nsq.payload._messages_native", exc_type=ImportError)
     for asked in ("", "native"):
         chosen = Implementation(_messages_python, asked)
         assert (chosen.name, chosen.module) == ("native", native)
 
 
-def test_the_environment_is_asked_where_nobody_else_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_chooses_if_no_argument_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_MQ_SOURCE_IMPL", "python")
     assert Implementation(_messages_python).name == "python"
     monkeypatch.setenv("SPARK_MQ_SOURCE_IMPL", "nativ")
@@ -47,7 +47,7 @@ def test_the_environment_is_asked_where_nobody_else_says(monkeypatch: pytest.Mon
         Implementation(_messages_python)
 
 
-def test_without_a_compiled_one_the_twin_runs_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiled_module_the_twin_runs_and_logs_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hide_native(monkeypatch)
     chosen = Implementation(_messages_python, "")
     assert chosen.name == "python"

@@ -5,7 +5,7 @@ import pytest
 from spark_mq_source.core.json_text import load_json_object
 
 
-def test_an_object_is_what_it_says() -> None:
+def test_an_object_is_parsed() -> None:
     assert load_json_object('{"a": {"b": [1, null]}}') == {"a": {"b": [1, None]}}
 
 
@@ -19,6 +19,6 @@ def test_an_object_is_what_it_says() -> None:
         ('{"a": ' + "[" * 100_000, "nested too deep"),
     ],
 )
-def test_anything_else_is_a_mistake_in_words(text: str, mistake: str) -> None:
+def test_invalid_json_is_an_error_with_a_message(text: str, mistake: str) -> None:
     with pytest.raises(ValueError, match=mistake):
         load_json_object(text)

@@ -133,12 +133,12 @@ UNKNOWN, KAFKA = "unknown option", "that is Spark's Kafka source"
         ({"end": "1", "oars": "2"}, "end before oars when READ"),
     ],
 )
-def test_what_is_wrong_is_said(given, sentence):
+def test_errors_name_the_problem(given, sentence):
     assert refusal({"serviceurl": "h", **given}) == f"format 'boat': {sentence}"
 
 
 @pytest.mark.parametrize("key", ["path", "paths"])
-def test_a_path_is_refused_with_its_own_sentence(key):
+def test_an_invalid_path_is_refused_with_a_separate_message(key):
     assert "load() and save() take no path here" in refusal({"serviceurl": "h", key: "/data"})
 
 
@@ -154,7 +154,7 @@ def test_an_option_of_the_other_direction_is_ignored_and_logged_once(caplog):
     assert "end: has no meaning when reading a stream" in refusal({"serviceurl": "h", "end": "1"}, STREAM)
 
 
-def test_what_spark_itself_adds_to_a_sink_is_no_mistake():
+def test_options_that_spark_adds_to_a_sink_are_accepted():
     options = {"serviceurl": "h", "checkpointLocation": "/c", "queryname": "q"}
     assert BoatOptions.from_spark(options, WRITE).service_url == "h"
     assert "checkpointlocation: unknown option" in refusal(options, READ)
@@ -200,7 +200,7 @@ def test_credentials_in_a_url_are_not_shown():
     assert "pw" not in refusal({"serviceurl": "h", "http://user:pw@h": "1"})
 
 
-def test_a_long_value_is_cut():
+def test_a_long_value_is_truncated():
     assert len(refusal({"serviceurl": "h", "oars": "9" * 100_000})) < 400
 
 
@@ -236,7 +236,7 @@ def test_names():
     assert BoatOptions.names(WRITE) == ("serviceUrl", "service.url", "authToken", "topic", "debug")
 
 
-def test_a_field_without_a_parser_is_a_mistake_of_ours():
+def test_a_field_without_a_parser_is_an_internal_error():
     @dataclass(frozen=True, kw_only=True, repr=False)
     class WrongOptions(Options):
         ratio: float = option("What.", default=0.5)

@@ -69,7 +69,7 @@ def decode(text: str, kind: type = Everything) -> object:
 
 
 @pytest.mark.parametrize("message", [Everything("", 0), MOST, Everything("n", 1, within=MOST), Ping()])
-def test_what_protobuf_reads_and_writes(message: object) -> None:
+def test_encoding_agrees_with_protobuf(message: object) -> None:
     codec = ProtobufCodec()
     data = codec.encode(message)
     theirs = PROTOBUF.of[type(message)].FromString(data)
@@ -85,7 +85,7 @@ def test_unsigned_numbers_from_2_to_the_63_on_are_negative() -> None:
         assert ProtobufCodec().decode(Everything, data).id == -1
 
 
-def test_defaults_are_left_out_of_the_classes_that_say_so() -> None:
+def test_classes_can_omit_defaults() -> None:
     for codec, written in ((ProtobufCodec(), True), (ProtobufCodec({Everything}), False)):
         message = PROTOBUF.Everything.FromString(codec.encode(Everything("", 0)))
         assert message.HasField("small") is written
@@ -112,7 +112,7 @@ def test_defaults_are_left_out_of_the_classes_that_say_so() -> None:
         (Everything("\ud800", 1), ValueError),
     ],
 )
-def test_what_does_not_fit(message: Everything, error: type[Exception]) -> None:
+def test_values_that_do_not_fit_are_refused(message: Everything, error: type[Exception]) -> None:
     with pytest.raises(error):
         ProtobufCodec().encode(message)
 
@@ -132,7 +132,7 @@ def test_what_does_not_fit(message: Everything, error: type[Exception]) -> None:
         ),
     ],
 )
-def test_what_a_peer_may_write(data: str, expected: Everything) -> None:
+def test_valid_encodings_of_peers_are_read(data: str, expected: Everything) -> None:
     assert decode(data) == expected
 
 
@@ -150,12 +150,12 @@ def test_what_a_peer_may_write(data: str, expected: Everything) -> None:
         ("0801 1200 6a00", MissingFieldsError, r"within\.name.*within\.id"),
     ],
 )
-def test_what_cannot_be_read(data: str, error: type[Exception], words: str) -> None:
+def test_invalid_bytes_are_refused(data: str, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         decode(data)
 
 
-def test_messages_in_each_other_end() -> None:
+def test_recursive_messages_end() -> None:
     data = b""
     for _ in range(1000):
         data = b"\x6a" + encode_sized(data)

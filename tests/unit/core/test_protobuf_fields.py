@@ -12,7 +12,7 @@ def fields(text: str) -> list[tuple[int, int, int]]:
     return list(take_fields(data, 0, len(data)))
 
 
-def test_numbers_bytes_and_fixed_widths_are_given() -> None:
+def test_numbers_bytes_and_fixed_widths_are_yielded() -> None:
     # Field 1 is a number, 2 fixed64, 3 fixed32, 4 of three bytes, 17 with a tag of two bytes.
     text = "0805 11" + "00" * 8 + "1d" + "00" * 4 + "2203 616263 880107"
     assert fields(text) == [(8, 5, 2), (17, 3, 11), (29, 12, 16), (34, 18, 21), (136, 7, 24)]

@@ -81,6 +81,6 @@ def test_options_travel_to_executors_and_show_no_secret(kind: Any):
         (READ, {"topics": "u"}, "set exactly one of topic, topics, topicsPattern, not topic and topics"),
     ],
 )
-def test_what_contradicts_itself_in_every_format(kind: Any, scope: Scope, given: dict[str, str], sentence: str):
+def test_contradictions_in_every_format_are_refused(kind: Any, scope: Scope, given: dict[str, str], sentence: str):
     with pytest.raises(OptionError, match=sentence):
         made(kind, scope, **given)

@@ -24,18 +24,18 @@ def test_shares_spend_the_budget_and_no_more(backlogs, budget, served):
 
 
 @given(waiting, st.sets(names, min_size=1), st.integers(1, 2**41))
-def test_those_without_any_change_nothing(backlogs, idle, budget):
+def test_partitions_without_a_backlog_change_no_share(backlogs, idle, budget):
     shares = share_out(in_turn(dict.fromkeys(idle, 0) | backlogs, None), budget)
     assert {name: shares[name] for name in backlogs} == share_out(in_turn(backlogs, None), budget)
     assert not any(shares[name] for name in idle - backlogs.keys())
 
 
-def test_shares_go_by_backlog():
+def test_shares_are_proportional_to_backlogs():
     assert share_out({"a": 900, "b": 100}, 100) == {"a": 90, "b": 10}
 
 
 @given(waiting, st.integers(1, 100))
-def test_a_larger_backlog_never_gets_less(backlogs, budget):
+def test_a_larger_backlog_never_gets_a_smaller_share(backlogs, budget):
     if budget < len(backlogs):
         return
     shares = share_out(in_turn(backlogs, None), budget)
@@ -45,7 +45,7 @@ def test_a_larger_backlog_never_gets_less(backlogs, budget):
 
 
 @given(st.data(), st.sets(names, min_size=2, max_size=12), st.integers(1, 4))
-def test_turns_reach_everybody_whoever_comes_and_goes(data, those, budget):
+def test_every_partition_gets_a_turn_while_others_change(data, those, budget):
     patient = data.draw(st.sampled_from(sorted(those)))
     served, waited = None, 0
     for _ in range(40):
@@ -59,7 +59,7 @@ def test_turns_reach_everybody_whoever_comes_and_goes(data, those, budget):
 
 
 @given(st.data(), waiting, st.integers(1, 2**41), st.none() | names)
-def test_shares_cost_no_more_than_the_budget_but_for_one_entry(data, backlogs, budget, served):
+def test_shares_stay_within_the_budget_except_for_one_entry(data, backlogs, budget, served):
     costs = {name: data.draw(prices) for name in backlogs}
     shares = share_out(in_turn(backlogs, served), budget, costs)
     assert shares.keys() == backlogs.keys()
@@ -75,7 +75,7 @@ def test_shares_cost_no_more_than_the_budget_but_for_one_entry(data, backlogs, b
 
 
 @given(st.data(), st.sets(names, min_size=2, max_size=12), st.integers(1, 400))
-def test_turns_reach_everybody_whatever_entries_cost(data, those, budget):
+def test_every_partition_gets_a_turn_at_any_entry_cost(data, those, budget):
     costs = {name: data.draw(st.integers(1, 500)) for name in sorted(those)}
     served, waited = None, dict.fromkeys(those, 0)
     for _ in range(3 * len(those)):

@@ -26,7 +26,7 @@ def test_each_compiled_module_is_built_from_the_sources_beside_it(name: str) -> 
         "core/_checked.pxd",
     ],
 )
-def test_a_module_is_stale_if_what_it_is_built_from_changes_or_is_missing(changed: str, tmp_path: Path) -> None:
+def test_a_module_is_stale_if_a_source_changes_or_is_missing(changed: str, tmp_path: Path) -> None:
     module = Path(str(import_module("spark_mq_source.values.json._decode_native").__file__))
     copy = tmp_path / "spark_mq_source"
     for room in ("core", "values"):
@@ -48,7 +48,7 @@ def test_a_module_without_a_stamp_is_stale(tmp_path: Path) -> None:
     assert stamps.is_stale(module, stamps.SOURCES)
 
 
-def test_a_stale_module_is_a_warning_that_names_the_command_in_a_checkout_alone(
+def test_a_stale_module_is_a_warning_with_the_build_command_only_in_a_checkout(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import_module("spark_mq_source.values.json._decode_native")

@@ -39,7 +39,7 @@ def test_a_function_that_cannot_be_imported_is_an_error_with_a_remedy(tmp_path, 
     assert "a-secret" not in str(caught.value)
 
 
-def test_what_is_no_function_is_an_error():
+def test_an_object_that_is_no_function_is_an_error():
     with pytest.raises(OptionError, match="keyReader='sys:path' is not a function, but list"):
         load_function("keyReader", "sys:path")
 

@@ -120,7 +120,7 @@ def test_the_error_names_the_topic_of_the_row() -> None:
         check_texts(pa.record_batch({"key": ["k"], "topic": texts([b"\xff"])}), ("key", "topic"))
 
 
-def test_bytes_of_a_null_do_not_count_and_columns_of_bytes_are_not_looked_at() -> None:
+def test_bytes_beneath_a_null_and_columns_of_bytes_are_not_checked() -> None:
     valid = pa.py_buffer(bytes([0b01]))
     hidden = pa.Array.from_buffers(pa.string(), 2, [valid, *texts([b"k", b"\xff"]).buffers()[1:]])
     check_texts(pa.record_batch({"key": hidden, "value": texts([b"\xff"] * 2)}), ("key",))
@@ -151,7 +151,7 @@ def test_maps_without_pairs_have_no_offsets_when_spark_gives_them(loops: str, ba
     ],
     ids=["pulsar", "tubemq", "nsq"],
 )  # fmt: skip
-def test_writers_say_where_they_write(
+def test_errors_of_writers_name_their_destination(
     writer: Callable[[dict[str, str]], Any], options: dict[str, str], where: str
 ) -> None:
     made = writer(options)
