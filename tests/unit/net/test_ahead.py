@@ -33,7 +33,7 @@ class Read:
             self.closed = True
 
 
-def test_batches_come_in_order_and_before_the_error_that_ends_the_read() -> None:
+def test_batches_are_yielded_in_order_before_the_error_that_ends_the_read() -> None:
     read = Read(3, StorageError("ledger 3 is gone"))
     got: list[int] = []
     with pytest.raises(StorageError, match=r"^ledger 3 is gone$"):
@@ -42,7 +42,7 @@ def test_batches_come_in_order_and_before_the_error_that_ends_the_read() -> None
     assert not any(thread.is_alive() for thread in read.threads)
 
 
-def test_a_caller_that_stops_ends_the_thread_and_the_read_which_was_at_most_one_batch_ahead() -> None:
+def test_a_caller_that_stops_ends_the_thread_and_a_read_at_most_one_batch_ahead() -> None:
     read = Read()
     ahead = made_ahead(read.batches())
     assert [next(ahead), next(ahead)] == [0, 1]
@@ -53,7 +53,7 @@ def test_a_caller_that_stops_ends_the_thread_and_the_read_which_was_at_most_one_
     assert threading.current_thread() not in read.threads
 
 
-def test_the_next_batch_is_made_while_the_caller_uses_one() -> None:
+def test_the_next_batch_is_read_while_the_caller_uses_one() -> None:
     is_used = threading.Event()
 
     def batches() -> Generator[int, None, None]:

@@ -193,7 +193,7 @@ def test_many_threads_at_once(scripted_server, start, tls_material, secure):
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-def test_more_than_the_socket_takes_is_sent_in_parts(scripted_server, start, tls_material, secure):
+def test_data_beyond_the_socket_buffer_is_sent_in_parts(scripted_server, start, tls_material, secure):
     go_on = threading.Event()
     big = "x" * (24 << 20)
 
@@ -213,7 +213,7 @@ def test_more_than_the_socket_takes_is_sent_in_parts(scripted_server, start, tls
     client.driver.close()
 
 
-def test_a_paused_connection_holds_the_peer_back_and_its_timers_fire(scripted_server, start):
+def test_a_paused_connection_applies_back_pressure_and_its_timers_fire(scripted_server, start):
     blocked = threading.Event()
     line = b"y" * 1023 + b"\n"
     sent = 0
@@ -278,7 +278,7 @@ def test_sending_goes_on_while_reading_is_paused(scripted_server, start):
     client.driver.close()
 
 
-def test_tls_bytes_that_select_does_not_see_are_delivered(scripted_server, start, tls_material):
+def test_tls_bytes_that_select_does_not_report_are_delivered(scripted_server, start, tls_material):
     # One TLS record of 16 KB, received 100 bytes at a time: after the first, the socket itself has nothing left.
     class Small(LineConnection):
         def writable(self, hint_bytes):
@@ -309,7 +309,7 @@ def test_the_end_of_the_stream(scripted_server, start):
     ("said", "kind", "sentence"),
     [("bad", RemoteProtocolError, "the peer said bad"), ("bug", LocalProtocolError, "ZeroDivisionError: a bug")],
 )
-def test_an_error_in_the_connection_ends_it_for_all(scripted_server, start, said, kind, sentence):
+def test_an_error_in_the_connection_ends_it_for_all_callers(scripted_server, start, said, kind, sentence):
     server = scripted_server([expect(b"go\n"), send(f"before\n{said}\nafter\n".encode()), expect_eof()])
     client = start(server.port)
     client.driver.send("go")
@@ -323,7 +323,7 @@ def test_an_error_in_the_connection_ends_it_for_all(scripted_server, start, said
         assert client.lines == ["before"]
 
 
-def test_who_sends_while_the_connection_fails_gets_the_error_that_ended_it(scripted_server, start):
+def test_sending_on_a_failing_connection_raises_the_error_that_ended_it(scripted_server, start):
     # The connection is broken a moment before its thread has ended: its error for a command sent then
     # ("sent after ...") would look like a mistake of the caller.
     class Strict(LineConnection):
@@ -369,7 +369,7 @@ def test_a_bug_in_the_handler_of_events_ends_it(scripted_server, start):
     assert type(error.__cause__) is KeyError
 
 
-def test_a_forbidden_command_hurts_only_who_sends_it(scripted_server, start):
+def test_a_forbidden_command_is_an_error_only_for_its_sender(scripted_server, start):
     server = scripted_server([expect(b"fine\n"), expect_eof()])
     client = start(server.port)
     with pytest.raises(LocalProtocolError, match="forbidden now"):
@@ -408,7 +408,7 @@ def test_closing_from_the_drivers_own_thread(scripted_server, start):
     assert "was closed here" in str(client.wait_for_end())
 
 
-def test_closing_while_reading_is_paused_and_much_is_unsent(scripted_server, start):
+def test_closing_while_reading_is_paused_with_much_unsent_data(scripted_server, start):
     server = scripted_server([wait(release := threading.Event()), stay_silent])
     client = start(server.port)
     client.driver.pause_reading()
@@ -528,7 +528,7 @@ def test_a_deaf_link_answers_nothing_and_the_next_one_works(scripted_server, fau
 # -- errors that the peer sent before it closed the connection
 
 
-def test_what_a_peer_said_before_it_broke_the_connection_counts(start, scripted_server):
+def test_an_error_that_the_peer_sent_before_a_reset_is_reported(start, scripted_server):
     """The driver notices the broken connection when it sends; the bytes that it has not read contain the reason."""
     go = threading.Event()
     server = scripted_server([expect(b"first\n"), wait(go), send(b"one\nbad\n"), abort])
@@ -546,7 +546,7 @@ def test_what_a_peer_said_before_it_broke_the_connection_counts(start, scripted_
 # -- before a driver takes over
 
 
-def test_an_exchange_sends_more_than_the_socket_takes(scripted_server):
+def test_an_exchange_sends_more_than_the_socket_buffer(scripted_server):
     line = "x" * 5_000_000
     server = scripted_server([expect(line.encode() + b"\n"), send(b"got it\n"), stay_silent])
     transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(60_000))

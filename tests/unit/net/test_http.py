@@ -46,7 +46,7 @@ def test_an_answer():
         (500, BrokerError),
     ],
 )
-def test_a_refusal_comes_at_once_with_the_servers_words(status, kind):
+def test_a_refusal_is_raised_at_once_with_the_servers_message(status, kind):
     with ScriptedHttpServer((status, b'{"reason":"not for you"}', {})) as server, pytest.raises(kind) as caught:
         fetch(f"{server.origin}/x", headers={"Authorization": "Bearer secret"})
     assert type(caught.value) is kind
@@ -57,14 +57,14 @@ def test_a_refusal_comes_at_once_with_the_servers_words(status, kind):
     assert len(server.asked) == 1
 
 
-def test_long_and_undecodable_words_are_cut():
+def test_long_and_undecodable_messages_are_truncated():
     with ScriptedHttpServer((500, b"\xff" * 1000, {})) as server, pytest.raises(BrokerError) as caught:
         fetch(server.origin)
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-def test_a_server_that_is_not_ready_is_asked_again(status):
+def test_a_request_to_a_server_that_is_not_ready_is_repeated(status):
     with ScriptedHttpServer((status, b"", {}), (status, b"", {}), (200, JSON, {})) as server:
         assert fetch(server.origin) == json.loads(JSON)
     assert len(server.asked) == 3
@@ -84,7 +84,7 @@ def test_a_retry_after_of_an_hour_is_not_waited_for():
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"\xff\xfe", b"[" * 100_000, b'{"a": 1'])
-def test_what_is_not_json(body):
+def test_an_answer_that_is_not_json(body):
     with (
         ScriptedHttpServer((200, body, {})) as server,
         pytest.raises(RemoteProtocolError, match="not JSON; is this the admin"),
@@ -101,13 +101,13 @@ def test_an_answer_that_is_too_large(monkeypatch):
 
 
 @pytest.mark.parametrize("step", [send(b"\x00\x00\x00\x15 not http\r\n\r\n"), stay_silent])
-def test_no_answer_of_http_ends_at_the_deadline(scripted_server, step):
+def test_an_answer_that_is_not_http_ends_at_the_deadline(scripted_server, step):
     server = scripted_server([step], repeat=True)
     with pytest.raises(TransportError, match=f"{server.address}/x: no answer"):
         fetch(f"http://{server.address}/x", timeout_seconds=0.3)
 
 
-def test_nobody_listens():
+def test_a_port_without_a_listener():
     port = free_port()
     with pytest.raises(TransportError, match="Connection refused") as caught:
         fetch(f"http://{HOST}:{port}/x", timeout_seconds=0.3)
@@ -115,7 +115,7 @@ def test_nobody_listens():
     assert " at 0x" not in str(caught.value)
 
 
-def test_a_connection_that_breaks_is_tried_again(scripted_server):
+def test_a_request_on_a_broken_connection_is_repeated(scripted_server):
     def answer(peer):
         while peer.read_line() != b"\r":
             pass
@@ -136,7 +136,7 @@ def test_a_connection_that_breaks_is_tried_again(scripted_server):
 TOKEN = {"Authorization": "Bearer secret"}
 
 
-def test_a_redirect_to_a_host_that_nobody_named_does_not_get_the_token():
+def test_a_redirect_to_an_unknown_host_does_not_get_the_token():
     with (
         ScriptedHttpServer((200, JSON, {})) as second,
         ScriptedHttpServer((307, b"", {"Location": f"http://localhost:{second.port}/there"})) as first,
@@ -172,7 +172,7 @@ def test_a_redirect_to_no_address():
         fetch(server.origin)
 
 
-def test_redirects_in_circles():
+def test_circular_redirects():
     with (
         ScriptedHttpServer((307, b"", {"Location": "/again"})) as server,
         pytest.raises(RemoteProtocolError, match="redirected"),
@@ -186,7 +186,7 @@ def test_a_redirect_without_an_address_is_a_refusal():
         fetch(server.origin)
 
 
-def test_a_redirect_off_https_is_not_followed(tls_material):
+def test_a_redirect_from_https_to_http_is_not_followed(tls_material):
     with (
         ScriptedHttpServer((200, JSON, {})) as plain,
         ScriptedHttpServer((307, b"", {"Location": plain.origin}), context=tls_material.server()) as secure,
@@ -252,7 +252,7 @@ def test_https_for_another_name(tls_material):
         assert fetch(server.origin, tls=settings) == json.loads(JSON)
 
 
-def test_a_redirect_onto_https_is_verified(tls_material):
+def test_a_redirect_to_https_is_verified(tls_material):
     with (
         ScriptedHttpServer((200, JSON, {}), context=tls_material.server()) as secure,
         ScriptedHttpServer((307, b"", {"Location": secure.origin})) as plain,
@@ -276,20 +276,20 @@ def test_a_form_is_posted():
     assert server.asked[0][1]["Content-Type"] == "application/x-www-form-urlencoded"
 
 
-def test_a_form_is_sent_again_where_the_server_restarts():
+def test_a_form_is_sent_again_if_the_server_restarts():
     with ScriptedHttpServer((503, b"", {}), (200, JSON, {})) as server:
         assert post(f"{server.origin}/x", {"a": "1"}) == json.loads(JSON)
     assert server.forms == [b"a=1", b"a=1"]
 
 
-def test_what_is_said_of_a_form_is_not_in_the_sentence():
+def test_the_servers_message_about_a_form_is_not_in_the_error():
     with ScriptedHttpServer((400, b"you said hush", {})) as server, pytest.raises(BrokerError) as caught:
         post(f"{server.origin}/x", {"secret": "hush"})
     assert str(caught.value) == f"{server.origin}/x: HTTP status 400"
     assert caught.value.broker_message == "you said hush"
 
 
-def test_a_form_is_not_taken_elsewhere():
+def test_a_redirect_of_a_form_is_not_followed():
     with (
         ScriptedHttpServer((200, JSON, {})) as other,
         ScriptedHttpServer((307, b"", {"Location": f"{other.origin}/y"})) as server,

@@ -24,7 +24,7 @@ def take(inbox, max_bytes=1 << 20, timeout_seconds=0.0):
     return inbox.take(max_bytes=max_bytes, timeout_seconds=timeout_seconds)
 
 
-def test_items_come_in_order_and_about_as_many_bytes_as_asked_for(inbox):
+def test_items_are_taken_in_order_up_to_about_the_requested_bytes(inbox):
     inbox.put([b"aaa", b"", b"bbb"], 6)
     inbox.put([b"c"], 1)
     assert take(inbox, 3) == [b"aaa"]
@@ -33,17 +33,17 @@ def test_items_come_in_order_and_about_as_many_bytes_as_asked_for(inbox):
     assert take(inbox) == []
 
 
-def test_what_fits_exactly_is_taken_with_the_empty_items_behind_it(inbox):
+def test_items_that_fit_exactly_are_taken_with_the_empty_ones_behind(inbox):
     inbox.put([b"aaa", b""], 3)
     assert take(inbox, 3) == [b"aaa", b""]
 
 
-def test_one_that_is_too_large_is_taken_all_the_same(inbox):
+def test_an_item_that_is_too_large_is_taken_alone(inbox):
     inbox.put([b"x" * 100, b"y"], 101)
     assert take(inbox, 1) == [b"x" * 100]
 
 
-def test_the_peer_is_held_back_above_the_bound_and_let_go_at_half_of_it(inbox, told):
+def test_reading_pauses_above_the_bound_and_resumes_at_half_of_it(inbox, told):
     inbox.put([b"aaaaa", b"bbbbb"], 10)
     assert told == []
     inbox.put([b"c", b"d"], 2)
@@ -55,13 +55,13 @@ def test_the_peer_is_held_back_above_the_bound_and_let_go_at_half_of_it(inbox, t
     assert (told, inbox.held) == (["hold", "let go"], False)
 
 
-def test_the_peer_is_let_go_at_exactly_half_of_the_bound(inbox, told):
+def test_reading_resumes_at_exactly_half_of_the_bound(inbox, told):
     inbox.put([b"a" * 6, b"b" * 5], 11)
     take(inbox, 1)
     assert told == ["hold", "let go"]
 
 
-def test_while_an_answer_is_waited_for_there_is_no_bound(inbox, told):
+def test_the_bound_is_suspended_while_an_answer_is_awaited(inbox, told):
     inbox.put([b"x" * 11], 11)
     inbox.lift()
     inbox.lift()
@@ -74,7 +74,7 @@ def test_while_an_answer_is_waited_for_there_is_no_bound(inbox, told):
     assert told == ["hold", "let go", "hold"]
 
 
-def test_the_first_error_comes_behind_everything_that_came(inbox):
+def test_the_first_error_is_raised_after_all_received_items(inbox):
     inbox.put([b"a"], 1)
     inbox.fail(ConnectionLostError("first"))
     inbox.fail(ConnectionLostError("second"))
@@ -84,7 +84,7 @@ def test_the_first_error_comes_behind_everything_that_came(inbox):
             take(inbox)
 
 
-def test_nothing_goes_in_once_nobody_takes_it(inbox, told):
+def test_a_closed_inbox_accepts_no_items(inbox, told):
     inbox.put([b"a" * 11], 11)
     assert inbox.waiting() == (b"a" * 11,)
     assert inbox.close() == (b"a" * 11,)
@@ -93,7 +93,7 @@ def test_nothing_goes_in_once_nobody_takes_it(inbox, told):
     assert told == ["hold"]
 
 
-def test_who_waits_is_woken(inbox):
+def test_a_waiting_reader_is_woken(inbox):
     taken = []
     taker = threading.Thread(target=lambda: taken.extend(take(inbox, timeout_seconds=20.0)))
     taker.start()

@@ -19,7 +19,7 @@ def test_the_first_trigger_does_not_wait():
     assert not TriggerPace(100, 60_000).delays(1)
 
 
-def test_a_trigger_without_rows_is_none():
+def test_a_trigger_without_rows_does_not_count():
     pace = TriggerPace(100, 60_000)
     assert not pace.delays(0)
     assert not pace.delays(1)

@@ -101,11 +101,11 @@ def at() -> BatchOffset:
         ({"a": 10, "b": 0}, 4, {"a": 4, "b": 0}),
     ],
 )
-def test_a_drain_takes_its_budget_in_all(waiting: Waiting, budget: int, expected: Waiting):
+def test_a_drain_reads_its_total_budget(waiting: Waiting, budget: int, expected: Waiting):
     assert share_drain(waiting, budget) == expected
 
 
-def test_parts_differ_by_one_at_most():
+def test_shares_of_tasks_differ_by_one_at_most():
     assert split_parts([("a", 7), ("b", 6), ("c", 1), ("d", 0)], 3) == [
         *[("a", 3), ("a", 2), ("a", 2)],
         *[("b", 2), ("b", 2), ("b", 2)],
@@ -113,7 +113,7 @@ def test_parts_differ_by_one_at_most():
     ]
 
 
-def test_what_waits_is_told_only_if_every_source_tells(tmp_path: Path, at: BatchOffset):
+def test_the_backlog_is_known_only_if_every_source_reports_it(tmp_path: Path, at: BatchOffset):
     stream = Stream(tmp_path, {"a": 2, "b": 3})
     stream.plan(at)
     assert stream.newest == at.to_json() | {"topic": "t", "waiting": 5}
@@ -144,7 +144,7 @@ def test_a_commit_keeps_its_own_batch_and_later_ones(tmp_path: Path, at: BatchOf
     assert sorted(stream._store.names("wal")) == ["2", "3"]
 
 
-def test_what_was_there_is_read_and_no_more(tmp_path: Path, at: BatchOffset):
+def test_only_the_initial_backlog_is_read(tmp_path: Path, at: BatchOffset):
     stream = Stream(tmp_path, {"a": 5, "b": 2, "c": 0})
     stream.cap_at_current_end()
     stream.depths = {"a": 9, "b": 9, "c": 9}
@@ -163,7 +163,7 @@ def test_what_was_there_is_read_and_no_more(tmp_path: Path, at: BatchOffset):
 @pytest.mark.parametrize(
     ("depth", "checked", "left"), [(4, ["a"], 4), (None, ["a"], 0), (0, [], 4)], ids=["some", "unknown", "none"]
 )
-def test_a_batch_that_found_nothing_ends_a_source_that_tells_nothing(
+def test_an_empty_batch_ends_a_source_that_reports_no_backlog(
     tmp_path: Path,
     at: BatchOffset,
     monkeypatch: pytest.MonkeyPatch,
@@ -184,7 +184,7 @@ def test_a_batch_that_found_nothing_ends_a_source_that_tells_nothing(
 
 
 @pytest.mark.parametrize(("found", "warned"), [(2, False), (1, True)])
-def test_a_source_that_is_gone_is_warned_of_if_it_was_not_read(
+def test_a_vanished_source_is_a_warning_if_it_was_not_read(
     tmp_path: Path, at: BatchOffset, caplog: pytest.LogCaptureFixture, found: int, warned: bool
 ):
     stream = Stream(tmp_path, {"a": 2, "b": 1})
@@ -207,7 +207,7 @@ def test_a_source_that_is_gone_is_warned_of_if_it_was_not_read(
         (5, -10, 5),
     ],
 )
-def test_what_may_come_again_is_remembered_for_its_time(
+def test_messages_that_may_be_redelivered_are_remembered_until_the_timeout(
     tmp_path: Path, at: BatchOffset, monkeypatch: pytest.MonkeyPatch, age: float, step: float, kept: float | None
 ):
     now = [NOW]

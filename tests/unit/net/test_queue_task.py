@@ -57,26 +57,26 @@ class Messages:
     def put_back(self) -> None: ...
 
 
-def test_nothing_in_time_is_nothing_and_one_message_is_something(clock: Clock):
+def test_a_wait_reports_whether_a_message_arrived(clock: Clock):
     assert wait_for_messages(Messages(clock), Limits(None, None, 0.5), 5) is False
     assert wait_for_messages(Messages(clock, (0.25, 1)), Limits(None, None, 0.5), 5) is True
 
 
-def test_no_more_is_waited_for_than_is_wanted(clock: Clock):
+def test_the_task_stops_waiting_at_its_row_limit(clock: Clock):
     inflow = Messages(clock, (0.0, 9))
     assert wait_for_messages(inflow, Limits(0, None, 0.5), 0) is False
     assert inflow.waits == []
 
 
 @pytest.mark.parametrize(("passes", "asked"), [(MAX_WAIT_SECONDS - 0.25, 0), (MAX_WAIT_SECONDS, 1)])
-def test_whether_the_task_is_over_is_asked_once_a_wait_has_passed(clock: Clock, passes: float, asked: int):
+def test_the_end_of_the_task_is_checked_after_each_wait(clock: Clock, passes: float, asked: int):
     questions = []
     inflow = Messages(clock, (passes, 5))
     assert wait_for_messages(inflow, Limits(None, None, 9.0), 5, lambda: bool(questions.append(clock.now))) is True
     assert len(questions) == asked
 
 
-def test_an_attempt_that_is_over_ends_at_once_with_nothing(clock: Clock):
+def test_an_attempt_that_is_over_ends_at_once_without_rows(clock: Clock):
     inflow = Messages(clock, (0.25, 1))
     assert wait_for_messages(inflow, Limits(None, None, 9.0), 5, lambda: True) is False
     assert clock.now == 100.0 + 0.25 + MAX_WAIT_SECONDS
@@ -85,7 +85,7 @@ def test_an_attempt_that_is_over_ends_at_once_with_nothing(clock: Clock):
 @pytest.mark.parametrize(
     ("rows", "max_rows", "wanted"), [(0, None, 5), (0, 4, 4), (0, 5, 5), (0, 6, 5), (4, 5, 1), (5, 5, 0), (6, 5, 0)]
 )
-def test_no_more_is_on_its_way_than_a_read_has_room_for(rows: int, max_rows: int | None, wanted: int):
+def test_messages_in_flight_are_limited_by_the_room_of_a_read(rows: int, max_rows: int | None, wanted: int):
     assert Limits(max_rows, None, None).request_count(rows, 5) == wanted
 
 
@@ -99,7 +99,7 @@ def test_the_earlier_of_two_limits_ends_a_wait(clock: Clock):
     assert limits.seconds_left() == 0.0
 
 
-def test_a_drain_has_exactly_its_rows(clock: Clock):
+def test_a_drain_reads_exactly_its_rows(clock: Clock):
     inflow = Messages(clock, (0.0, 5), (0.0, 2), (0.0, 9))
     batches = drained(inflow, Limits(7, None, 1.0), is_peek=False)
     assert [batch.num_rows for batch in batches] == [5, 2]
@@ -137,7 +137,7 @@ class Filling(Collector[Messages]):
         self.known |= ids
 
 
-def test_an_attempt_that_lost_a_slot_remembers_the_messages_that_are_in_it(clock: Clock, tmp_path: Path):
+def test_an_attempt_that_lost_a_slot_remembers_its_messages(clock: Clock, tmp_path: Path):
     store = open_folder("nsq", str(tmp_path))
     write_plan(store, "w/1", {"duplicates": {}, "recent": {}})
     mine, other = TaskLog(store, "w/1", 0), TaskLog(store, "w/1", 0)
@@ -151,7 +151,7 @@ def test_an_attempt_that_lost_a_slot_remembers_the_messages_that_are_in_it(clock
     ("max_rows", "fails", "is_idle"),
     [(None, None, True), (5, None, False), (4, None, False), (6, None, True), (None, TransportError("broken"), False)],
 )
-def test_a_log_tells_whether_the_broker_had_no_more_messages(
+def test_a_log_records_whether_the_broker_had_no_more_messages(
     clock: Clock, tmp_path: Path, max_rows: int | None, fails: MQSourceError | None, is_idle: bool
 ):
     store = open_folder("nsq", str(tmp_path))
@@ -165,7 +165,7 @@ def test_a_log_tells_whether_the_broker_had_no_more_messages(
 
 
 @pytest.mark.parametrize(("came", "unconfirmed"), [(2, []), (0, ["other-0"])])
-def test_only_an_attempt_with_messages_of_its_own_says_that_they_are_acknowledged(
+def test_only_an_attempt_with_new_messages_logs_their_acknowledgement(
     clock: Clock, tmp_path: Path, came: int, unconfirmed: list[str]
 ):
     write_plan(open_folder("nsq", str(tmp_path)), "w/1", {"duplicates": {}, "recent": {}})

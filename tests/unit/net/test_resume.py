@@ -51,7 +51,7 @@ class Numbers(ResumingReader[str, int, object]):
         yield "rest"
 
 
-def test_each_number_comes_once_whatever_ends_the_connections():
+def test_each_number_is_read_once_after_any_connection_error():
     read = Numbers(9, (2, ConnectionLostError("x")), (0, ReopenError("moved")), (3, RemoteProtocolError("bits")))
     assert list(read.batches()) == [*range(1, 10), "rest"]
     assert read.opened_at == [0, 2, 2, 5]
@@ -67,7 +67,7 @@ def test_a_range_that_is_read_already_opens_nothing():
 
 
 @pytest.mark.parametrize("kind", [CorruptMessageError, RemoteProtocolError])
-def test_the_same_place_is_distrusted_once(kind):
+def test_an_error_repeated_at_the_same_position_is_raised(kind):
     read = Numbers(9, (2, kind("a")), (1, kind("b")), (0, kind("c")))
     seen = []
     with pytest.raises(kind, match="c"):
@@ -77,14 +77,14 @@ def test_the_same_place_is_distrusted_once(kind):
 
 
 @pytest.mark.parametrize("error", [EncryptedMessageError("key"), DataLossError("gone")])
-def test_what_no_connection_can_mend_is_raised_at_once(error):
+def test_an_error_that_no_reconnect_solves_is_raised_at_once(error):
     read = Numbers(9, (2, error))
     with pytest.raises(type(error)):
         list(read.batches())
     assert (read.opened_at, read.left) == ([0], 1)
 
 
-def test_without_progress_patience_ends_and_progress_renews_it():
+def test_progress_renews_the_timeout():
     lost = ConnectionLostError("x")
     read = Numbers(9, (1, lost), (1, lost), (0, lost), (0, lost), timeout_ms=0)
     with pytest.raises(ConnectionLostError):
@@ -92,7 +92,7 @@ def test_without_progress_patience_ends_and_progress_renews_it():
     assert read.opened_at == [0, 1, 2]
 
 
-def test_a_read_that_is_given_up_leaves_its_consumer():
+def test_an_abandoned_read_leaves_its_consumer():
     read = Numbers(9)
     batches = read.batches()
     assert next(batches) == 1

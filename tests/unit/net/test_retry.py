@@ -42,7 +42,7 @@ def test_one_call_is_made_even_when_time_is_up(clock):
     assert (call.count, clock.slept) == (1, [])
 
 
-def test_what_may_pass_is_tried_again(clock):
+def test_retryable_errors_are_retried(clock):
     call = Calls(ConnectionLostError("a"), ServiceNotReadyError("b"), TransportError("c"))
     assert retrying(call, deadline=Deadline.after_ms(10_000)) == 4
     assert len(clock.slept) == 3
@@ -55,7 +55,7 @@ def refused():
 
 
 @pytest.mark.parametrize("error", [AuthenticationError("no"), MQSourceError("no"), refused(), ValueError("no")])
-def test_what_cannot_pass_ends_at_once(clock, error):
+def test_other_errors_are_raised_at_once(clock, error):
     call = Calls(ConnectionLostError("first"), error)
     with pytest.raises(type(error)) as caught:
         retrying(call, deadline=Deadline.after_ms(60_000))
@@ -76,7 +76,7 @@ def test_the_delays_double_up_to_two_seconds(clock):
 
 
 @pytest.mark.parametrize("timeout_ms", [1, 10, 49, 100, 777, 5000, 60_000])
-def test_nobody_sleeps_past_the_deadline(clock, timeout_ms):
+def test_no_delay_exceeds_the_deadline(clock, timeout_ms):
     begin = clock.now
     call = Calls(ConnectionLostError("gone"), endless=True)
     with pytest.raises(ConnectionLostError):
@@ -87,7 +87,7 @@ def test_nobody_sleeps_past_the_deadline(clock, timeout_ms):
     assert call.count == len(clock.slept) + 1
 
 
-def test_the_last_failure_is_the_one_that_is_told(clock):
+def test_the_last_failure_is_reported(clock):
     errors = [ConnectionLostError(str(n)) for n in range(100)]
     call = Calls(*errors)
     with pytest.raises(ConnectionLostError) as caught:

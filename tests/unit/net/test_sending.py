@@ -56,7 +56,7 @@ class Entries(Writer[None, int]):
         self.sent, self.lost = self.sent + self.lost, 0
 
 
-def test_a_task_is_woken_only_to_act_or_when_it_is_done_and_then_closes_its_writer():
+def test_a_task_wakes_only_to_act_or_when_done_and_closes_its_writer():
     writer, reports = Entries(), []
     task = threading.Thread(target=lambda: reports.append(writer.write_all(iter(BATCHES))))
     task.start()

@@ -19,7 +19,7 @@ def batch(rows: int) -> pa.RecordBatch:
     return pa.record_batch({"n": list(range(rows))})
 
 
-def test_a_readers_time_is_waiting_or_work_and_the_rest_is_sparks(clock: Clock) -> None:
+def test_a_readers_time_is_waiting_or_working_and_the_rest_is_sparks(clock: Clock) -> None:
     counters = Counters()
 
     def read() -> Iterator[pa.RecordBatch]:
@@ -38,7 +38,7 @@ def test_a_readers_time_is_waiting_or_work_and_the_rest_is_sparks(clock: Clock) 
     assert counters == Counters(rows=7, wait_seconds=10, work_seconds=5)
 
 
-def test_a_writers_time_is_without_that_of_the_rows_it_was_given(clock: Clock) -> None:
+def test_a_writers_time_excludes_the_time_of_its_input_rows(clock: Clock) -> None:
     counters = Counters()
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -55,7 +55,7 @@ def test_a_writers_time_is_without_that_of_the_rows_it_was_given(clock: Clock) -
     assert counters == Counters(rows=3, wait_seconds=5, work_seconds=3)
 
 
-def test_what_ends_with_an_error_was_waited_and_worked_for_too(clock: Clock) -> None:
+def test_time_before_an_error_is_counted(clock: Clock) -> None:
     counters = Counters()
 
     def read() -> Iterator[pa.RecordBatch]:
@@ -70,7 +70,7 @@ def test_what_ends_with_an_error_was_waited_and_worked_for_too(clock: Clock) -> 
     assert counters == Counters(wait_seconds=5, work_seconds=2)
 
 
-def test_a_read_that_is_given_up_ends_at_once(clock: Clock) -> None:
+def test_an_abandoned_read_ends_at_once(clock: Clock) -> None:
     ended = []
 
     def read() -> Iterator[pa.RecordBatch]:

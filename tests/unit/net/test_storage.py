@@ -37,7 +37,7 @@ def race(store: Store) -> None:
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_of_many_writers_one_makes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool):
+def test_exactly_one_of_many_writers_creates_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool):
     if not has_links:
         without_links(monkeypatch)
     race(open_store(str(tmp_path / "wal"), probe=True))
@@ -53,7 +53,7 @@ def test_of_many_writers_one_makes_a_file(tmp_path: Path, monkeypatch: pytest.Mo
         ("/data/a:b", "/data/a:b/x"),
     ],
 )
-def test_a_path_is_the_same_however_it_is_written(url: str, path: str):
+def test_spellings_of_a_path_are_equal(url: str, path: str):
     assert open_store(url).where("x") == path
 
 
@@ -69,7 +69,7 @@ def test_a_path_is_the_same_however_it_is_written(url: str, path: str):
         ("nosuch:wal", UnsupportedFeatureError, "files cannot be made exclusively in nosuch"),
     ],
 )
-def test_what_is_no_place_for_files_is_refused_in_a_sentence(url: str, kind: type[MQSourceError], text: str):
+def test_an_invalid_store_is_refused_with_a_message(url: str, kind: type[MQSourceError], text: str):
     with pytest.raises(kind, match=f"^nsq: walDir .*{text}"):
         open_store(url, name="nsq: walDir ")
 
@@ -91,14 +91,14 @@ def overwrite(store: LocalStore, path: str, data: bytes) -> bool:
     return True
 
 
-def test_a_place_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_store_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(LocalStore, "create", overwrite)
     with pytest.raises(UnsupportedFeatureError, match="cannot make a file exclusively"):
         open_store(str(tmp_path), probe=True)
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
-def test_a_place_that_looks_before_it_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_store_that_checks_before_it_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Writers in sequence would not reveal it."""
     barrier = threading.Barrier(storage.PROBE_WRITERS)
 
@@ -145,7 +145,7 @@ def test_a_full_disk_names_the_file_and_leaves_none(
     assert store.read("a/b") == b"x"
 
 
-def test_folders_that_are_made_are_synced_with_their_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_new_folders_are_synced_with_their_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     synced: list[str] = []
     sync = storage._sync_folder
 
@@ -159,7 +159,7 @@ def test_folders_that_are_made_are_synced_with_their_parents(tmp_path: Path, mon
     assert synced == [name, f"{name}/wal", f"{name}/wal/a", f"{name}/wal/a/b"]
 
 
-def test_what_does_not_exist(tmp_path: Path):
+def test_files_that_do_not_exist(tmp_path: Path):
     store = open_store(str(tmp_path))
     assert store.names("a") == []
     assert not store.exists("a")

@@ -130,7 +130,7 @@ def test_a_store_that_cannot_be_used(stores, use, content, kind, password, words
     ],
     ids=["BCFKS", "cut", "BKS"],
 )
-def test_bytes_that_are_no_store(tmp_path, content, words):
+def test_invalid_bytes_of_a_store(tmp_path, content, words):
     (tmp_path / "store").write_bytes(content)
     with pytest.raises(OptionError, match=words):
         trusting(str(tmp_path / "store"), None).context()
@@ -163,7 +163,7 @@ def test_doctor_shows_which_certificate_expires_first(stores, tls_material, kind
     }
 
 
-def test_without_cryptography_the_error_says_what_to_install(stores, monkeypatch):
+def test_without_cryptography_the_error_names_the_package(stores, monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     assert trusting(stores("trust", "JKS"), STORE_PASSWORD).context().get_ca_certs()
     assert [step()[:6] for _, step in trusting(stores("trust", "JKS"), None).steps()] == ["usable"]

@@ -81,7 +81,7 @@ def fails(expected, *, host=HOST, port, settings=None, timeout_ms=LONG_MS, retry
 # -- TCP
 
 
-def test_bytes_go_both_ways(scripted_server):
+def test_bytes_are_sent_in_both_directions(scripted_server):
     server = scripted_server([expect(b"hello"), send(b"welcome"), close])
     transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(LONG_MS))
     assert transport.address == f"{HOST}:{server.port}"
@@ -107,7 +107,7 @@ def test_a_reset_is_a_lost_connection(scripted_server):
     transport.close()
 
 
-def test_a_full_socket_takes_no_more_and_goes_on_when_it_is_read(scripted_server):
+def test_a_full_socket_accepts_bytes_again_when_it_is_read(scripted_server):
     go_on = threading.Event()
     sent = 0
 
@@ -126,26 +126,26 @@ def test_a_full_socket_takes_no_more_and_goes_on_when_it_is_read(scripted_server
     assert len(server.peers[0].seen) == sent
 
 
-def test_nobody_listens():
+def test_a_port_without_a_listener():
     sentence = fails(TransportError, port=free_port(), retryable=True)
     assert "Connection refused" in sentence
     assert "check the address and that the broker runs" in sentence
 
 
-def test_the_name_does_not_exist():
+def test_a_name_that_does_not_exist():
     sentence = fails(TransportError, host="no-such-host.invalid", port=6650, retryable=True)
     assert "cannot find the host" in sentence
 
 
 @pytest.mark.parametrize("host", ["a..b", ".example", "a" * 64 + ".example"])
-def test_what_cannot_be_a_name_is_the_users_mistake(host):
+def test_an_invalid_name_is_an_option_error(host):
     with pytest.raises(OptionError, match="not a host name") as caught:
         connect(host, 6650, tls=None, deadline=Deadline.after_ms(LONG_MS))
     assert host in str(caught.value)
 
 
 @pytest.mark.timeout(100)
-def test_no_answer_to_syn_ends_at_the_deadline_which_all_addresses_share(monkeypatch):
+def test_no_answer_to_syn_ends_at_the_common_deadline_of_all_addresses(monkeypatch):
     # A full backlog acts like a firewall: the SYN is dropped.
     with contextlib.ExitStack() as stack:
         deaf = stack.enter_context(socket.socket())
@@ -192,7 +192,7 @@ def test_tls_with_a_trusted_certificate(scripted_server, tls_material, host, ver
 
 
 @pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])
-def test_a_tls_session_that_just_ends(scripted_server, tls_material, end):
+def test_a_tls_session_that_ends_without_a_close(scripted_server, tls_material, end):
     server = scripted_server([tls(tls_material.server()), expect(b"x"), end])
     settings = TlsSettings(trust_certs=tls_material.ca)
     transport = connect(HOST, server.port, tls=settings, deadline=Deadline.after_ms(LONG_MS))
@@ -265,7 +265,7 @@ def test_a_port_that_closes_during_each_handshake_does_not_speak_tls(scripted_se
     [(AMPLE_MS, 2), (int(MIN_SILENCE_SECONDS * 1000) - 1, 1)],
     ids=["enough", "short"],
 )
-def test_a_port_that_closes_every_connection_may_pass(scripted_server, tls_material, end, timeout_ms, connections):
+def test_a_port_that_closes_every_connection_is_retryable(scripted_server, tls_material, end, timeout_ms, connections):
     # A load balancer does so while its broker restarts; the error is the same if no time is left to find out.
     server = scripted_server(*[[hello, end], [end]][:connections])
     settings = TlsSettings(tls_material.ca)
@@ -280,7 +280,7 @@ def test_a_connection_that_is_reset_before_its_handshake_begins(scripted_server,
             Transport(sock, "peer").start_tls(TlsSettings(tls_material.ca), HOST, deadline=Deadline.after_ms(AMPLE_MS))
 
 
-def test_a_handshake_that_a_restart_interrupts_is_made_again(scripted_server, tls_material):
+def test_a_handshake_that_a_restart_interrupts_is_repeated(scripted_server, tls_material):
     server = scripted_server([hello, close], [silence], [tls(tls_material.server()), send(b"welcome"), close])
     deadline = Deadline.after_ms(AMPLE_MS)
     transport = connect(HOST, server.port, tls=TlsSettings(tls_material.ca), deadline=deadline)
@@ -289,7 +289,7 @@ def test_a_handshake_that_a_restart_interrupts_is_made_again(scripted_server, tl
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda one: one.name)
-def test_the_second_connection_that_a_tls_port_closes_says_that_it_is_one(scripted_server, tls_material, version):
+def test_the_second_connection_that_a_tls_port_closes_reveals_tls(scripted_server, tls_material, version):
     context = tls_material.server()
     context.maximum_version = version
     server = scripted_server([failing_tls(context)], repeat=True)
@@ -306,12 +306,12 @@ def test_the_second_connection_that_a_tls_port_closes_says_that_it_is_one(script
 
 
 @pytest.mark.parametrize("answer", [b"", b"\x15", b"\x15\x02", b"HTTP/1.1 400"])
-def test_a_port_that_answers_no_tls_is_none(scripted_server, answer):
+def test_a_port_without_an_answer_to_tls_is_no_tls_port(scripted_server, answer):
     server = scripted_server([hello, send(answer), close], repeat=True)
     assert [is_tls_port(HOST, server.port) for _ in range(2)] == [False, False]
 
 
-def test_a_peer_that_has_answered_without_tls_is_not_asked_for_it(scripted_server):
+def test_a_peer_that_has_answered_without_tls_is_not_probed_for_it(scripted_server):
     server = scripted_server([send(b"x"), close])
     transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(LONG_MS))
     assert receive(transport, 100) == b"x"

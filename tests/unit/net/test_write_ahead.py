@@ -64,7 +64,7 @@ def replay(log: TaskLog) -> list[str] | None:
 EVERY_ID = [f"{number:016x}" for number in range(sum(SLOT_ROWS))]
 
 
-def test_a_slot_that_was_made_though_the_store_says_otherwise_keeps_its_rows(tmp_path: Path):
+def test_a_slot_whose_creation_was_not_confirmed_keeps_its_rows(tmp_path: Path):
     """An answer of an object store is lost, the request is repeated, and finds that the object exists."""
     store = open_folder("nsq", str(tmp_path / "wal"))
     write_plan(store, BATCH, {"duplicates": {}, "recent": {}})
@@ -78,7 +78,7 @@ def test_a_slot_that_was_made_though_the_store_says_otherwise_keeps_its_rows(tmp
     assert replay(again) == [f"{number:016x}" for number in range(5)]
 
 
-def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_damage_of_any_kind_is_an_error_or_harmless(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(write_ahead, "_PATIENCE_SECONDS", ())
     assert (replay(log()), log().outcome()) == (EVERY_ID, (set(), ""))
     seed = random.randrange(1_000_000)
@@ -123,7 +123,7 @@ def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["0", "1", "2", "3"])
-def test_a_slot_that_is_gone_is_an_error(log: Log, tmp_path: Path, name: str):
+def test_a_missing_slot_is_an_error(log: Log, tmp_path: Path, name: str):
     """The last slot marks the end of the log: without it an attempt would read more from the broker."""
     (tmp_path / "wal" / BATCH / "0" / name).unlink()
     with pytest.raises(DataLossError, match=f"{tmp_path}/wal/{BATCH}/0/{name} is gone, and with it rows"):
@@ -133,7 +133,7 @@ def test_a_slot_that_is_gone_is_an_error(log: Log, tmp_path: Path, name: str):
         replay(log())
 
 
-def test_a_slot_that_is_gone_before_the_log_has_ended_is_an_error(tmp_path: Path):
+def test_a_missing_slot_of_an_open_log_is_an_error(tmp_path: Path):
     store = open_folder("nsq", str(tmp_path))
     write_plan(store, BATCH, {})
     made = TaskLog(store, BATCH, 0)
@@ -154,7 +154,7 @@ def test_a_slot_that_is_gone_before_the_log_has_ended_is_an_error(tmp_path: Path
         (lambda data: data[:500], r"it has 500 bytes of \d+"),
     ],
 )
-def test_rows_that_are_damaged_say_where_and_what_to_do(
+def test_the_error_of_damaged_rows_has_their_place_and_a_remedy(
     log: Log, tmp_path: Path, damage: Callable[[bytes], bytes], words: str
 ):
     file = next((tmp_path / "wal").rglob("*.arrow"))

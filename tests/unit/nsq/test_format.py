@@ -21,13 +21,13 @@ def begin(task: NsqRange, *, tries: int, **more: str) -> None:
     format_.read(format_.parse_options(given), task, SCHEMA, tries=tries)
 
 
-def test_a_drain_is_not_done_over():
+def test_a_second_attempt_of_a_drain_is_refused():
     begin(NsqRange(SOURCE), tries=0)
     text = "nsq topic t, channel c, nsqd h:4150: attempt 2 at a read without walDir: .* set walDir and runId"
     with pytest.raises(DataLossError, match=text):
         begin(NsqRange(SOURCE), tries=1)
 
 
-def test_what_loses_nothing_is_done_over():
+def test_a_second_attempt_without_loss_is_allowed():
     begin(NsqRange(SOURCE), tries=1, ackmode="requeue")
     begin(NsqRange(SOURCE, folder="run-r"), tries=1, waldir="/w", runid="r")

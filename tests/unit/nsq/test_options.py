@@ -18,7 +18,7 @@ def parse(scope: Scope = READ, **changed: str) -> NsqOptions:
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 64, "A.b_c-9", "t#ephemeral", "x" * 54 + "#ephemeral"])
-def test_names_that_the_broker_takes(name: str) -> None:
+def test_valid_names(name: str) -> None:
     assert parse_name(name) == name
     assert parse(topic=name, channel=name).topic == name
 
@@ -26,7 +26,7 @@ def test_names_that_the_broker_takes(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "x" * 65, "x" * 55 + "#ephemeral", "a b", "a\n", "é", "a!", "#ephemeral", "a#eph", "a#ephemeralx"]
 )
-def test_names_that_it_does_not(name: str) -> None:
+def test_invalid_names(name: str) -> None:
     with pytest.raises(ValueError, match="1 to 64 letters"):
         parse_name(name)
 
@@ -46,7 +46,7 @@ def test_addresses(text: str, expected: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "h:", ":1", "h:0", "h:70000", "h:x", "::1", "http://h", "u@h", "h/p", "h h"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_address(text, 4150)
 
@@ -100,7 +100,7 @@ def test_the_host_map_maps_hosts_or_addresses() -> None:
         (READ, {"hostMapp": "c"}, "did you mean hostMap"),
     ],
 )
-def test_what_does_not_fit_together(scope: Scope, changed: dict[str, str], words: str) -> None:
+def test_contradictory_options_are_refused(scope: Scope, changed: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         parse(scope, **changed)
 
@@ -111,7 +111,7 @@ def test_a_read_whose_number_of_messages_is_unknown_is_not_split() -> None:
         NsqOptions.from_spark({**given, "maxRecordsPerPartition": "9"}, READ)
 
 
-def test_everything_that_is_missing_is_said_at_once() -> None:
+def test_all_missing_options_are_in_one_error() -> None:
     with pytest.raises(OptionError) as caught:
         NsqOptions.from_spark({}, READ)
     for words in (

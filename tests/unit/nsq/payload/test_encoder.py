@@ -36,12 +36,12 @@ def bodies(impl: str, rows: pa.RecordBatch, order: array[int] | None = None, **l
     return found
 
 
-def test_a_body_is_what_the_broker_took(impl: str) -> None:
+def test_a_body_is_the_recorded_one(impl: str) -> None:
     recorded = sent("mpub ok", 1).removeprefix(b"MPUB vec_mpub\n")[4:]
     assert bodies(impl, batch([b"a", b"bb", b"ccc"])) == [recorded]
 
 
-def test_bodies_end_where_they_are_full(impl: str) -> None:
+def test_bodies_end_when_they_are_full(impl: str) -> None:
     values = [b"12345678"] * 10
     # 4 for the count, 4 + 8 for each message
     assert [body.count(b"12345678") for body in bodies(impl, batch(values), max_bytes=4 + 3 * 12)] == [3, 3, 3, 1]

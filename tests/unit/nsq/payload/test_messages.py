@@ -81,7 +81,7 @@ def test_recorded_messages_have_their_rows(impl: str) -> None:
     }
 
 
-def test_every_column_can_be_read_as_every_type_it_says(impl: str) -> None:
+def test_every_column_can_be_read_as_each_of_its_types(impl: str) -> None:
     arrow = {
         "binary": pa.binary(),
         "string": pa.string(),
@@ -110,7 +110,7 @@ def test_empty_and_large_values(impl: str) -> None:
     assert [row["value"] for row in rows(impl, *map(frame, values))] == values
 
 
-def test_batches_do_not_share_what_they_hold(impl: str) -> None:
+def test_batches_do_not_share_buffers(impl: str) -> None:
     made = decoder(impl)
     batches = []
     for number in range(5):
@@ -126,7 +126,7 @@ def test_batches_do_not_share_what_they_hold(impl: str) -> None:
     assert decoder(impl).take_batch().num_rows == 0
 
 
-def test_what_the_batch_counts_is_about_what_it_holds(impl: str) -> None:
+def test_the_counted_size_of_a_batch_is_about_its_real_size(impl: str) -> None:
     made = decoder(impl)
     made.append(run(*(frame(b"x" * 100) for _ in range(1000))))
     counted = made.nbytes
@@ -141,7 +141,7 @@ TEXT = pa.schema([("value", pa.string()), ("message_id", pa.string())])
 
 
 @pytest.mark.parametrize(("column", "body"), [("value", bytes(300)), ("message_id", b"")])
-def test_a_column_never_passes_what_offsets_can_count(
+def test_a_column_never_exceeds_the_range_of_offsets(
     impl: str, monkeypatch: pytest.MonkeyPatch, column: str, body: bytes
 ) -> None:
     # Growing doubles the room, which once let the bound pass unnoticed.
@@ -160,7 +160,7 @@ BAD = [b"\xff", b"ok \xc3", b"\x80", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x8
 
 
 @pytest.mark.parametrize("bad", BAD, ids=repr)
-def test_a_value_that_is_no_text_names_its_message(impl: str, bad: bytes) -> None:
+def test_the_error_of_an_invalid_text_names_its_message(impl: str, bad: bytes) -> None:
     made = decoder(impl, TEXT)
     made.append(run(frame(b"before")))
     with pytest.raises(CorruptMessageError) as caught:
@@ -176,7 +176,7 @@ def test_a_value_that_is_no_text_names_its_message(impl: str, bad: bytes) -> Non
     assert made.take_batch().column(0).to_pylist() == ["before", "after"]
 
 
-def test_an_id_that_is_no_text_is_an_error_only_as_text(impl: str) -> None:
+def test_an_invalid_id_is_an_error_only_as_text(impl: str) -> None:
     bad = frame(b"x", message_id=b"0123456789abcde\xe9")
     with pytest.raises(
         CorruptMessageError, match=r"message 0123456789abcde\\xe9: the message_id is not ASCII \(byte 15"
@@ -196,7 +196,7 @@ OK = encode_frame(RESPONSE, b"OK")
     [frame(b"x")[:-1], frame(b"x")[:20], b"\0", OK, encode_frame(MESSAGE, bytes(25)), encode_frame(3, bytes(40))],
     ids=["cut", "cut head", "one byte", "answer", "too short", "unknown type"],
 )
-def test_what_is_no_run_is_refused(impl: str, loops: Any, wrong: bytes) -> None:
+def test_invalid_runs_are_refused(impl: str, loops: Any, wrong: bytes) -> None:
     good = frame(b"good")
     with pytest.raises(CorruptMessageError, match=f"no whole message begins at byte {len(good)} "):
         decoder(impl).append(run(good, wrong))
@@ -216,7 +216,7 @@ def test_what_is_no_run_is_refused(impl: str, loops: Any, wrong: bytes) -> None:
         encode_frame(MESSAGE, bytes(9)),
     ],
 )
-def test_a_scan_ends_before_what_is_no_whole_message(loops: Any, following: bytes) -> None:
+def test_a_scan_ends_before_an_incomplete_message(loops: Any, following: bytes) -> None:
     good = frame(b"a") + frame(b"") + frame(b"ccc")
     data = memoryview(b"..." + good + following)
     assert loops.scan_messages(data, 3, LIMIT) == (3, 3 + len(good))
@@ -231,13 +231,13 @@ def test_a_scan_ends_before_a_message_that_is_too_large(loops: Any) -> None:
 # -- commands
 
 
-def test_commands_of_ids_are_what_the_broker_took(loops: Any) -> None:
+def test_commands_of_ids_are_the_recorded_ones(loops: Any) -> None:
     assert loops.encode_id_commands(b"FIN", ID) == sent("fin unknown id is not fatal", 2)
     assert loops.encode_id_commands(b"TOUCH", ID) == sent("touch unknown id", 2)
     assert loops.encode_id_commands(b"REQ", ID, b" 0") == sent("req unknown id", 2)
 
 
-def test_ids_that_are_not_whole_are_refused(loops: Any) -> None:
+def test_incomplete_ids_are_refused(loops: Any) -> None:
     with pytest.raises(ValueError, match="16 bytes each; 17 are not whole"):
         loops.encode_id_commands(b"FIN", ID + b"x")
     assert encode_id_commands(b"FIN", ID) == b"FIN " + ID + b"\n"

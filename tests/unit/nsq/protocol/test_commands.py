@@ -37,11 +37,11 @@ def data_of(frame: bytes) -> memoryview:
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str | int) else None,
 )
-def test_commands_are_the_bytes_that_the_broker_took(command: object, case: str, number: int) -> None:
+def test_commands_are_the_recorded_bytes(command: object, case: str, number: int) -> None:
     assert encode(command) == sent(case, number)  # type: ignore[arg-type]
 
 
-def test_identify_says_what_the_recorded_client_said() -> None:
+def test_identify_is_that_of_the_recorded_client() -> None:
     command = c.Identify(
         "vec", "vec.local", "vec/1", output_buffer_bytes=16384, output_buffer_timeout_ms=250, msg_timeout_ms=60_000
     )
@@ -52,7 +52,7 @@ def test_identify_says_what_the_recorded_client_said() -> None:
     assert ours == theirs | extra
 
 
-def test_identify_names_everything_that_is_set() -> None:
+def test_identify_contains_every_setting() -> None:
     command = c.Identify("i", "h", "u", 1000, 64, 1, 2000, True, False, True, 6, 99, "region", "zone")
     said = json.loads(encode(command).removeprefix(b"IDENTIFY\n")[4:])
     assert said == {
@@ -100,7 +100,7 @@ def test_a_broker_without_negotiation_has_the_defaults() -> None:
     "data",
     [b"{", b"[]", b"", b"null", b'{"max_rdy_count": "many"}', b'{"max_rdy_count": -1}', b'{"max_rdy_count": true}'],
 )
-def test_an_answer_to_identify_that_is_none_is_refused(data: bytes) -> None:
+def test_an_invalid_answer_to_identify_is_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="IDENTIFY"):
         decode_identified(memoryview(data))
 
@@ -110,7 +110,7 @@ def test_the_answer_to_auth_is_read() -> None:
     assert answer == c.Authorized("vec", "http://127.0.0.1/vec", 1)
 
 
-def test_answers_are_told_apart() -> None:
+def test_answers_are_distinguished() -> None:
     assert decode_response(data_of(received("pub ok", 0))) == c.Ok()
     assert decode_response(data_of(received("heartbeats", 1))) == c.Heartbeat()
     close_wait = next(
@@ -136,7 +136,7 @@ def test_errors_about_one_message_name_it(case: str, number: int, command: str, 
     assert (error.command, error.message_id) == (command, message_id)
 
 
-def test_an_error_about_one_message_without_its_id_is_still_one() -> None:
+def test_an_error_about_one_message_may_lack_its_id() -> None:
     error = decode_error(memoryview(b"E_FIN_FAILED something new"))
     assert error == c.Failed("FIN", b"", "something new")
 

@@ -23,7 +23,7 @@ def taken(stream: Stream, data: bytes) -> bytes:
     return b"".join(bytes(piece) for piece in stream.decompress(data))
 
 
-def test_what_the_broker_deflated_is_inflated() -> None:
+def test_the_brokers_deflate_stream_is_inflated() -> None:
     stream = DeflateStream(6)
     for data, inflated in zip(
         recorded("deflate upgrade", "recv_deflate"), recorded("deflate upgrade", "inflated"), strict=True
@@ -31,7 +31,7 @@ def test_what_the_broker_deflated_is_inflated() -> None:
         assert taken(stream, data) == inflated
 
 
-def test_the_broker_took_what_we_deflate() -> None:
+def test_our_deflate_stream_is_the_recorded_one() -> None:
     sent = recorded("deflate upgrade", "send")[-1]
     plain = zlib.decompressobj(-zlib.MAX_WBITS).decompress(sent)
     assert plain == b"PUB vec_defl\n\x00\x00\x00\xc8" + b"z" * 200
@@ -39,13 +39,13 @@ def test_the_broker_took_what_we_deflate() -> None:
     assert DeflateStream(6).compress(plain) == sent
 
 
-def test_what_the_broker_snapped_is_taken() -> None:
+def test_the_brokers_snappy_stream_is_decompressed() -> None:
     (data,) = recorded("snappy upgrade", "recv_snappy")
     assert data == IDENTIFIER + OK_CHUNK
     assert taken(SnappyStream(), data) == bytes.fromhex("00000006000000004f4b")
 
 
-def test_what_we_snap_is_the_framing_format() -> None:
+def test_our_snappy_stream_has_the_framing_format() -> None:
     stream = SnappyStream()
     pieces = [b"hello", b"z" * 200_000, bytes(range(256)) * 3]
     packed = b"".join(stream.compress(piece) for piece in pieces)
@@ -53,7 +53,7 @@ def test_what_we_snap_is_the_framing_format() -> None:
     assert bytes(cramjam.snappy.decompress(packed)) == b"".join(pieces)
 
 
-def test_what_another_library_snaps_is_taken() -> None:
+def test_the_snappy_stream_of_another_library_is_decompressed() -> None:
     data = b"some text, " * 30_000
     assert taken(SnappyStream(), bytes(cramjam.snappy.compress(data))) == data
 
@@ -73,7 +73,7 @@ def test_each_piece_can_be_read_without_the_next(make: Callable[[], Stream]) -> 
         assert taken(theirs, ours.compress(piece)) == piece
 
 
-def test_a_bomb_comes_in_pieces() -> None:
+def test_a_decompression_bomb_is_read_in_pieces() -> None:
     bomb = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     data = bomb.compress(bytes(100 << 20)) + bomb.flush(zlib.Z_SYNC_FLUSH)
     pieces = [len(piece) for piece in DeflateStream(6).decompress(data[:MAX_INPUT_BYTES])]
@@ -107,7 +107,7 @@ def test_damaged_snappy(data: bytes, words: str) -> None:
         taken(SnappyStream(), data)
 
 
-def test_chunks_that_may_be_skipped_are() -> None:
+def test_skippable_chunks_are_skipped() -> None:
     padding = b"\xfe\x03\x00\x00..." + b"\x80\x01\x00\x00x"
     data = IDENTIFIER + padding + OK_CHUNK + IDENTIFIER + OK_CHUNK
     assert taken(SnappyStream(), data) == bytes.fromhex("00000006000000004f4b") * 2

@@ -92,7 +92,7 @@ def test_tls_then_compression_then_auth_each_with_its_answer() -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_the_compressed_ok_may_come_right_behind_the_answer(together: bool) -> None:
+def test_the_compressed_ok_may_follow_the_answer_immediately(together: bool) -> None:
     made = connection(snappy=True)
     (ok,) = [bytes.fromhex(event["recv_snappy"]) for event in CASES["snappy upgrade"] if "recv_snappy" in event]
     answer = received("snappy upgrade", 0)
@@ -121,7 +121,7 @@ def test_a_broker_without_tls_is_refused() -> None:
         connection(tls_v1=True).receive_data(received("tls_v1 when the server has no certificate", 0))
 
 
-def test_a_broker_that_does_not_compress_is_taken_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_without_compression_is_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     made = connection(deflate=True)
     with caplog.at_level(logging.WARNING):
         made.receive_data(IDENTIFIED)
@@ -129,13 +129,13 @@ def test_a_broker_that_does_not_compress_is_taken_with_a_warning(caplog: pytest.
     assert "does not offer the requested compression" in caplog.text
 
 
-def test_compression_that_nobody_asked_for_is_not_believed() -> None:
+def test_unrequested_compression_is_ignored() -> None:
     made = connection()
     made.receive_data(agreed(snappy=True, deflate=True, tls_v1=True))
     assert made.state is ConnectionState.CONNECTED
 
 
-def test_a_secret_is_asked_for_and_kept_otherwise() -> None:
+def test_a_secret_is_needed_and_sent_only_if_required() -> None:
     with pytest.raises(AuthenticationError, match="set authSecret"):
         connection().receive_data(agreed(auth_required=True))
     made = connection("hush")
@@ -181,7 +181,7 @@ def test_a_handshake_that_fails_closes(data: bytes, error: type[MQSourceError], 
     assert made.next_timer() is None
 
 
-def test_an_end_within_the_handshake_says_where() -> None:
+def test_an_end_within_the_handshake_names_the_step() -> None:
     with pytest.raises(ConnectionLostError, match="while identifying; is this the TCP port"):
         connection().receive_eof()
     made = connection(tls_v1=True)
@@ -194,13 +194,13 @@ def test_an_end_within_the_handshake_says_where() -> None:
 # -- what is sent
 
 
-def test_nothing_is_sent_before_the_handshake_is_over() -> None:
+def test_no_command_is_sent_before_the_handshake_is_over() -> None:
     with pytest.raises(LocalProtocolError, match="Pub sent while identifying"):
         connection().send(c.Pub("t", b"x"))
 
 
 @pytest.mark.parametrize("command", [c.Rdy(1), c.Fin(ID), c.Req(ID), c.Touch(ID), c.Cls()], ids=repr)
-def test_what_needs_a_subscription_is_refused_without(command: c.Command) -> None:
+def test_commands_of_consumers_are_refused_without_a_subscription(command: c.Command) -> None:
     made = connected()
     with pytest.raises(LocalProtocolError, match="before SUB"):
         made.send(command)
@@ -223,14 +223,14 @@ def test_what_needs_a_subscription_is_refused_without(command: c.Command) -> Non
     ],
     ids=repr,
 )
-def test_what_the_broker_would_close_for_is_refused(command: c.Command, words: str) -> None:
+def test_commands_for_which_the_broker_would_close_are_refused(command: c.Command, words: str) -> None:
     made = subscribed()
     with pytest.raises(LocalProtocolError, match=words):
         made.send(command)
     assert made.data_to_send() == b""
 
 
-def test_commands_about_messages_are_one_piece() -> None:
+def test_commands_about_messages_are_sent_as_one_piece() -> None:
     made = subscribed()
     for command in (c.Rdy(2), c.Fin(ID + b"f" * 16), c.Req(ID, 0), c.Req(ID, 1500), c.Touch(ID), c.Cls()):
         made.send(command)
@@ -244,7 +244,7 @@ def test_commands_about_messages_are_one_piece() -> None:
 # -- what comes
 
 
-def test_messages_come_in_runs_between_answers() -> None:
+def test_messages_are_reported_in_runs_between_answers() -> None:
     made = subscribed()
     error = received("fin unknown id is not fatal", 1)
     made.receive_data(message(b"1") + message(b"2") + HEARTBEAT + message(b"3") + error + OK + message(b"4")[:-1])
@@ -262,7 +262,7 @@ def test_messages_come_in_runs_between_answers() -> None:
     assert message_ids(fourth) == ID
 
 
-def test_what_came_before_a_refusal_counts() -> None:
+def test_messages_before_a_refusal_are_delivered() -> None:
     made = subscribed()
     with pytest.raises(BrokerError, match="E_INVALID: RDY count"):
         made.receive_data(message() + OK + received("rdy above max-rdy-count", 1) + message())
@@ -280,7 +280,7 @@ def test_what_came_before_a_refusal_counts() -> None:
         (encode_frame(7, b"x"), "unknown type 7"),
     ],
 )
-def test_what_no_broker_sends_closes(data: bytes, words: str) -> None:
+def test_invalid_frames_close_the_connection(data: bytes, words: str) -> None:
     made = subscribed()
     with pytest.raises(RemoteProtocolError, match=words):
         made.receive_data(message() + data)
@@ -306,7 +306,7 @@ def test_a_message_larger_than_allowed_is_refused(limit: int, words: str) -> Non
         made.receive_data(message(bytes(limit + 1))[: 4 if limit > 50 else None])
 
 
-def test_memory_is_not_taken_for_what_is_only_announced() -> None:
+def test_an_announced_size_allocates_no_memory() -> None:
     made = subscribed()
     made.receive_data((100 << 20).to_bytes(4, "big") + bytes.fromhex("00000002"))
     assert len(made.writable(1000)) <= 4 << 20
@@ -324,7 +324,7 @@ def test_an_end_loses_the_connection() -> None:
 # -- time
 
 
-def test_silence_of_three_heartbeats_is_death() -> None:
+def test_silence_of_three_heartbeats_loses_the_connection() -> None:
     made = connected(heartbeat_interval_ms=1000)
     made.receive_data(HEARTBEAT, now=10.0)
     assert made.next_timer() == 13.0
@@ -333,11 +333,11 @@ def test_silence_of_three_heartbeats_is_death() -> None:
         made.handle_timer(13.0)
 
 
-def test_without_heartbeats_silence_is_not_death() -> None:
+def test_without_heartbeats_silence_keeps_the_connection() -> None:
     assert connected(heartbeat_interval_ms=c.OFF).next_timer() is None
 
 
-def test_a_reader_that_pauses_gives_signs_of_life_unasked() -> None:
+def test_a_paused_reader_sends_nops_without_heartbeats() -> None:
     made = connected(heartbeat_interval_ms=1000)
     made.receive_data(HEARTBEAT, now=10.0)
     made.data_to_send()

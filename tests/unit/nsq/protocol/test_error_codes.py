@@ -47,12 +47,12 @@ def test_every_code_that_was_recorded_is_known() -> None:
     assert len(codes) > 10
 
 
-def test_a_broker_that_wants_tls_is_understood() -> None:
+def test_the_error_of_a_broker_that_requires_tls_is_recognised() -> None:
     error = error_for_code("E_INVALID", "cannot SUB in current state (TLS disabled)")
     assert "set tls=true" in str(error)
 
 
-def test_long_words_are_cut() -> None:
+def test_long_messages_are_truncated() -> None:
     error = error_for_code("E_INVALID" + "x" * 1000, "long " * 1000)
     assert len(str(error)) < 800
     assert not isinstance(error, LocalProtocolError)

@@ -17,7 +17,7 @@ from tests.unit.nsq.vectors import FROM_NSQD, sent
 LIMIT = 1 << 20
 
 
-def test_every_recorded_frame_is_taken_whole() -> None:
+def test_every_recorded_frame_is_parsed() -> None:
     for data in FROM_NSQD:
         frame = take_frame(memoryview(data + b"next"), 0, LIMIT)
         assert frame is not None
@@ -26,7 +26,7 @@ def test_every_recorded_frame_is_taken_whole() -> None:
     assert {int.from_bytes(data[4:8], "big") for data in FROM_NSQD} == {RESPONSE, ERROR, MESSAGE}
 
 
-def test_a_frame_that_is_not_whole_is_waited_for() -> None:
+def test_an_incomplete_frame_is_waited_for() -> None:
     data = FROM_NSQD[0]
     for size in range(len(data)):
         part = memoryview(data[:size])
@@ -34,7 +34,7 @@ def test_a_frame_that_is_not_whole_is_waited_for() -> None:
         assert 0 < missing_bytes(part, 0) <= len(data) - size or size < 4
 
 
-def test_commands_are_written_as_the_broker_took_them() -> None:
+def test_commands_are_encoded_as_recorded() -> None:
     assert encode_command(b"PUB", b"vec_pub", body=b"hello") == sent("pub ok", 1)
     assert encode_command(b"NOP") == sent("nop is silent", 1)
     assert encode_command(b"DPUB", b"vec_dpub", b"1500", body=b"hi") == sent("dpub ok", 1)
@@ -52,6 +52,6 @@ def test_commands_are_written_as_the_broker_took_them() -> None:
         (bytes.fromhex("00000006 00000003 4f4b"), "unknown type 3"),
     ],
 )
-def test_what_no_broker_sends_is_refused_as_soon_as_it_shows(data: bytes, words: str) -> None:
+def test_invalid_frames_are_refused_as_soon_as_possible(data: bytes, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=words):
         take_frame(memoryview(data), 0, LIMIT)

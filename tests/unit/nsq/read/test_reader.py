@@ -51,7 +51,7 @@ def inflow_of(consumer: FakeConsumer, backoff: Backoff | None = None, **options:
     return _Inflow(consumer, NsqOptions.from_spark(given, READ), TASK, _LOGGED, Counters(), backoff=backoff)
 
 
-def test_an_attempt_after_failures_pauses_and_takes_one_message_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_after_failures_pauses_and_reads_one_message_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = FakeConsumer()
     monkeypatch.setattr("time.sleep", lambda seconds: consumer.commands.append(("pause", seconds)))
     inflow = inflow_of(consumer, Backoff(2, 120_000))
@@ -72,7 +72,7 @@ def test_an_attempt_after_failures_pauses_and_takes_one_message_at_a_time(monkey
 
 
 @pytest.mark.parametrize("has_failed", [True, False])
-def test_what_a_failed_task_puts_back_comes_later_the_more_often_it_came(has_failed: bool) -> None:
+def test_the_requeue_delay_of_a_failed_task_grows_with_attempts(has_failed: bool) -> None:
     consumer = FakeConsumer()
     inflow = inflow_of(consumer, requeuedelay="1m", maxrequeuedelay="4m")
     consumer.deliver(inflow, (b"a" * 16, 1), (b"b" * 16, 3))
@@ -119,12 +119,12 @@ def kept(attempts: list[int], known: set[int], repeated: set[int] = frozenset(),
         ([2, 1, 1], {0}, {2}, [1]),
     ],
 )
-def test_a_message_that_came_before_is_left_out(attempts, known, repeated, expected) -> None:
+def test_a_duplicate_is_dropped(attempts, known, repeated, expected) -> None:
     assert kept(attempts, known, repeated) == expected
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_a_message_is_given_up_when_it_comes_more_often_than_it_may(limit: int) -> None:
+def test_a_message_beyond_the_attempt_limit_is_given_up(limit: int) -> None:
     assert kept([1, limit], set(), limit=limit) == [0, 1]
     with pytest.raises(TooManyAttemptsError, match=f"was delivered {limit + 1} times, and maxAttempts is {limit}"):
         kept([1, limit + 1], set(), limit=limit)
@@ -133,7 +133,7 @@ def test_a_message_is_given_up_when_it_comes_more_often_than_it_may(limit: int) 
 
 
 @pytest.mark.parametrize("refused", [0, 1, 3])
-def test_a_task_tells_what_was_finished_too_late(refused: int) -> None:
+def test_a_task_reports_messages_that_were_finished_too_late(refused: int) -> None:
     ids = [f"{n:016x}" for n in range(refused)]
     collector = SimpleNamespace(
         _close_consumer=lambda _: "".join(ids).encode(), _recent=SimpleNamespace(last=b"f" * 16)

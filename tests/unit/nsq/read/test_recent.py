@@ -24,7 +24,7 @@ def test_messages_in_order_are_new():
     assert split_ids(recent.last) == split_ids(ids(*range(4, 104)))
 
 
-def test_ids_out_of_order_are_forgotten_after_twice_as_many_as_are_remembered(monkeypatch: pytest.MonkeyPatch):
+def test_unordered_ids_are_forgotten_after_twice_the_remembered_number(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "RECENT_IDS", 4)
     recent = RecentIds(b"", [])
     assert sorted(recent.repeated(ids(9, 8))) == []  # from here on each id is remembered
@@ -47,11 +47,11 @@ def test_ids_out_of_order_are_forgotten_after_twice_as_many_as_are_remembered(mo
     ],
     ids=["new", "finished before", "twice at once", "in between", "out of order", "of others"],
 )
-def test_what_came_before_is_told_from_what_is_new(batch: list[int], expected: set[int]):
+def test_duplicates_and_new_messages_are_distinguished(batch: list[int], expected: set[int]):
     assert RecentIds(ids(1, 2, 3), [ids(50)]).repeated(ids(*batch)) == expected
 
 
-def test_what_was_only_received_is_not_remembered():
+def test_messages_that_were_only_received_are_not_remembered():
     """The message was requeued, so it is redelivered and must be read then."""
     recent = RecentIds(b"", [])
     assert recent.repeated(ids(5, 6)) == set()
@@ -59,7 +59,7 @@ def test_what_was_only_received_is_not_remembered():
 
 
 @pytest.mark.parametrize("others", [[], [ids(4)]], ids=["finished last", "of others"])
-def test_the_largest_id_that_came_before_is_no_new_one(others: list[bytes]):
+def test_the_largest_known_id_is_not_new(others: list[bytes]):
     recent = RecentIds(ids(1, 2, 3), others)
     largest = 3 + len(others)
     assert recent.repeated(ids(largest + 1, largest + 2)) == set()
@@ -84,7 +84,7 @@ def test_the_last_ones_are_remembered_and_memory_is_bounded(is_ordered: bool):
     assert recent.repeated(ids(1)) == set(), "which was long ago"
 
 
-def test_any_order_gives_each_message_once():
+def test_each_message_is_read_once_in_any_order():
     rng = random.Random(15)
     published = list(range(5000))
     delivered = published + rng.choices(published, k=3000)
@@ -98,7 +98,7 @@ def test_any_order_gives_each_message_once():
     assert sorted(taken) == published
 
 
-def test_what_another_attempt_has_written_down_came_before():
+def test_messages_logged_by_another_attempt_are_duplicates():
     recent = RecentIds(b"", [])
     recent.know([ids(2)])
     assert recent.repeated(ids(1, 2, 3)) == {1}
