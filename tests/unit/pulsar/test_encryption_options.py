@@ -39,6 +39,6 @@ def test_keys_have_the_names_of_their_files_or_are_named() -> None:
         (WRITE, {"pulsar.producer.cryptoFailureAction": "consume"}, "CONSUME: writing it must be FAIL or SEND"),
     ],
 )
-def test_what_contradicts_itself(scope: Scope, given: dict[str, str], problem: str) -> None:
+def test_contradictory_options(scope: Scope, given: dict[str, str], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         parse(scope, **given)

@@ -114,7 +114,7 @@ def test_the_name_of_a_topic_that_stores_nothing():
         ("a\x00b", "control characters"),
     ],
 )
-def test_names_that_are_none(text, reason):
+def test_invalid_names(text, reason):
     with pytest.raises(ValueError, match=reason):
         parse_topic(text)
 
@@ -141,7 +141,7 @@ def test_partitions(name, parts):
     assert str(TopicPartition(*parts)) == name
 
 
-def test_offsets_in_words():
+def test_offsets_as_words():
     assert parse_offsets("earliest") == PerTopic(everywhere=EARLIEST)
     assert parse_offsets("LATEST") == PerTopic(everywhere=LATEST)
     assert parse_offsets("latest").at(T) == LATEST
@@ -251,7 +251,7 @@ def test_a_message_id_of_pulsar_spark_begins_and_ends_with_its_whole_entry(messa
     assert parse_offsets(text, is_end=True).named == {T: entry}
 
 
-def test_checkpoint_form_is_this_text():
+def test_the_text_of_a_checkpoint():
     positions = {TopicPartition(T, 1): Position(INT64, 0, 2), TopicPartition(T, 0): EARLIEST}
     text = json.dumps(encode_offsets(positions))
     assert text == (

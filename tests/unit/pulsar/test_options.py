@@ -53,7 +53,7 @@ DDL = "a int, b array<string>"
 AVRO = '{"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}'
 
 
-def test_what_values_are():
+def test_encodings_of_values():
     assert (read().value_format, read().typed) == ("raw", None)
     options = read(valueFormat="JSON", valueSchema=DDL, keyFormat="int64", flatten="true")
     assert typed_read_of(options) == TypedRead(Encoding("json", DDL), Encoding("int64"), flatten=True)
@@ -98,7 +98,7 @@ def test_a_schema_from_a_file(tmp_path):
         ),
     ],
 )
-def test_what_contradicts_itself_about_values(given, sentences, scope):
+def test_contradictory_options_of_values(given, sentences, scope):
     sentence = refusal(URL | {"topic": "t"} | given, scope)
     assert [words for words in sentences if words not in sentence] == []
 
@@ -123,11 +123,11 @@ def test_options_of_reads_in_general_are_those_of_batches_and_of_streams():
         ({"consumerName": "a\nb"}, "contains control characters"),
     ],
 )
-def test_what_contradicts_itself_about_subscriptions(given, sentence):
+def test_contradictory_options_of_subscriptions(given, sentence):
     assert sentence in refusal(URL | {"topic": "t"} | given, STREAM)
 
 
-def test_what_a_subscription_is():
+def test_options_of_a_subscription():
     options = read(
         STREAM,
         subscription="s",
@@ -140,7 +140,7 @@ def test_what_a_subscription_is():
     assert options.subscription_properties == (("a", "b"), ("c", ""))
 
 
-def test_what_is_not_as_it_is_written():
+def test_defaults_and_normalised_values():
     options = read()
     assert (options.starting_at(T), options.ending_at(T), options.subscription_base) == (
         EARLIEST,
@@ -153,7 +153,7 @@ def test_what_is_not_as_it_is_written():
 
 
 @pytest.mark.parametrize("scope", [READ, STREAM, WRITE])
-def test_nothing_at_all_says_what_is_needed(scope):
+def test_the_error_without_options_names_the_required_ones(scope):
     topics = "; set exactly one of topic, topics, topicsPattern" if scope != WRITE else ""
     assert refusal({}, scope) == "serviceUrl: required but not set" + topics
 
@@ -617,7 +617,7 @@ def test_java_authentication(plugin, params, ours):
         ({"allowDifferentTopicSchemas": "true"}, "allowdifferenttopicschemas: value has the published bytes unless"),
     ],
 )
-def test_what_cannot_move_says_what_to_do(options, sentence):
+def test_options_that_cannot_be_migrated_have_a_remedy(options, sentence):
     assert refusal({**URL, "topic": "t", **options}).startswith(sentence)
 
 
@@ -630,7 +630,7 @@ def test_what_cannot_move_says_what_to_do(options, sentence):
         {"topicsPattern": "public/default/.*"},
     ],
 )
-def test_the_dead_letter_topic_is_none_that_is_read(read):
+def test_the_dead_letter_topic_must_not_be_read(read):
     dead = {"onCorrupt": "deadLetter", "deadLetterTopic": "t"}
     assert "deadLetterTopic: must differ from a topic that is read" in refusal(URL | read | dead)
     other = made(URL | read | dead | {"deadLetterTopic": "acme/prod/t", "createTopic": "true"})

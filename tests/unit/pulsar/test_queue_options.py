@@ -24,7 +24,7 @@ def refusal(given: dict[str, str], scope: Scope) -> str:
     return str(refused.value)
 
 
-def test_types_are_spelled_as_javas_too():
+def test_types_may_be_spelled_as_in_java():
     options = made(
         WHERE
         | {"subscriptionType": "Key_Shared", "walDir": "/w", "keySharedMode": "STICKY", "keyRanges": "0-9,10-65535"},
@@ -35,7 +35,7 @@ def test_types_are_spelled_as_javas_too():
     assert options.key_ranges == ((0, 9), (10, 65535))
 
 
-def test_a_stream_that_is_no_queue_is_exclusive():
+def test_a_stream_without_a_queue_is_exclusive():
     assert made(WHERE, STREAM).subscription_kind is SubscriptionType.EXCLUSIVE
     assert made(WHERE | {"walDir": "/w"}, STREAM).subscription_kind is SubscriptionType.EXCLUSIVE
 
@@ -95,7 +95,7 @@ def test_a_stream_that_is_no_queue_is_exclusive():
         (READ, WHERE | {"maxRows": "1"}, "maxRows has no meaning unless subscription is a queue: set subscriptionType"),
     ],
 )
-def test_what_contradicts_itself_about_queues(scope: Scope, given: dict[str, str], sentence: str):
+def test_contradictory_options_of_queues(scope: Scope, given: dict[str, str], sentence: str):
     assert sentence in refusal(given, scope)
 
 
@@ -115,7 +115,7 @@ LIVE = SHARED | {"topic": "non-persistent://a/b/c"}
         {"serviceUrl": "pulsar://h", "topics": "t,non-persistent://a/b/c", "subscription": "s"} | WAL,
     ],
 )
-def test_what_stores_nothing_is_read_as_a_queue(given: dict[str, str]):
+def test_a_topic_that_stores_nothing_is_read_as_a_queue(given: dict[str, str]):
     assert made(given, STREAM).live_topics == ("non-persistent://a/b/c",)
     assert made(SHARED | WAL, STREAM).live_topics == ()
 
@@ -132,7 +132,7 @@ def test_what_stores_nothing_is_read_as_a_queue(given: dict[str, str]):
         (READ, {"maxRows": "1", "ackMode": "nack"}, "ackMode"),
     ],
 )
-def test_what_needs_messages_that_wait_or_come_again(scope: Scope, given: dict[str, str], name: str):
+def test_options_that_need_stored_messages_are_refused(scope: Scope, given: dict[str, str], name: str):
     expected = f"{name} has no meaning for non-persistent://a/b/c: a non-persistent topic stores nothing"
     assert expected in refusal(LIVE | given, scope)
 

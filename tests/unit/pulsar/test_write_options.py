@@ -105,7 +105,7 @@ def test_schemas(schema: str, value_format: str, type_: str, definition: str) ->
         ({"pulsar.producer.batchingMaxPublishDelayMicros": "x"}, "batchingMaxPublishDelay='x': expected a duration"),
     ],
 )
-def test_what_cannot_be_said_of_values_and_producers(given: dict[str, str], sentence: str) -> None:
+def test_invalid_options_of_values_and_producers(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse(**given)
     assert sentence in str(caught.value)
@@ -138,7 +138,7 @@ def test_what_cannot_be_said_of_values_and_producers(given: dict[str, str], sent
         ({"issuerUrl": "https://i?a", "authCredentialsFile": "/f"}, "expected an address without ? and #"),
     ],
 )
-def test_what_cannot_be_said_of_who_we_are(given: dict[str, str], sentence: str) -> None:
+def test_invalid_options_of_authentication(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse(**given)
     assert sentence in str(caught.value)
@@ -150,7 +150,7 @@ def test_an_issuer_on_this_machine_needs_no_tls() -> None:
         assert parse(issuerUrl=f"http://{host}", authCredentialsFile="/f").auth_issuer_url == f"http://{host}"
 
 
-def test_what_cannot_be_is_refused_all_at_once() -> None:
+def test_all_invalid_options_are_in_one_error() -> None:
     with pytest.raises(OptionError) as caught:
         parse(compressionType="BROTLI", hashingScheme="md5", batchingMaxBytes="0", maxPendingBytes="3g", chunking="yes")
     for words in (

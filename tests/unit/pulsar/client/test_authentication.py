@@ -44,7 +44,7 @@ def supplier(supply):
     return lambda function: TokenSupplierAuthentication(supply(function))
 
 
-def test_a_function_is_asked_each_time(supplier):
+def test_a_function_is_called_for_each_token(supplier):
     number = itertools.count()
     authentication = supplier(lambda: f" token-{next(number)}\n")
     assert [authentication.auth_data(c) for c in (None, b"PulsarAuthRefresh")] == [b"token-0", b"token-1"]
@@ -115,7 +115,7 @@ def test_a_plugin_that_returns_something_else_is_an_error(plugin, returned):
         ("steps", {}),
     ],
 )
-def test_the_admin_api_gets_what_http_has_a_scheme_for(plugin, method, headers):
+def test_the_admin_api_supports_methods_with_an_http_scheme(plugin, method, headers):
     given = {"serviceUrl": "pulsar://b", "topic": "t", "authPlugin": plugin(lambda *_: (method, b"t0k")).function}
     assert http_headers(PulsarOptions.from_spark(given, READ)) == headers
 
@@ -137,7 +137,7 @@ def test_the_admin_api_gets_what_http_has_a_scheme_for(plugin, method, headers):
         (OAuth2Authentication("https://i", credentials_file="/c"), "t", "the client in /c of https://i"),
     ],
 )
-def test_an_error_can_say_who_we_are(authentication, proof, principal):
+def test_an_error_names_the_principal(authentication, proof, principal):
     assert authentication.principal(proof.encode()) == principal
 
 
@@ -187,7 +187,7 @@ def client_of(issuer, **more):
     )
 
 
-def test_a_token_is_asked_for_as_rfc_6749_says(issuer):
+def test_a_token_is_requested_by_rfc_6749(issuer):
     authentication = client_of(issuer, audience="urn:broker", scope="a b")
     assert authentication.auth_data(None) == b"token-0"
     assert issuer.asked == [
@@ -204,7 +204,7 @@ def test_a_token_is_asked_for_as_rfc_6749_says(issuer):
     assert set(issuer.asked[1]) == {"grant_type", "client_id", "client_secret"}
 
 
-def test_a_token_is_kept_for_the_credentials_that_the_file_holds_now(issuer, tmp_path):
+def test_a_token_is_cached_by_the_current_contents_of_the_file(issuer, tmp_path):
     file = tmp_path / "credentials.json"
     authentication = client_of(issuer, client_id=None, client_secret=None, credentials_file=str(file))
     right, wrong = ({"client_id": CLIENT_ID, "client_secret": secret} for secret in (CLIENT_SECRET, "wrong"))
@@ -219,7 +219,7 @@ def test_a_token_is_kept_for_the_credentials_that_the_file_holds_now(issuer, tmp
         authentication.auth_data(None)
 
 
-def test_a_process_asks_once_until_a_token_is_old(issuer, monkeypatch):
+def test_a_process_requests_a_token_once_until_it_is_old(issuer, monkeypatch):
     now = 1000.0
     monkeypatch.setattr(oauth2.time, "monotonic", lambda: now)
     assert client_of(issuer).auth_data(None) == b"token-0"
@@ -240,7 +240,7 @@ def test_a_challenge_is_answered_with_a_new_token_once_for_all_connections(issue
     assert client_of(issuer).auth_data(None) == b"token-1"
 
 
-def test_a_token_that_does_not_say_its_life_is_used_once():
+def test_a_token_without_a_lifetime_is_used_once():
     with Issuer(lambda: "t", expires_in=None) as issuer:
         for _ in range(2):
             client_of(issuer).auth_data(None)
@@ -263,7 +263,7 @@ def test_an_issuer_of_a_private_authority(tmp_path):
             client_of(issuer).auth_data(None)
 
 
-def test_a_refusal_says_who_and_why_and_no_secret(issuer):
+def test_a_refusal_has_the_client_and_reason_and_no_secret(issuer):
     with pytest.raises(AuthenticationError) as caught:
         client_of(issuer, client_secret="wrong-and-secret").auth_data(None)
     sentence = str(caught.value)
@@ -284,7 +284,7 @@ def test_a_refusal_says_who_and_why_and_no_secret(issuer):
         ((200, json.dumps({"access_token": ""})), AuthenticationError, "the answer has no access_token"),
     ],
 )
-def test_whatever_an_issuer_answers_no_secret_is_shown(issuer, refusal, kind, words, caplog):
+def test_no_answer_of_an_issuer_reveals_a_secret(issuer, refusal, kind, words, caplog):
     caplog.set_level(logging.DEBUG)
     issuer.refusal = refusal
     with pytest.raises(kind, match=words) as caught:
@@ -293,7 +293,7 @@ def test_whatever_an_issuer_answers_no_secret_is_shown(issuer, refusal, kind, wo
     assert CLIENT_SECRET not in caplog.text
 
 
-def test_an_issuer_that_is_not_there_or_is_none():
+def test_an_issuer_that_is_unreachable_or_invalid():
     nobody = OAuth2Authentication(f"http://127.0.0.1:{free_port()}", client_id="c", client_secret="s", timeout_ms=300)
     with pytest.raises(TransportError, match=r"no token for client 'c'.*check authIssuerUrl"):
         nobody.auth_data(None)
@@ -305,7 +305,7 @@ def test_an_issuer_that_is_not_there_or_is_none():
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", '{"client_id": "c"}', '{"client_secret": "hush-and-more-hush"'])
-def test_a_credentials_file_that_is_none(tmp_path, text):
+def test_an_invalid_credentials_file(tmp_path, text):
     file = tmp_path / "c.json"
     if text is not None:
         file.write_text(text)

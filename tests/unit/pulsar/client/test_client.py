@@ -135,7 +135,7 @@ def refuse(code, message="no"):
 # -- connecting
 
 
-def test_what_connect_says(broker, client):
+def test_the_fields_of_connect(broker, client):
     one = broker()
     client(one.url, authToken="secret").fetch_partitions([TOPIC])
     (connect,) = one.of(c.Connect)
@@ -208,7 +208,7 @@ def test_a_redirect_is_followed_with_its_flag(broker, client, authoritative):
     assert len(serving.of(c.Subscribe)) == 1
 
 
-def test_redirects_in_circles(broker, client):
+def test_circular_redirects(broker, client):
     one = broker()
     one.answers[c.Lookup] = found(one.url, c.LookupType.Redirect)
     with pytest.raises(RemoteProtocolError, match=f"LOOKUP of {TOPIC} was redirected more than 20 times"):
@@ -246,7 +246,7 @@ def test_a_broker_that_cannot_be_reached_from_here(broker, client):
 
 
 @pytest.mark.parametrize("url", ["http://x:8080", "pulsar://", "pulsar://x", "x:6650", "pulsar://x:99999999", "", None])
-def test_an_address_that_is_none(broker, client, url):
+def test_an_invalid_address(broker, client, url):
     one = broker({c.Lookup: found(url, broker_service_url_tls="pulsar+ssl://x:6651")})
     words = "without a pulsar:// address; use the other kind of serviceUrl|which is no Pulsar address"
     with pytest.raises(RemoteProtocolError, match=words):
@@ -266,7 +266,7 @@ def test_a_failed_lookup_is_the_brokers_error(broker, client, code, kind):
     assert len(one.of(c.Lookup)) == 1
 
 
-def test_a_lookup_that_may_work_later_is_asked_again(broker, client):
+def test_a_retryable_lookup_is_repeated(broker, client):
     one = broker()
 
     def answer(link, lookup):
@@ -286,7 +286,7 @@ def test_splitting_urls():
 # -- partitions and topics
 
 
-def test_partitions_are_asked_for_without_creating_the_topic(broker, client):
+def test_partitions_are_requested_without_creating_the_topic(broker, client):
     one = broker(partitions=3)
     assert client(one.url).fetch_partitions([TOPIC]) == [TopicPartition(TOPIC, n) for n in range(3)]
     assert [x.metadata_auto_creation_enabled for x in one.of(c.PartitionedMetadata)] == [False]
@@ -313,7 +313,7 @@ def older(listed=()):
 
 
 @pytest.mark.parametrize("name", [TOPIC, f"{TOPIC}-partition-1", "persistent://public/absent/t"])
-def test_an_older_broker_is_not_asked_for_a_topic_that_it_does_not_list(broker, client, name):
+def test_partitions_of_an_unlisted_topic_are_not_requested_from_an_older_broker(broker, client, name):
     one = broker(older(["persistent://public/default/other", f"{TOPIC}x", "persistent://public/default/a/t"]))
     with pytest.raises(TopicNotFoundError, match=r"Pulsar Server2\.10\.1 lists no topic .* adminUrl") as caught:
         client(one.url).fetch_partitions(["persistent://public/default/other", name])
@@ -330,16 +330,14 @@ def test_an_older_broker_is_not_asked_for_a_topic_that_it_does_not_list(broker, 
         (f"{TOPIC}-partition-1", f"{TOPIC}-partition-1"),
     ],
 )
-def test_an_older_broker_is_asked_for_what_it_lists(broker, client, name, listed):
+def test_partitions_of_a_listed_topic_are_requested_from_an_older_broker(broker, client, name, listed):
     one = broker(older([listed]))
     assert client(one.url).fetch_partitions([name]) == [TopicPartition.parse(name)]
     assert [x.namespace for x in one.of(c.GetTopicsOfNamespace)] == ["public/default"]
 
 
 @pytest.mark.parametrize(("partitions", "is_there"), [(0, False), (1, False), (2, True)])
-def test_a_partition_that_an_older_broker_does_not_list_is_there_if_its_topic_has_so_many(
-    broker, client, partitions, is_there
-):
+def test_an_unlisted_partition_of_an_older_broker_exists_if_its_topic_has_enough(broker, client, partitions, is_there):
     def count(_, x):
         return c.PartitionedMetadataResponse(x.request_id, partitions if x.topic == TOPIC else 0)
 
@@ -348,14 +346,14 @@ def test_a_partition_that_an_older_broker_does_not_list_is_there_if_its_topic_ha
         assert client(one.url).fetch_partitions([f"{TOPIC}-partition-1"]) == [TopicPartition(TOPIC, 1)]
 
 
-def test_an_older_broker_is_asked_once_for_all_topics_of_a_namespace(broker, client):
+def test_the_topics_of_a_namespace_are_requested_once_from_an_older_broker(broker, client):
     names = [f"{TOPIC}{n}" for n in range(20)]
     one = broker(older(names))
     assert client(one.url).fetch_partitions(names) == [TopicPartition(name, -1) for name in names]
     assert len(one.of(c.GetTopicsOfNamespace)) == 1
 
 
-def test_an_older_broker_may_create_what_is_to_be_created(broker, client):
+def test_an_older_broker_may_create_a_topic_to_be_created(broker, client):
     one = broker(older(), partitions=2)
     assert len(client(one.url).fetch_partitions([TOPIC], create=True)) == 2
     assert one.of(c.GetTopicsOfNamespace) == []
@@ -403,7 +401,7 @@ def test_answers_in_another_order(broker, client):
     assert found == [TopicPartition(f"{TOPIC}{n}", p) for n in range(1, 5) for p in range(n)]
 
 
-def test_answers_that_nobody_waits_for_are_ignored(broker, client):
+def test_unexpected_answers_are_ignored(broker, client):
     def more(_, request):
         return [
             c.Success(12345),
@@ -420,7 +418,7 @@ def test_answers_that_nobody_waits_for_are_ignored(broker, client):
     assert len(client(one.url).fetch_partitions([TOPIC])) == 2
 
 
-def test_what_a_consumer_is_told(broker, client):
+def test_commands_to_a_consumer_update_its_state(broker, client):
     # The active consumer is chosen before SUBSCRIBE is answered, as in a broker.
     def subscribe(_, request):
         return [c.ActiveConsumerChange(request.consumer_id, True), c.Success(request.request_id)]
@@ -437,7 +435,7 @@ def test_what_a_consumer_is_told(broker, client):
     assert (consumer.is_active, consumer.has_ended, consumer.chosen.done()) == (False, True, True)
 
 
-def test_a_consumer_that_is_closed_before_it_is_chosen(broker, client):
+def test_a_consumer_that_is_closed_before_it_becomes_active(broker, client):
     one = broker({c.Flow: lambda _, request: c.CloseConsumer(request.consumer_id, NONE_ID)})
     consumer = client(one.url).open_consumer(TP, EARLIEST)
     assert (consumer.is_active, consumer.has_ended) == (None, False)
@@ -532,7 +530,7 @@ def test_requests_of_many_partitions_are_sent_a_limited_number_at_once(client, r
     assert most == MAX_REQUESTS_IN_FLIGHT
 
 
-def test_first_entries_that_fill_their_queues_do_not_hold_up_each_other(broker, client):
+def test_first_entries_that_fill_their_queues_do_not_block_each_other(broker, client):
     one = broker(partitions=2 * MAX_ENTRIES_AT_ONCE)
     held: list[c.Message] = []
 
@@ -549,7 +547,7 @@ def test_first_entries_that_fill_their_queues_do_not_hold_up_each_other(broker, 
     one.wait_for(lambda: len(one.of(c.CloseConsumer)) == len(found))
 
 
-def test_a_lost_connection_fails_every_request_and_is_made_anew(broker, client):
+def test_a_lost_connection_fails_every_request_and_is_replaced(broker, client):
     one = broker(partitions=2)
 
     cut: list[None] = []
@@ -573,7 +571,7 @@ def message(entry, size=10, consumer_id=1):
     return c.Message(consumer_id, 7, entry, 0, (), memoryview(bytes(size)))
 
 
-def test_what_subscribe_says(broker, client):
+def test_the_fields_of_subscribe(broker, client):
     one = broker()
     consumer = client(one.url, subscription="mine", readCompacted="true").open_consumer(TP, Position(7, 3))
     (subscribe,) = one.of(c.Subscribe)
@@ -733,7 +731,7 @@ class Flood:
         return before
 
 
-def test_a_full_queue_holds_the_broker_back_and_an_empty_one_lets_it_go_on(broker, client):
+def test_a_full_queue_pauses_the_broker_and_an_empty_one_resumes_it(broker, client):
     # More than the sockets at both ends can hold: systems let them grow to 32 MiB.
     size, count = 64 << 10, 1_200
     flood = Flood(count, size)
@@ -754,7 +752,7 @@ def test_a_full_queue_holds_the_broker_back_and_an_empty_one_lets_it_go_on(broke
     flood.thread.join()
 
 
-def test_keep_alives_are_answered_while_nobody_takes_messages(broker, client):
+def test_keep_alives_are_answered_while_no_messages_are_taken(broker, client):
     pongs = threading.Event()
     one = broker()
 
@@ -771,7 +769,7 @@ def test_keep_alives_are_answered_while_nobody_takes_messages(broker, client):
     assert pongs.wait(PATIENCE)
 
 
-def test_a_silent_broker_is_found_dead(broker, client):
+def test_a_silent_broker_loses_the_connection(broker, client):
     one = broker({c.Ping: lambda *_: None})
     consumer = client(one.url, keepAliveInterval="100ms").open_consumer(TP, EARLIEST)
     with pytest.raises(ConnectionLostError, match="was silent"):
@@ -793,7 +791,7 @@ def full_queue(broker, client, *, first=0):
     return asked, consumer
 
 
-def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
+def test_the_bounds_can_be_requested_while_the_queue_is_full(broker, client):
     # The answer is behind messages that are not taken, because the thread that takes them waits for the answer.
     asked, consumer = full_queue(broker, client)
     assert asked.wait(consumer.request_bounds(), "the bounds") == Bounds(Position(7, 4), Position(7, 99))
@@ -810,7 +808,7 @@ def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
     ],
 )
 @pytest.mark.parametrize("at_once", [False, True])
-def test_bounds_are_asked_for_when_a_gap_arrives(broker, client, entries, gaps, at_once):
+def test_bounds_are_requested_when_a_gap_arrives(broker, client, entries, gaps, at_once):
     # The consumer is opened after 7:4. The answers contain the number of messages sent before the request.
     one = broker()
     sent: list[tuple[int, int]] = []
@@ -843,7 +841,7 @@ def test_bounds_are_asked_for_when_a_gap_arrives(broker, client, entries, gaps, 
         assert len(one.of(c.GetLastMessageId)) == 1
 
 
-def test_waiting_for_the_bounds_behind_a_gap_while_the_queue_is_full(broker, client):
+def test_the_bounds_behind_a_gap_are_answered_while_the_queue_is_full(broker, client):
     asked, consumer = full_queue(broker, client, first=100)
     assert asked.wait(consumer.bounds_after_gap(7, 100), "the cursor") == Bounds(Position(7, 4), Position(7, 99))
 
@@ -855,7 +853,7 @@ def test_closing_a_consumer_whose_queue_is_full_frees_its_connection(broker, cli
     assert again.opened.last == Position(7, 99)
 
 
-def test_a_queue_emptied_while_it_is_being_paused_is_not_paused_for_ever(broker, client, monkeypatch):
+def test_a_queue_emptied_while_it_is_being_paused_resumes(broker, client, monkeypatch):
     one = broker()
     consumer = client(one.url, receiveQueueBytes="1m").open_consumer(TP, EARLIEST)
     session = consumer.session
@@ -895,7 +893,7 @@ def test_credentials_that_cannot_be_read_leave_no_connection_open(broker, client
         assert not thread.is_alive(), caught.value
 
 
-def test_a_recording_of_what_is_said(broker, client):
+def test_the_conversation_can_be_recorded(broker, client):
     one = broker(partitions=2)
     out = io.StringIO()
     with RecordingProxy(HOST, one.port, out, "a case") as proxy:
@@ -915,7 +913,7 @@ def test_a_recording_of_what_is_said(broker, client):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_consumers_opened_in_vain_are_closed(broker, client, late):
+def test_consumers_opened_before_a_failure_are_closed(broker, client, late):
     one = broker()
     missing, held = f"{TOPIC}-partition-1", []
 
@@ -955,7 +953,7 @@ def tokens_of(server):
 
 
 @pytest.mark.parametrize("named_by", ["serviceUrl", "LOOKUP", "nobody"])
-def test_a_question_goes_on_to_the_broker_of_a_topic_with_the_token_if_that_broker_is_known(broker, client, named_by):
+def test_a_request_is_redirected_with_the_token_only_to_a_known_broker(broker, client, named_by):
     one = broker()
     if named_by == "LOOKUP":
         one.answers[c.Lookup] = found(f"pulsar://localhost:{one.port}")
@@ -978,7 +976,7 @@ def test_a_question_goes_on_to_the_broker_of_a_topic_with_the_token_if_that_brok
 # -- caches of a process, by credentials
 
 
-def test_a_schema_that_a_process_keeps_is_given_to_nobody_else(broker, client, tmp_path):
+def test_a_cached_schema_is_used_only_with_the_same_credentials(broker, client, tmp_path):
     version = bytes(8)
     schema = c.Schema("t", b"", c.SchemaType.INT32)
     allowed = [b"alice", b"in-the-file"]
@@ -1002,7 +1000,7 @@ def test_a_schema_that_a_process_keeps_is_given_to_nobody_else(broker, client, t
             client(one.url, **credentials).schema_of(TOPIC, version)
 
 
-def test_a_connection_that_waits_is_given_only_to_who_would_show_the_same_token(broker, client, tmp_path):
+def test_an_idle_connection_is_reused_only_with_the_same_token(broker, client, tmp_path):
     one = broker()
     file = tmp_path / "token"
     shown = []

@@ -17,7 +17,7 @@ from spark_mq_source.pulsar.options import PulsarOptions
 GIVEN = {"serviceurl": "pulsar://b", "topic": "t"}
 
 
-def test_a_name_without_a_file_of_its_own_has_that_of_all(tmp_path: Any) -> None:
+def test_a_name_without_a_separate_file_uses_the_common_one(tmp_path: Any) -> None:
     for name in ("alice", "others"):
         (tmp_path / name).write_text(name)
     files = {"public": (), "private": (("alice", str(tmp_path / "alice")), ("", str(tmp_path / "others")))}
@@ -26,13 +26,13 @@ def test_a_name_without_a_file_of_its_own_has_that_of_all(tmp_path: Any) -> None
         key_in_file(files, "public", "alice", {})
 
 
-def test_a_function_is_told_which_key(supply: Callable[..., str]) -> None:
+def test_a_function_receives_the_name_of_the_key(supply: Callable[..., str]) -> None:
     name = supply(lambda *asked: (repr(asked), {"version": "3"}) if asked[0] == "public" else repr(asked).encode())
     assert supplied_key(name, "public", "k", {}) == (b"('public', 'k', {})", {"version": "3"})
     assert supplied_key(name, "private", "k", {"version": "3"}) == (b"('private', 'k', {'version': '3'})", {})
 
 
-def test_a_function_that_has_no_key_shows_none(supply: Callable[..., str]) -> None:
+def test_the_error_of_a_failed_key_function_shows_no_secret(supply: Callable[..., str]) -> None:
     def fail(*asked: object) -> bytes:
         raise ValueError(f"the secret key of {asked}")
 
@@ -46,7 +46,7 @@ def test_a_function_that_has_no_key_shows_none(supply: Callable[..., str]) -> No
         supplied_key("of_mine:gone", "private", "k", {})
 
 
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(payload, "cipher", raising=False)
     monkeypatch.delitem(sys.modules, "spark_mq_source.pulsar.payload.cipher", raising=False)
     monkeypatch.setitem(sys.modules, "cryptography", None)

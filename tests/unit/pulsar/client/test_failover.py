@@ -30,7 +30,7 @@ def options_of(first, *others, scope=WRITE, **more):
     return PulsarOptions.from_spark(given, scope)
 
 
-def test_a_client_of_a_cluster_that_cannot_be_reached_uses_the_next_one_that_can(broker, client, clock, caplog):
+def test_a_client_of_an_unreachable_cluster_uses_the_next_reachable_one(broker, client, clock, caplog):
     down, other = [f"pulsar://{HOST}:{free_port()}" for _ in range(2)]
     up = broker()
     with caplog.at_level(logging.WARNING):
@@ -64,7 +64,7 @@ def test_the_first_cluster_is_used_again_once_it_was_reachable_for_long_enough(b
     assert used == [second.url] * 6 + [first]
 
 
-def test_a_cluster_that_refuses_is_no_reason_for_another_one(broker, clock):
+def test_a_refusal_does_not_cause_a_failover(broker, clock):
     one, other = broker({c.Connect: lambda *_: c.Error(-1, 3, "no")}), broker()
     with pytest.raises(AuthenticationError):
         on_available_cluster(options_of(one.url, other.url))
@@ -80,7 +80,7 @@ def test_a_cluster_that_refuses_is_no_reason_for_another_one(broker, clock):
         (WRITE, {"accessMode": "Exclusive"}, "exclusive access is on one cluster"),
     ],
 )
-def test_what_belongs_to_one_cluster_does_not_fail_over(scope, more, why):
+def test_operations_bound_to_one_cluster_do_not_fail_over(scope, more, why):
     with pytest.raises(OptionError, match=why):
         options_of("pulsar://a", "pulsar://b", scope=scope, **more)
 

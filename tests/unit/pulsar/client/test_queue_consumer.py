@@ -19,7 +19,7 @@ def answered(_, ack):
     return c.AckResponse(ack.consumer_id, request_id=ack.request_id)
 
 
-def test_what_subscribe_says(broker, client):
+def test_the_fields_of_subscribe(broker, client):
     one = broker()
     client(one.url).open_queue_consumer(
         TP,
@@ -50,7 +50,7 @@ def test_what_subscribe_says(broker, client):
     )
 
 
-def test_a_consumer_that_is_active_again_knows_that_another_one_was(broker, client):
+def test_a_consumer_that_is_active_again_knows_that_another_was_active(broker, client):
     consumer = client(broker().url).open_queue_consumer(TP, Subscription("s", c.SubType.Failover))
     seen = []
     for is_active in (True, False, True):
@@ -94,7 +94,7 @@ def test_a_refused_acknowledgement(broker, client, monkeypatch):
     assert len(one.of(c.Ack)) == 3
 
 
-def test_an_acknowledgement_that_crosses_the_broker_s_close_is_not_waited_for(broker, client):
+def test_an_acknowledgement_after_the_broker_s_close_is_not_awaited(broker, client):
     one = broker({c.Ack: lambda _, ack: c.CloseConsumer(ack.consumer_id, NONE_ID)})
     consumer = client(one.url).open_queue_consumer(TP, SHARED)
     with pytest.raises(ServiceNotReadyError, match="closed the consumer"):
@@ -127,7 +127,7 @@ def test_acknowledgements_of_a_lost_connection(broker, client):
     consumer.close(timeout_seconds=PATIENCE)
 
 
-def test_an_answer_behind_more_messages_than_the_queue_takes(broker, client):
+def test_an_answer_behind_more_messages_than_the_queue_holds(broker, client):
     def flood(_, ack):
         return [*(message(n, 100_000, ack.consumer_id) for n in range(100)), answered(_, ack)]
 

@@ -114,7 +114,7 @@ def test_each_form_of_a_key() -> None:
     ],
     ids=["empty", "no PEM", "another kind", "with password"],
 )
-def test_what_is_no_key(pem: bytes) -> None:
+def test_invalid_keys(pem: bytes) -> None:
     with pytest.raises(OptionError, match=r"the public key 'k' is not a PEM of an RSA or EC key without password$"):
         encrypted("k", keys=Keys({"k": pem}))
     body, metadata = encrypted("rsa")
@@ -141,7 +141,7 @@ def test_another_key_of_this_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rsa", "secp256r1"])
-def test_whatever_is_changed_is_noticed(name: str) -> None:
+def test_every_change_is_detected(name: str) -> None:
     body, metadata = encrypted(name)
     (wrapped,) = metadata["encryption_keys"]
     value, param = wrapped["value"], metadata["encryption_param"]

@@ -71,7 +71,7 @@ def recorded_sends(case: str) -> list[tuple[Any, bytes]]:
     return found
 
 
-def test_a_batch_is_what_the_java_client_writes(impl: str) -> None:
+def test_a_batch_is_that_of_the_java_client(impl: str) -> None:
     rows = [
         {"key": ["a", "b", "a"], "value": [b"a1", b"b1", b"a2"]},
         {"key": pa.array(["b", None, "c"]), "value": [b"b2", b"no key", None]},
@@ -99,7 +99,7 @@ def singles(payload: bytes) -> list[tuple[str, bytes]]:
     return found
 
 
-def test_messages_alone_are_what_the_java_client_writes(impl: str) -> None:
+def test_single_messages_are_those_of_the_java_client(impl: str) -> None:
     time = pa.array([1_700_000_000_000_000], TIME)
     rows = [
         {
@@ -123,7 +123,7 @@ def test_messages_alone_are_what_the_java_client_writes(impl: str) -> None:
         assert metadata == theirs
 
 
-def test_chunks_are_what_the_java_client_writes(impl: str) -> None:
+def test_chunks_are_those_of_the_java_client(impl: str) -> None:
     recorded = recorded_sends("java chunks")[:3]
     head = len(recorded[0][0].SerializeToString())
     sends = encode(
@@ -148,14 +148,14 @@ def test_chunks_are_what_the_java_client_writes(impl: str) -> None:
         assert metadata.total_chunk_msg_size == 120
 
 
-def test_ids_go_on_behind_those_of_chunks(impl: str) -> None:
+def test_sequence_ids_continue_after_those_of_chunks(impl: str) -> None:
     values = [b"a", b"b" * 1500, b"c"]
     sends = encode(impl, {"value": values}, max_message_bytes=1000, batching=False, chunking=True)
     assert [(send.sequence_id, send.is_chunk) for send in sends] == [(0, False), (1, True), (2, True), (3, False)]
     assert all(len(send.body) <= 1000 for send in sends)
 
 
-def test_a_batch_has_one_key_where_that_is_asked_for(impl: str) -> None:
+def test_a_batch_has_one_key_if_requested(impl: str) -> None:
     columns = {
         "value": [b"1", b"2", b"3", b"4", b"5", b"6"],
         "key": ["a", "a", "b", "b", None, None],
@@ -168,7 +168,7 @@ def test_a_batch_has_one_key_where_that_is_asked_for(impl: str) -> None:
     assert sizes(encode(impl, columns)) == [6]
 
 
-def test_chunks_but_the_last_have_the_id_of_the_entry_before_where_ids_are_made(impl: str) -> None:
+def test_with_made_ids_all_chunks_but_the_last_have_the_id_of_the_entry_before(impl: str) -> None:
     numbers = EntryNumbers(3)
     before = numbers.last_id
     values = [b"b" * 2500, b"a", b"b" * 1500]
@@ -205,24 +205,24 @@ def test_hashes_are_those_of_the_java_client(impl: str, text: str, java: int | N
 
 
 @pytest.mark.parametrize(("batch_rows", "expected"), [(1, [1] * 7), (3, [3, 3, 1]), (7, [7]), (100, [7])])
-def test_a_batch_has_so_many_rows_at_most(impl: str, batch_rows: int, expected: list[int]) -> None:
+def test_a_batch_has_at_most_its_row_limit(impl: str, batch_rows: int, expected: list[int]) -> None:
     assert sizes(encode(impl, {"value": [b"x"] * 7}, batch_rows=batch_rows)) == expected
 
 
-def test_a_batch_has_so_many_bytes_at_most(impl: str) -> None:
+def test_a_batch_has_at_most_its_byte_limit(impl: str) -> None:
     # 4 bytes of size, 4 of metadata (payload_size, sequence_id), 10 of value.
     assert sizes(encode(impl, {"value": [b"x" * 10] * 7}, batch_bytes=54)) == [3, 3, 1]
     assert sizes(encode(impl, {"value": [b"x" * 10] * 7}, batch_bytes=53)) == [2, 2, 2, 1]
 
 
-def test_a_message_whose_key_does_not_fit_twice_comes_by_itself(impl: str) -> None:
+def test_a_message_whose_key_does_not_fit_twice_is_sent_alone(impl: str) -> None:
     # The first key of a batch is in its metadata, too.
     for size, is_batch in ((40, True), (41, False)):
         (send,) = encode(impl, {"value": [b"12345678"], "key": ["k" * size]}, batch_bytes=98)
         assert parse(send)[0].HasField("num_messages_in_batch") == is_batch
 
 
-def test_append_stops_where_an_entry_ends_so_that_the_next_rows_can_go_elsewhere(impl: str) -> None:
+def test_append_stops_at_the_end_of_an_entry_so_that_the_partition_can_change(impl: str) -> None:
     made = encoder(impl, batch_rows=3)
     source = open_rows(pa.record_batch({"value": [b"x"] * 7}), impl)
     assert made.append(source, None, 0, 7, now_ms=1) == 3
@@ -242,7 +242,7 @@ def test_append_stops_where_an_entry_ends_so_that_the_next_rows_can_go_elsewhere
 
 
 @pytest.mark.parametrize("compression", CODECS)
-def test_what_does_not_get_smaller_is_not_compressed(impl: str, compression: str) -> None:
+def test_incompressible_payloads_are_not_compressed(impl: str, compression: str) -> None:
     for value, helps in ((b"x" * 1000, compression != "NONE"), (b"x", False), (b"", False), (None, False)):
         for batching in (True, False):
             columns = {"value": pa.array([value], pa.binary())}
@@ -253,7 +253,7 @@ def test_what_does_not_get_smaller_is_not_compressed(impl: str, compression: str
 
 
 @pytest.mark.parametrize("time_us", [999, 0, -1, -(10**15)])
-def test_an_event_time_that_pulsar_has_no_place_for(impl: str, time_us: int) -> None:
+def test_an_event_time_that_pulsar_cannot_represent(impl: str, time_us: int) -> None:
     made = encoder(impl)
     columns = {"value": [b"good", b"bad"], "event_time": pa.array([None, time_us], TIME)}
     with pytest.raises(UnwritableRowError, match=rf"event_time of {time_us // 1000} ms since 1970.*NULL"):
@@ -268,7 +268,7 @@ def test_a_property_without_a_value(impl: str) -> None:
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_a_message_larger_than_the_broker_takes(impl: str, batching: bool) -> None:
+def test_a_message_larger_than_the_broker_accepts(impl: str, batching: bool) -> None:
     with pytest.raises(
         UnwritableRowError, match=r"of 20\d\d bytes is larger than the 1000.*chunking=true.*maxMessageSize"
     ):

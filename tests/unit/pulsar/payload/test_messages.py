@@ -160,7 +160,7 @@ def recorded_rows(impl: str, case: str, columns: Sequence[str]) -> list[tuple[An
     return [tuple(row[column] for column in columns) for row in taken(d)]
 
 
-def test_what_the_java_client_puts_into_a_message_and_a_batch(impl: str) -> None:
+def test_messages_and_batches_of_the_java_client(impl: str) -> None:
     columns = ("key", "value", "ordering_key", "event_time", "properties")
     places = recorded_rows(impl, "java messages", ("message_id", "sequence_id", "broker_index"))
     assert [(i["entry_id"], i["batch_index"], sequence, index) for i, sequence, index in places] == [
@@ -186,7 +186,7 @@ def test_chunks_of_the_official_clients(impl: str) -> None:
     ]
 
 
-def test_batches_that_the_broker_compacted(impl: str) -> None:
+def test_batches_compacted_by_the_broker(impl: str) -> None:
     rows = recorded_rows(impl, "compacted", ("key", "value", "message_id"))
     assert [(key, value, i["entry_id"], i["batch_index"]) for key, value, i in rows] == [
         # The last value of each key, without tombstones and messages without a key.
@@ -217,7 +217,7 @@ def test_every_prefix_and_every_flipped_bit_of_a_recorded_message_is_corrupt(imp
 # Fields
 
 
-def test_every_column_has_what_an_entry_with_every_field_says(impl: str) -> None:
+def test_every_column_has_the_value_of_its_field(impl: str) -> None:
     pair = pulsar_pb.KeyValue(key="k", value="v")
     said = {
         "producer_name": "p", "sequence_id": 1, "publish_time": 2, "properties": [pair], "replicated_from": "r",
@@ -341,9 +341,7 @@ class Reversal:
         return bytes(payload)[::-1]
 
 
-def test_what_is_decrypted_is_decoded_as_if_it_had_not_been_encrypted(
-    impl: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_decrypted_entries_are_decoded_like_unencrypted_ones(impl: str, caplog: pytest.LogCaptureFixture) -> None:
     d = decoder(impl, VALUE, decryptor=Reversal(), on_encrypted="skip")
     assert d.decode(7, 0, encrypted(b"eno")) == 1
     three = single(b"a") + single(b"b") + single(b"c")
@@ -387,7 +385,7 @@ CONTEXT = pa.struct(
 )
 
 
-def test_the_encryption_context_stands_beside_the_ciphertext(impl: str) -> None:
+def test_a_ciphertext_has_its_encryption_context(impl: str) -> None:
     schema = pa.schema([("encryption_context", CONTEXT), ("value", pa.binary())])
     d = decoder(impl, schema, on_encrypted="raw", on_corrupt="null")
     keys = [
@@ -449,7 +447,7 @@ def test_an_encryption_context_of_another_type_is_refused(impl: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_size_that_lies_is_corrupt(impl: str, codec: int) -> None:
+def test_a_wrong_size_is_corrupt(impl: str, codec: int) -> None:
     for size in (0, 99, 101, 2**32 - 1):
         with pytest.raises(CorruptMessageError):
             rows_of(impl, entry(b"x" * 100, compression=codec, uncompressed_size=size))
@@ -543,7 +541,7 @@ def test_corrupt_entries(impl: str, name: str) -> None:
     assert rows[3] == dict.fromkeys(ALL.names) | known | {"properties": {}}
 
 
-def test_every_byte_of_a_wrong_checksum_is_seen_unless_told_not_to_look(impl: str) -> None:
+def test_every_byte_of_the_checksum_is_verified_unless_disabled(impl: str) -> None:
     body = bytearray(entry(b"hello"))
     body[-1] ^= 1
     with pytest.raises(CorruptMessageError, match="checksum does not match: CRC32C 0x"):
@@ -581,7 +579,7 @@ def test_values_that_are_not_utf8(impl: str, bad: bytes, before: str) -> None:
     assert [(r["key"], r["value"]) for r in taken(d)] == [(None, None)]
 
 
-def test_a_batch_made_to_explode_is_refused(impl: str) -> None:
+def test_a_decompression_bomb_in_a_batch_is_refused(impl: str) -> None:
     name = "n" * 10_000
     schema = pa.schema([("producer_name", pa.string())])
     body = numbered(1000, producer_name=name)
@@ -591,7 +589,7 @@ def test_a_batch_made_to_explode_is_refused(impl: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["producer_name", "schema_version", "schema_id", "replicated_from"])
-def test_a_batch_made_to_explode_is_refused_as_a_whole_whose_parts_would_fit(impl: str, name: str) -> None:
+def test_a_batch_bomb_is_refused_even_if_its_parts_would_fit(impl: str, name: str) -> None:
     long: str | bytes = b"n" * 80_000 if name.startswith("schema") else "n" * 80_000
     messages = 860_000
     # 87 KB that would become 69 GB: no part of 1,000 rows has more than 80 MB of them.
@@ -677,7 +675,7 @@ A, B = ("a", 2, 4), ("b", 2, 4)
         ),
     ],
 )  # fmt: skip
-def test_chunks_are_put_together(impl: str, chunks: list[Any], values: list[bytes]) -> None:
+def test_chunks_are_assembled(impl: str, chunks: list[Any], values: list[bytes]) -> None:
     d = decoder(impl)
     for entry_id, (uuid, number, total), chunk_id, part in chunks:
         d.decode(1, entry_id, chunk(part, chunk_id, number, total, uuid))
@@ -710,7 +708,7 @@ def test_a_chunk_that_contradicts_the_first_one_does_not_belong_to_it(impl: str)
     assert d.pending_chunk_start() == (1, 0)
 
 
-def test_the_last_chunk_again_at_its_own_position_is_an_orphan(impl: str) -> None:
+def test_a_repeated_last_chunk_at_its_position_is_an_orphan(impl: str) -> None:
     # The message is assembled, and cannot be decompressed: only its first chunk shows that.
     d = decoder(impl)
     d.decode(1, 0, chunk(b"a", 0, 2, 2, compression=2, uncompressed_size=9))
@@ -736,7 +734,7 @@ def test_chunks_before_the_range_are_kept_and_not_emitted(impl: str) -> None:
 
 
 @pytest.mark.parametrize("last", [b"b", b"bbbbb"])
-def test_chunks_that_do_not_add_up_are_corrupt_however_often_they_are_read(impl: str, last: bytes) -> None:
+def test_chunks_of_a_wrong_total_size_are_corrupt_at_each_read(impl: str, last: bytes) -> None:
     d = decoder(impl)
     d.decode(1, 0, chunk(b"a", 0, 2, 5))
     message = f"message 1:1: 2 of 2 chunks hold {1 + len(last)} bytes where 5 were announced for all of them"
@@ -748,7 +746,7 @@ def test_chunks_that_do_not_add_up_are_corrupt_however_often_they_are_read(impl:
 
 
 @pytest.mark.parametrize(("on_corrupt", "rows"), [("skip", 0), ("null", 1)])
-def test_chunks_that_do_not_add_up_are_dropped_where_corruption_is_allowed(
+def test_chunks_of_a_wrong_total_size_are_dropped_if_corruption_is_allowed(
     impl: str, on_corrupt: str, rows: int
 ) -> None:
     d = decoder(impl, on_corrupt=on_corrupt)
@@ -766,7 +764,7 @@ def test_a_complete_message_beyond_the_bound_names_the_option(impl: str, on_corr
         d.decode(1, 1, chunk(b"a", 1, 2, 2001))
 
 
-def test_a_message_beyond_the_bound_that_is_abandoned_or_before_the_range_stops_nobody(impl: str) -> None:
+def test_an_abandoned_or_earlier_message_beyond_the_bound_is_no_error(impl: str) -> None:
     d = decoder(impl, max_pending_chunk_bytes=2000)
     d.decode(1, 0, chunk(bytes(1000), 0, 3, 1 << 30, uuid="abandoned"))
     for n in range(2):
@@ -776,7 +774,7 @@ def test_a_message_beyond_the_bound_that_is_abandoned_or_before_the_range_stops_
     assert [r["value"] for r in taken(d)] == [b"b" * 200]
 
 
-def test_abandoned_messages_are_dropped_where_memory_ends_and_the_live_ones_stay(impl: str, caplog: Any) -> None:
+def test_abandoned_messages_are_dropped_at_the_memory_bound_and_live_ones_kept(impl: str, caplog: Any) -> None:
     caplog.set_level("INFO")
     d = decoder(impl, max_pending_chunk_bytes=5000)
     d.decode(1, 0, chunk(b"a" * 100, 0, 50, 5000 - 513, uuid="l"))
@@ -788,7 +786,7 @@ def test_abandoned_messages_are_dropped_where_memory_ends_and_the_live_ones_stay
     assert "t: dropped 1 of 2 chunks of the message that began at 1:1: maxPendingChunkBytes is reached" in caplog.text
 
 
-def test_a_live_message_that_was_dropped_is_found_by_reading_it_again(impl: str) -> None:
+def test_a_dropped_live_message_is_read_again(impl: str) -> None:
     # Five interleaved messages, of which two fit into memory at a time.
     entries = [(n, chunk(b"%d" % n * 600, part, 2, 1200, uuid=f"u{n}")) for part in range(2) for n in range(5)]
     d = decoder(impl, max_pending_chunk_bytes=2 * (1200 + 514))
@@ -808,7 +806,7 @@ def test_a_live_message_that_was_dropped_is_found_by_reading_it_again(impl: str)
     assert values == [b"%d" % n * 1200 for n in range(5)]
 
 
-def test_assembly_gives_back_what_it_took() -> None:
+def test_assembly_releases_its_memory() -> None:
     chunks = ChunkAssembly(max_bytes=10_000)
     for n in range(1000):
         assert chunks.add(b"u%d" % n, 0, 2, 2000, (0, n), bytes(1000)) is None
@@ -827,7 +825,7 @@ def test_assembly_gives_back_what_it_took() -> None:
 # Batches and columns
 
 
-def test_columns_come_in_the_order_asked_for_and_with_the_types_of_the_schema(impl: str) -> None:
+def test_columns_have_the_order_and_types_of_the_schema(impl: str) -> None:
     schema = pa.schema(
         [
             pa.field("properties", pa.map_(pa.field("k", pa.string(), nullable=False), pa.field("v", pa.string()))),
@@ -869,7 +867,7 @@ def test_columns_that_cannot_be_built_are_refused(impl: str) -> None:
         decoder(impl, pa.schema([("message_id", pa.struct([("ledger_id", pa.int64())]))]))
 
 
-def test_batches_outlive_the_decoder_and_what_they_came_from(impl: str) -> None:
+def test_batches_outlive_the_decoder_and_its_input(impl: str) -> None:
     d = decoder(impl)
     body = bytearray(numbered(1000, producer_name="pp"))
     batches = []
@@ -887,7 +885,7 @@ def test_batches_outlive_the_decoder_and_what_they_came_from(impl: str) -> None:
         assert set(result.column("message_id").field("entry_id").to_pylist()) == {n}
 
 
-def test_a_corrupt_entry_tells_why_and_its_bytes(impl: str) -> None:
+def test_a_corrupt_entry_has_its_reason_and_bytes(impl: str) -> None:
     schema = pa.schema([("_error", pa.string()), ("value", pa.binary()), ("_corrupt", pa.binary())])
     d = decoder(impl, schema, on_corrupt="null")
     bad = entry(b"x")[:9]
@@ -901,7 +899,7 @@ def test_a_corrupt_entry_tells_why_and_its_bytes(impl: str) -> None:
     assert d.take_batch().to_pylist() == [{"_error": None, "value": b"y", "_corrupt": None}]
 
 
-def test_the_body_is_let_go_after_each_entry(impl: str) -> None:
+def test_the_body_is_released_after_each_entry(impl: str) -> None:
     d = decoder(impl, on_corrupt="null")
     for body in (entry(b"x"), numbered(3), entry(b"text", compression=1)):
         block = bytearray(body)
@@ -918,7 +916,7 @@ def test_rows_and_nbytes(impl: str) -> None:
     assert (d.rows, d.nbytes) == (0, 0)
 
 
-def test_a_decoder_may_refuse_what_belongs_to_a_transaction(impl: str) -> None:
+def test_a_decoder_can_refuse_entries_of_transactions(impl: str) -> None:
     txn = {"txnid_least_bits": 7, "txnid_most_bits": 0}
     d = decoder(impl, refuses_transactions=True)
     # A value that contains the bytes of the field, and a marker, which ends a transaction.
@@ -1019,7 +1017,7 @@ def parts_of(d: EntryDecoder, body: bytes, *args: Any) -> list[list[dict[str, An
 
 @pytest.mark.parametrize("codec", [0, 2])
 @pytest.mark.parametrize("args", [(), ((0b1010_1111_0000,),), ((), 4), ((), 0, 8), ((), 2, 5)], ids=str)
-def test_an_entry_of_many_messages_comes_in_parts(impl: str, codec: int, args: tuple[Any, ...]) -> None:
+def test_an_entry_of_many_messages_is_decoded_in_parts(impl: str, codec: int, args: tuple[Any, ...]) -> None:
     body = batch(
         *(single(b"%d" % n, partition_key="k" * n, compacted_out=n == 3, sequence_id=n) for n in range(11)),
         compression=codec,
@@ -1037,7 +1035,7 @@ def test_an_entry_of_many_messages_comes_in_parts(impl: str, codec: int, args: t
 
 
 @pytest.mark.parametrize("what", ["value", "end", "producer"])
-def test_an_entry_of_many_messages_is_checked_before_its_first_rows_come(impl: str, what: str) -> None:
+def test_an_entry_of_many_messages_is_checked_before_its_first_rows(impl: str, what: str) -> None:
     last = {"value": single(b"\xff"), "end": single(b"x")[:-1], "producer": single(b"x")}[what]
     fields = {"publish_time": 2**62} if what == "producer" else {}
     body = batch(*[single(b"x")] * 10, last, **fields)
@@ -1054,7 +1052,7 @@ def test_an_entry_of_many_messages_is_checked_before_its_first_rows_come(impl: s
     assert sentences[0] == sentences[1]
 
 
-def test_the_rest_of_an_entry_is_forgotten_when_the_next_one_is_opened(impl: str) -> None:
+def test_the_rest_of_an_entry_is_dropped_when_the_next_one_is_opened(impl: str) -> None:
     d = decoder(impl, max_batch_rows=2)
     assert d.decode(7, 5, numbered(5)) == 2
     assert d.decode(7, 6, entry(b"next")) == 1
@@ -1062,7 +1060,7 @@ def test_the_rest_of_an_entry_is_forgotten_when_the_next_one_is_opened(impl: str
     assert [row["value"] for row in taken(d)] == [b"0", b"1", b"next"]
 
 
-def test_a_column_never_passes_what_offsets_can_count(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_never_exceeds_the_range_of_offsets(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Growth doubles the capacity, which once exceeded the bound without an error.
     d = decoder(impl, VALUE)
     monkeypatch.setattr(sys.modules[type(d._columns).__base__.__module__], "MAX_COLUMN_BYTES", 1000)

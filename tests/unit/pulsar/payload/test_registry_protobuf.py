@@ -94,7 +94,7 @@ def test_a_schema_of_a_class_without_its_fields(bad):
         encoding_of_schema(bad)
 
 
-def test_a_schema_of_an_external_registry_is_unknown_to_brokers():
+def test_a_schema_of_an_external_registry_is_refused():
     with pytest.raises(ValueError, match=r"external registry .*set valueFormat and valueSchema; the column schema_id"):
         encoding_of_schema(Schema("t", b"", 22))
 
@@ -116,7 +116,7 @@ def test_a_native_schema_without_descriptors(bad):
         encoding_of_schema(Schema("t", bad, SchemaType.PROTOBUF_NATIVE))
 
 
-def test_each_side_of_a_pair_has_properties_of_its_own():
+def test_each_side_of_a_pair_has_separate_properties():
     sides = [b"", TIMESTAMP.encode()]
     pair = b"".join(len(side).to_bytes(4, "big") + side for side in sides)
     properties = {

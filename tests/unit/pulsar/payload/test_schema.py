@@ -30,7 +30,7 @@ from spark_mq_source.pulsar.payload.schema import parse_schema
         ('{"type": "fixed", "name": "E"}', "the schema is a fixed without a size"),
     ],
 )
-def test_what_is_no_avro_schema_is_refused(definition, sentence):
+def test_an_invalid_avro_schema_is_refused(definition, sentence):
     with pytest.raises(ValueError, match="the definition is no Avro schema") as caught:
         parse_schema(json.dumps({"type": "AVRO", "schema": definition}))
     assert sentence in str(caught.value)

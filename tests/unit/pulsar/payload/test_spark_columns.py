@@ -65,12 +65,12 @@ def test_the_schema_of_a_write_is_the_one_that_pulsar_spark_registers() -> None:
         (pa.timestamp("us", "Europe/Berlin"), "timestamp"),
     ],
 )
-def test_a_single_column_is_the_value_itself_whatever_its_name(type_: pa.DataType, value_format: str) -> None:
+def test_a_single_column_of_any_name_is_the_value(type_: pa.DataType, value_format: str) -> None:
     write = SparkWrite(pa.schema([("n", type_), ("__key", pa.binary())]), has_topic=True)
     assert (write.value_format, write.definition, write.native.field("value").type) == (value_format, None, type_)
 
 
-def test_rows_to_write_are_ours_without_what_a_sink_does_not_take() -> None:
+def test_rows_to_write_have_our_columns_without_those_that_a_sink_ignores() -> None:
     batch = pa.record_batch(
         {
             "__messageId": pa.array([b"x", b"y"]),
@@ -90,7 +90,7 @@ def test_rows_to_write_are_ours_without_what_a_sink_does_not_take() -> None:
         assert made.column("event_time").cast(pa.int64()).to_pylist() == times
 
 
-def test_an_event_time_that_is_not_after_1970_is_none_as_in_pulsar_spark() -> None:
+def test_an_event_time_not_after_1970_is_null_as_in_pulsar_spark() -> None:
     times = pa.array([1_700_000_000_123_456, 999, 0, -5, None], pa.int64()).cast(UTC)
     batch = pa.record_batch({"value": pa.array([b""] * 5), "__eventTime": times})
     made = SparkWrite(batch.schema, has_topic=True).take(batch)

@@ -69,7 +69,7 @@ def decode_all(case: str, kind: str) -> list[Command]:
 
 
 @pytest.mark.parametrize("recorded", FRAMES, ids=str)
-def test_a_recorded_frame_is_the_command_its_recording_says(recorded: RecordedFrame) -> None:
+def test_a_recorded_frame_is_decoded_to_its_command(recorded: RecordedFrame) -> None:
     command = decode(recorded.data)
     if recorded.kind not in KNOWN:
         assert isinstance(command, UnknownCommand)
@@ -160,7 +160,7 @@ SENT = [
 
 
 @pytest.mark.parametrize(("case", "kind", "command"), SENT, ids=lambda value: value if isinstance(value, str) else "")
-def test_what_we_encode_is_what_a_broker_accepted(case: str, kind: str, command: Command) -> None:
+def test_encoded_commands_are_those_that_a_broker_accepted(case: str, kind: str, command: Command) -> None:
     assert encode_command(command).hex() == find(case, kind).hex()
 
 
@@ -185,14 +185,14 @@ def test_a_send_as_a_broker_accepted_it(case: str, send: Send) -> None:
     assert encode_send(recorded) + bytes(recorded.body) == encode_command(recorded)
 
 
-def test_a_receipt_says_whether_the_entry_was_stored() -> None:
+def test_a_receipt_tells_stored_entries_from_duplicates() -> None:
     case = "send receipt: duplicate (deduplication on)"
     assert [receipt.is_duplicate for receipt in decode_all(case, "SEND_RECEIPT")] == [True]
     stored = [r for r in decode_all("send: batch of 3", "SEND_RECEIPT") if isinstance(r, SendReceipt)]
     assert [receipt.is_duplicate for receipt in stored] == [False]
 
 
-def test_every_command_has_been_recorded_but_those_listed() -> None:
+def test_every_command_is_recorded_except_those_listed() -> None:
     assert KNOWN - {frame.kind for frame in FRAMES} == NOT_RECORDED
 
 
@@ -204,7 +204,7 @@ def recorded_messages() -> list[RecordedFrame]:
 
 
 @pytest.mark.parametrize("recorded", recorded_messages(), ids=str)
-def test_the_fast_way_and_protobuf_agree_on_a_recorded_message(recorded: RecordedFrame) -> None:
+def test_the_fast_path_and_protobuf_agree_on_a_recorded_message(recorded: RecordedFrame) -> None:
     frame = frame_of(recorded.data)
     assert frame.body is not None
     fast = hot.decode_usual_message(bytes(frame.command), frame.body)
@@ -220,7 +220,7 @@ def test_the_fast_way_and_protobuf_agree_on_a_recorded_message(recorded: Recorde
 
 @pytest.mark.parametrize("partition", [None, -1, 0, 5, 127, 128, 9999])
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 16383, 16384, 2**32, 2**56, 2**63 - 1])
-def test_ids_of_every_length_are_read_the_fast_way(number: int, partition: int | None) -> None:
+def test_the_fast_path_reads_ids_of_every_length(number: int, partition: int | None) -> None:
     base = pb.BaseCommand(type=commands.MESSAGE)
     base.message.consumer_id = number
     base.message.message_id.ledger_id = number
@@ -234,7 +234,7 @@ def test_ids_of_every_length_are_read_the_fast_way(number: int, partition: int |
     assert codec._decode_any(data, body) == expected
 
 
-def test_the_unusual_message_is_read_through_protobuf() -> None:
+def test_an_unusual_message_is_read_with_protobuf() -> None:
     message = Message(1, 2, 3, 4, (5, -1), memoryview(b"body"))
     frame = frame_of(encode_command(message))
     assert hot.decode_usual_message(bytes(frame.command), memoryview(b"body")) is None
@@ -242,7 +242,7 @@ def test_the_unusual_message_is_read_through_protobuf() -> None:
 
 
 @pytest.mark.parametrize("ids", [(-1, -1), (5, -1), (-1, 0)])
-def test_an_id_of_nothing_is_minus_one_both_ways(ids: tuple[int, int]) -> None:
+def test_an_absent_id_is_minus_one_read_and_written(ids: tuple[int, int]) -> None:
     message = Message(1, *ids, 0, (), memoryview(b"body"))
     assert decode(encode_command(message)) == message
 
@@ -258,7 +258,7 @@ def test_an_id_of_nothing_is_minus_one_both_ways(ids: tuple[int, int]) -> None:
         pytest.param("08094a16 08" + "80" * 14 + "00" + "1204 0801 1000", id="consumer id of 15 bytes"),
     ],
 )
-def test_what_protobuf_refuses_the_fast_way_does_not_take(command: str) -> None:
+def test_the_fast_path_refuses_whatever_protobuf_refuses(command: str) -> None:
     data = bytes.fromhex(command)
     assert hot.decode_usual_message(data, memoryview(b"body")) is None
     with pytest.raises(RemoteProtocolError):
@@ -285,7 +285,7 @@ def test_what_protobuf_refuses_the_fast_way_does_not_take(command: str) -> None:
         pytest.param("0803 1a03 0a01ff", None, "(?i)utf-8", id="text that is not UTF-8"),
     ],
 )
-def test_what_cannot_be_a_command_is_refused(command: str, body: bytes | None, words: str) -> None:
+def test_invalid_commands_are_refused(command: str, body: bytes | None, words: str) -> None:
     frame = frame_of(encode_frame(bytes.fromhex(command), body))
     with pytest.raises(RemoteProtocolError, match=words):
         decode_command(frame)
@@ -293,7 +293,7 @@ def test_what_cannot_be_a_command_is_refused(command: str, body: bytes | None, w
 
 @pytest.mark.parametrize("body", [None, b"body"])
 @pytest.mark.parametrize("command_type", [0, 1, 39, 54, 69, 82, 1_000_000])
-def test_a_command_we_do_not_know_is_named_by_its_type(command_type: int, body: bytes | None) -> None:
+def test_an_unknown_command_is_named_by_its_type(command_type: int, body: bytes | None) -> None:
     data = encode_command(UnknownCommand(command_type))
     frame = frame_of(encode_frame(bytes(frame_of(data).command), body))
     assert decode_command(frame) == UnknownCommand(command_type)
@@ -313,7 +313,7 @@ def test_a_command_we_do_not_know_is_named_by_its_type(command_type: int, body: 
         Send(1, 0, b"", num_messages=2**31),
     ],
 )
-def test_what_does_not_fit_the_protocol_is_our_error(command: Command) -> None:
+def test_values_that_do_not_fit_the_protocol_are_local_errors(command: Command) -> None:
     with pytest.raises(LocalProtocolError, match=f"{type(command).__name__} cannot be sent"):
         encode_command(command)
 

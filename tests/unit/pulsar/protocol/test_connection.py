@@ -195,7 +195,7 @@ def test_conversation(
 
 
 @pytest.mark.parametrize("step", [None, 1, 1000], ids=["whole", "byte by byte", "by a thousand"])
-def test_everything_a_broker_was_recorded_to_send_passes(step: int | None) -> None:
+def test_every_recorded_frame_of_a_broker_is_accepted(step: int | None) -> None:
     made = subscribed(authentication=TokenAuthentication("t0k"))
     data = b"".join(f.data for f in FRAMES if f.from_broker and "18446744073709551615 error" not in f.text)
     for at in range(0, len(data), step or len(data)):
@@ -209,7 +209,7 @@ def test_everything_a_broker_was_recorded_to_send_passes(step: int | None) -> No
 # Handshake.
 
 
-def test_connect_says_who_we_are_and_what_we_can_do() -> None:
+def test_connect_has_our_version_and_features() -> None:
     made = connection(BasicAuthentication("alice", "pässword"), proxy_to_broker_url="broker-1:6650")
     assert sent(made) == [
         c.Connect(
@@ -227,7 +227,7 @@ def test_connect_says_who_we_are_and_what_we_can_do() -> None:
     ]
 
 
-def test_connected_tells_what_the_broker_is() -> None:
+def test_connected_has_the_versions_and_limit_of_the_broker() -> None:
     made = connection()
     assert (made.state, made.max_message_bytes) == (ConnectionState.CONNECTING, 5 << 20)
     made.receive_data(encode_command(c.Connected("Pulsar Server2.8", 17, 1 << 20)))
@@ -246,7 +246,7 @@ def test_connected_tells_what_the_broker_is() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_command_that_the_broker_does_not_know_is_not_sent(command: c.Request, needed: int) -> None:
+def test_a_command_unknown_to_the_broker_is_not_sent(command: c.Request, needed: int) -> None:
     for version in (needed - 1, needed):
         made = _drained(connection())
         made.receive_data(encode_command(c.Connected("Pulsar Server1", version)))
@@ -262,13 +262,13 @@ def test_a_command_that_the_broker_does_not_know_is_not_sent(command: c.Request,
         assert sent
 
 
-def test_a_broker_that_asks_for_authentication_we_have_not() -> None:
+def test_a_broker_that_requires_authentication_without_credentials() -> None:
     made = connection()
     with pytest.raises(AuthenticationError, match="by token: set authToken"):
         made.receive_data(encode_command(CHALLENGE))
 
 
-def test_a_broker_that_asks_for_another_authentication() -> None:
+def test_a_broker_that_requires_another_authentication() -> None:
     made = connection(TlsAuthentication("client.pem"))
     with pytest.raises(AuthenticationError, match="by token, the options are for tls"):
         made.receive_data(encode_command(CHALLENGE))
@@ -314,7 +314,7 @@ def test_no_broker_raises_the_limit_above_ours() -> None:
 @pytest.mark.parametrize(
     ("data", "words"), [(b"HTTP/1.1 400", "HTTP server"), (bytes.fromhex("15030300020246"), "TLS port")]
 )
-def test_a_peer_that_is_no_broker_is_named(data: bytes, words: str) -> None:
+def test_a_peer_that_is_no_broker_is_an_error_with_its_protocol(data: bytes, words: str) -> None:
     made = connection()
     with pytest.raises(RemoteProtocolError, match=words):
         made.receive_data(data)
@@ -332,7 +332,7 @@ def test_eof_before_connected_hints_at_the_port() -> None:
     assert made.state is ConnectionState.CLOSED
 
 
-def test_eof_says_what_was_left_open() -> None:
+def test_eof_reports_open_requests() -> None:
     made = subscribed()
     made.send(c.Lookup("t", 1))
     made.send(c.Lookup("t", 2))
@@ -349,7 +349,7 @@ def test_eof_says_what_was_left_open() -> None:
         producing().receive_eof()
 
 
-def test_after_close_nothing_is_sent_or_taken() -> None:
+def test_after_close_nothing_is_sent_or_received() -> None:
     made = subscribed()
     made.send(c.Flow(1, 1))
     made.close()
@@ -381,7 +381,7 @@ def test_one_silent_interval_sends_ping_and_two_end_the_connection() -> None:
 
 
 @pytest.mark.parametrize("data", [encode_command(c.Pong()), encode_command(c.Success(1)), b"\0"])
-def test_any_byte_proves_the_peer_alive(data: bytes) -> None:
+def test_any_byte_restarts_the_silence_timer(data: bytes) -> None:
     made = connected(keep_alive_ms=10_000)
     made.handle_timer(10.0)
     made.receive_data(data, now=19.0)
@@ -400,7 +400,7 @@ def test_a_peer_that_never_answers_connect_is_lost_after_two_intervals() -> None
         made.handle_timer(20.0)
 
 
-def test_while_paused_pings_are_sent_and_the_peer_is_not_taken_for_dead() -> None:
+def test_while_paused_pings_are_sent_and_the_connection_is_kept() -> None:
     made = connected(keep_alive_ms=10_000)
     made.handle_timer(10.0)
     made.paused = True
@@ -427,7 +427,7 @@ def test_nothing_is_sent_before_connected() -> None:
 
 
 @pytest.mark.parametrize("permits", [0, -1, 2**31, 2**32])
-def test_flow_that_would_drop_the_connection(permits: int) -> None:
+def test_a_flow_for_which_the_broker_would_close_is_refused(permits: int) -> None:
     made = subscribed()
     with pytest.raises(LocalProtocolError, match="permits are 1 to 2147483647"):
         made.send(c.Flow(1, permits))
@@ -449,7 +449,7 @@ def test_commands_that_cross_the_broker_s_close() -> None:
     made.send(c.ConsumerStats(7, 1))
 
 
-def test_a_send_goes_out_as_it_is() -> None:
+def test_a_send_is_written_unchanged() -> None:
     made = producing()
     made.send(SEND)
     batch = c.Send(3, 1, memoryview(BODY), num_messages=3, highest_sequence_id=3)
@@ -457,7 +457,7 @@ def test_a_send_goes_out_as_it_is() -> None:
     assert made.data_to_send() == encode_command(SEND) + encode_command(batch)
 
 
-def test_a_producer_that_waits_for_its_turn_has_no_answer_yet() -> None:
+def test_a_producer_that_waits_for_access_has_no_answer_yet() -> None:
     made = connected()
     made.send(PRODUCER)
     made.receive_data(encode_command(c.ProducerSuccess(200, "p", producer_ready=False)))
@@ -478,7 +478,7 @@ def test_a_send_that_crosses_the_broker_s_close() -> None:
     made.send(SEND)
 
 
-def test_a_send_is_no_larger_than_the_broker_takes() -> None:
+def test_a_send_is_no_larger_than_the_broker_accepts() -> None:
     made = producing()
     most = made.max_message_bytes
     made.send(SEND._replace(body=bytes(most)))
@@ -489,7 +489,7 @@ def test_a_send_is_no_larger_than_the_broker_takes() -> None:
     assert made.state is ConnectionState.CONNECTED
 
 
-def test_what_cannot_be_encoded_leaves_no_trace() -> None:
+def test_a_failed_encoding_changes_no_state() -> None:
     made = connected()
     with pytest.raises(LocalProtocolError, match="cannot be sent"):
         made.send(c.Subscribe("\ud800", "s", c.SubType.Exclusive, 1, 1))
@@ -499,7 +499,7 @@ def test_what_cannot_be_encoded_leaves_no_trace() -> None:
 # Received messages.
 
 
-def test_messages_come_out_of_the_receive_buffer_uncopied() -> None:
+def test_messages_are_views_of_the_receive_buffer() -> None:
     made = subscribed()
     data = encode_command(MESSAGE)
     free = made.writable(len(data))
@@ -512,7 +512,7 @@ def test_messages_come_out_of_the_receive_buffer_uncopied() -> None:
     assert message.body.readonly
 
 
-def test_an_ignored_command_leaves_a_debug_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_ignored_command_is_logged_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
     made = connected()
     with caplog.at_level(logging.DEBUG, logger="spark_mq_source"):
         made.receive_data(encode_command(c.UnknownCommand(70)))

@@ -48,7 +48,7 @@ CODES = [
 
 
 @pytest.mark.parametrize(("code", "name", "kind"), CODES)
-def test_every_code_has_a_class_and_a_sentence_that_survives_pickling(
+def test_every_code_has_a_class_and_a_message_that_survive_pickling(
     code: int, name: str, kind: type[BrokerError]
 ) -> None:
     error = error_for_code(code, "the broker's words", "LOOKUP of t")
@@ -76,17 +76,17 @@ _COMPACTED = "Failed to read last entry of the compacted Ledger "
         (f"{_COMPACTED}Error while recovering ledger", None),
     ],
 )
-def test_metadata_errors_that_no_retry_changes(words: str, remedy: str | None) -> None:
+def test_metadata_errors_that_are_not_retryable(words: str, remedy: str | None) -> None:
     error = error_for_code(1, words, "PRODUCER")
     assert error.retryable == (remedy is None)
     assert remedy is None or remedy in str(error)
 
 
-def test_no_context_and_no_words_leave_no_holes() -> None:
+def test_a_missing_context_or_message_leaves_no_gap() -> None:
     assert str(error_for_code(6, "", "")).startswith("the broker refused with ServiceNotReady (6); ")
 
 
-def test_a_stack_trace_is_cut_and_put_on_one_line() -> None:
+def test_a_stack_trace_is_truncated_to_one_line() -> None:
     error = error_for_code(0, "java.lang.IllegalStateException\n\tat Broker.java:1" * 100, "SUBSCRIBE")
     assert "\n" not in str(error)
     assert len(str(error)) < 800

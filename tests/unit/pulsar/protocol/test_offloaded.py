@@ -56,7 +56,7 @@ def test_a_recorded_ledger_has_its_entries_as_brokers_send_them() -> None:
     st.integers(0, 30),
     st.integers(1, 300),
 )
-def test_entries_do_not_depend_on_the_pieces(blocks: list[list[bytes]], padding: int, pieces: int) -> None:
+def test_entries_are_the_same_in_any_pieces(blocks: list[list[bytes]], padding: int, pieces: int) -> None:
     data, index = objects(blocks, padding)
     whole = list(enumerate(body for entries in blocks for body in entries))
     assert entries_of(data, index, pieces) == whole
@@ -69,7 +69,7 @@ DATA, INDEX = objects([[b"first", b"second"], [b"third"]], padding=13)
 
 @given(st.integers(0, len(DATA) - 1), st.integers(1, 255), st.integers(1, 300))
 @example(at=len(DATA) - len(b"third") - 9, flip=1, pieces=1)  # the last size is one less
-def test_a_damaged_object_never_gives_other_entries_in_silence(at: int, flip: int, pieces: int) -> None:
+def test_a_damaged_object_never_yields_other_entries_silently(at: int, flip: int, pieces: int) -> None:
     whole = entries_of(DATA, INDEX, len(DATA))
     damaged = DATA[:at] + bytes([DATA[at] ^ flip]) + DATA[at + 1 :]
     try:
@@ -90,11 +90,11 @@ def test_a_damaged_object_never_gives_other_entries_in_silence(at: int, flip: in
         (INDEX[:-8] + bytes(8), "do not cover"),
     ],
 )
-def test_an_index_that_is_not_whole_is_refused(index: bytes, words: str) -> None:
+def test_an_incomplete_index_is_refused(index: bytes, words: str) -> None:
     with pytest.raises(CorruptMessageError, match=words):
         parse_index(index)
 
 
-def test_an_entry_is_refused_before_more_than_the_limit_is_kept() -> None:
+def test_an_entry_beyond_the_limit_is_refused_before_it_is_stored() -> None:
     with pytest.raises(CorruptMessageError, match=r"entry 0 announces 5 bytes.* maxMessageBytes=4"):
         entries_of(DATA, INDEX, 141, max_entry_bytes=4)

@@ -9,7 +9,7 @@ LIMIT = 1 << 20
 
 
 @pytest.mark.parametrize("body", [None, b"body"])
-def test_every_proper_prefix_needs_more_bytes_and_says_how_many_at_most(body: bytes | None) -> None:
+def test_every_proper_prefix_is_incomplete_and_reports_missing_bytes(body: bytes | None) -> None:
     data = encode_frame(b"command", body)
     for size in range(len(data)):
         part = memoryview(data[:size])
@@ -39,7 +39,7 @@ def test_impossible_sizes_are_refused_as_soon_as_they_are_read(start: bytes, wor
         take_frame(memoryview(start), 0, LIMIT)
 
 
-def test_the_largest_frame_is_taken() -> None:
+def test_the_largest_frame_is_accepted() -> None:
     data = encode_frame(b"c", bytes(LIMIT - 5))
     frame = take_frame(memoryview(data), 0, LIMIT)
     assert frame is not None

@@ -83,11 +83,11 @@ def put_off_before(times: int | None, value: bytes = b"v") -> bytes:
     ("text", "times"),
     [("0", 0), ("3", 3), ("9" * 9, 999_999_999), ("9" * 10, 0), ("", 0), ("-1", 0), ("many", 0), ("٣", 0)],
 )
-def test_a_count_that_is_no_number_of_at_most_nine_digits_is_none(text: str, times: int) -> None:
+def test_a_count_must_be_a_number_of_at_most_nine_digits(text: str, times: int) -> None:
     assert times_put_off({RECONSUMETIMES: text}) == times
 
 
-def test_a_message_is_put_off_as_often_as_the_limit_says_and_then_given_up(writers: dict[str, Writer]) -> None:
+def test_a_message_is_put_off_up_to_the_limit_and_then_given_up(writers: dict[str, Writer]) -> None:
     letters_of(writers).put_off(logged(*(put_off_before(n, b"%d" % (n or 0)) for n in (None, 1, 2, 3))))
     (retried,) = writers[RETRY].batches
     assert [(value, found[RECONSUMETIMES], found[DELAY_TIME]) for value, found in retried] == [
@@ -98,7 +98,7 @@ def test_a_message_is_put_off_as_often_as_the_limit_says_and_then_given_up(write
     assert [value for value, _ in dead] == [b"2", b"3"]
 
 
-def test_the_letter_of_an_encrypted_message_has_what_was_decrypted(
+def test_the_letter_of_an_encrypted_message_is_decrypted(
     writers: dict[str, Writer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decoding, "decryptor_of", lambda _: Reversal())
@@ -106,12 +106,12 @@ def test_the_letter_of_an_encrypted_message_has_what_was_decrypted(
     assert [[value for value, _ in one] for one in writers[DEAD].batches] == [[b"secret"]]
 
 
-def test_where_all_are_given_up_nothing_is_put_off(writers: dict[str, Writer]) -> None:
+def test_no_retry_letter_is_sent_if_all_messages_are_given_up(writers: dict[str, Writer]) -> None:
     letters_of(writers).put_off(logged(put_off_before(2), put_off_before(7)))
     assert (len(writers[DEAD].batches), writers[RETRY].batches) == (1, [])
 
 
-def test_without_a_limit_a_message_is_put_off_again_and_again(writers: dict[str, Writer]) -> None:
+def test_without_a_limit_a_message_is_always_put_off(writers: dict[str, Writer]) -> None:
     letters_of(writers, max_redeliver_count=0).put_off(logged(put_off_before(1000)))
     assert [[found[RECONSUMETIMES] for _, found in one] for one in writers[RETRY].batches] == [["1001"]]
     assert writers[DEAD].batches == []

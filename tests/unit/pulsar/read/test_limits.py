@@ -54,7 +54,7 @@ def run(guard, *cuts, start=START, end=END):
     return ends
 
 
-def test_of_triggers_within_a_closed_ledger_a_few_are_checked():
+def test_a_few_triggers_within_a_closed_ledger_are_checked():
     client = Entries(a=[(5, n) for n in range(200)])
     cuts = [Position(5, n) for n in range(1, 101)]
     assert run(ProgressGuard(client, OPTIONS), *cuts) == cuts
@@ -85,9 +85,7 @@ def test_triggers_that_change_ledgers_or_are_in_the_last_one_are_not_checked(cut
         pytest.param([(8, 0)], [(5, 8), (5, 9)], False, (8, 0), id="an end that the broker does not tell"),
     ],
 )
-def test_a_trigger_that_ends_with_entries_which_are_not_delivered_ends_there(
-    delivered, cuts, tells_ends, moved, caplog
-):
+def test_a_trigger_can_end_with_entries_that_are_not_delivered(delivered, cuts, tells_ends, moved, caplog):
     client = Entries(a=delivered, tells_ends=tells_ends)
     first, last = (Position(*cut) for cut in cuts)
     assert run(ProgressGuard(client, OPTIONS), first, last, start=Position(5, 6)) == [first, Position(*moved)]
@@ -114,14 +112,14 @@ def test_the_end_is_not_passed():
     assert run(ProgressGuard(client, OPTIONS), *cuts, start=Position(5, 9)) == [Position(5, 16), END]
 
 
-def test_a_cut_after_which_nothing_comes_is_left_to_the_task():
+def test_an_end_without_later_entries_is_kept_for_the_task():
     client = Entries()
     cuts = [Position(5, 16), Position(5, 23)]
     assert run(ProgressGuard(client, OPTIONS), *cuts, start=Position(5, 9)) == cuts
     assert len(client.asked) == 1
 
 
-def test_who_has_no_turn_is_neither_counted_nor_asked():
+def test_a_partition_without_a_turn_is_neither_counted_nor_requested():
     client = Entries(a=[(5, n) for n in range(10)], b=[(5, n) for n in range(10)])
     guard = ProgressGuard(client, OPTIONS)
     at = {A: START, B: START}
@@ -131,7 +129,7 @@ def test_who_has_no_turn_is_neither_counted_nor_asked():
     assert client.asked == [{A: Position(5, 2)}, {B: Position(5, 2)}]
 
 
-def test_limits_that_let_nothing_through_are_passed_by_an_entry(caplog):
+def test_limits_that_allow_no_entry_are_extended_by_one(caplog):
     client = Entries(a=[(5, 4), (8, 0)], b=[])
     start = Position(5, 4)
     starts = {A: start, B: start, TopicPartition("read", -1): END}
@@ -143,13 +141,13 @@ def test_limits_that_let_nothing_through_are_passed_by_an_entry(caplog):
 
 
 @pytest.mark.parametrize("start", [EARLIEST, Position(8, 0, batch=1)])
-def test_a_start_within_a_batch_or_before_everything_is_asked_for_itself(start):
+def test_a_start_within_a_batch_or_at_the_beginning_is_requested_unchanged(start):
     client = Entries(a=[(8, 0)])
     assert ProgressGuard(client, OPTIONS).check({A: start}, {A: END}, {A: start}) == {A: Position(8, 0)}
     assert client.asked == [{A: start}]
 
 
-def test_limits_that_let_nothing_through_and_a_broker_that_sends_nothing_are_an_error():
+def test_limits_that_allow_no_entry_and_a_silent_broker_are_an_error():
     start = Position(5, 4)
     with pytest.raises(RequestTimeoutError) as caught:
         ProgressGuard(Entries(), OPTIONS).check({A: start}, {A: END}, {A: start})
@@ -160,7 +158,7 @@ def test_limits_that_let_nothing_through_and_a_broker_that_sends_nothing_are_an_
     )
 
 
-def test_a_query_that_has_everything_asks_nothing():
+def test_a_query_without_a_backlog_sends_no_request():
     client = Entries()
     assert ProgressGuard(client, OPTIONS).check({A: END}, {A: END}, {A: END}) == {A: END}
     assert client.asked == []
@@ -181,7 +179,7 @@ def limiter(topic: Topic, **given: str) -> Limiter:
 
 
 @pytest.mark.parametrize("most", range(1, 12))
-def test_a_trigger_ends_after_as_many_entries_as_it_may_have(most):
+def test_a_trigger_ends_at_its_entry_limit(most):
     topic, tried = Topic(LEDGERS), 0
     limits = limiter(topic, maxEntriesPerTrigger=str(most))
     for start, end in itertools.product(STARTS, PLACES):
@@ -196,7 +194,7 @@ def test_a_trigger_ends_after_as_many_entries_as_it_may_have(most):
 
 
 @pytest.mark.parametrize("most", range(1, 12))
-def test_a_broker_that_does_not_tell_where_ledgers_end_makes_triggers_shorter_and_never_empty(most):
+def test_unknown_ends_of_ledgers_make_triggers_shorter_and_never_empty(most):
     topic = Topic(LEDGERS, tells_ends=False)
     limits = limiter(topic, maxEntriesPerTrigger=str(most))
     for start in STARTS[1:-1]:
@@ -211,7 +209,7 @@ def test_a_broker_that_does_not_tell_where_ledgers_end_makes_triggers_shorter_an
         assert len(ends) <= len(topic.between(start, end)) + 4
 
 
-def test_what_follows_a_ledger_with_which_a_trigger_ended_is_known_until_the_query_is_past_it():
+def test_the_successor_of_a_ledger_is_remembered_until_the_query_is_past_it():
     limits = limiter(Topic(LEDGERS), maxEntriesPerTrigger="3")
     assert limits.limit({TP: Position(5, -1)}, {TP: PLACES[-1]}) == {TP: Position(5, 2)}
     assert limits.following(TP, Position(5, 2)) == Position(7, 0)
@@ -223,7 +221,7 @@ def test_what_follows_a_ledger_with_which_a_trigger_ended_is_known_until_the_que
     assert (limits.following(TP, Position(5, 2)), limits._ledger_ends) == (None, {})
 
 
-def test_what_is_known_of_other_topics_is_forgotten():
+def test_the_state_of_other_topics_is_dropped():
     limits = limiter(Topic(LEDGERS), maxEntriesPerTrigger="3")
     limits.limit({TP: Position(5, -1)}, {TP: PLACES[-1]})
     limits.forget_before({A: EARLIEST})
@@ -232,7 +230,7 @@ def test_what_is_known_of_other_topics_is_forgotten():
 
 @pytest.mark.parametrize("messages", [1, 2, 5])
 @pytest.mark.parametrize("most", [1, 4, 5, 6, 10, 24, 25, 26])
-def test_a_trigger_has_as_many_rows_as_it_may(messages, most):
+def test_a_trigger_ends_at_its_row_limit(messages, most):
     topic = Topic({5: (messages,) * 5, 7: (messages,) * 5})
     cut = limiter(topic, maxRowsPerTrigger=str(most)).limit({TP: Position(5, -1)}, {TP: Position(7, 4)})[TP]
     # One entry is read, whatever its size.
@@ -243,7 +241,7 @@ def test_a_trigger_has_as_many_rows_as_it_may(messages, most):
 @pytest.mark.parametrize("entries", [1, 2, 5, 9, 10])
 @pytest.mark.parametrize("more", [-1, 0, 1])
 @pytest.mark.parametrize("admin", [True, False])
-def test_a_trigger_has_as_many_bytes_as_it_may(entries, more, admin):
+def test_a_trigger_ends_at_its_byte_limit(entries, more, admin):
     topic = Topic({5: (1,) * 5, 7: (1,) * 5})
     most = entries * len(topic.message(5, 0).body) + more
     given = {"adminUrl": "http://127.0.0.1:1"} if admin else {}
@@ -265,7 +263,7 @@ def test_a_trigger_has_as_many_bytes_as_it_may(entries, more, admin):
         (Position(9, 0), Position(9, 0), 1),
     ],
 )
-def test_entries_of_a_ledger_are_as_large_as_the_admin_interface_says_on_average(start, cut, size):
+def test_the_size_of_entries_is_the_average_of_their_ledgers(start, cut, size):
     ledgers = [Ledger(3, 9, 9_000), Ledger(5, 4, 400), Ledger(7, 10, 200), Ledger(9, 1, 7), Ledger(11, 9, 9_000)]
     waiting = limits_module._Waiting(start, Position(11, 8), 20, cut=cut, ledgers=ledgers)
     assert limiter(Topic(LEDGERS))._bytes_per_entry(TP, waiting) == size
@@ -281,7 +279,7 @@ def test_entries_of_a_ledger_are_as_large_as_the_admin_interface_says_on_average
         (Position(7, 3), Position(7, 4), 3),
     ],
 )
-def test_about_how_many_rows_wait(start, end, rows):
+def test_the_estimated_backlog_in_rows(start, end, rows):
     topic = Topic({5: (3,) * 5, 7: (3,) * 5})
     limits = limiter(topic)
     assert [limits.count_rows({TP: start}, {TP: end}) for _ in range(2)] == [rows, rows]
@@ -290,7 +288,7 @@ def test_about_how_many_rows_wait(start, end, rows):
 
 
 @pytest.mark.parametrize("given", [{}, {"maxEntriesPerTrigger": "1"}, {"maxRowsPerTrigger": "1"}])
-def test_without_a_limit_or_anything_new_nobody_is_asked(given):
+def test_without_a_limit_or_new_entries_no_request_is_sent(given):
     topic = Topic(LEDGERS)
     start = PLACES[-1] if given else EARLIEST
     assert limiter(topic, **given).limit({TP: start}, {TP: PLACES[-1]}) == {TP: PLACES[-1]}

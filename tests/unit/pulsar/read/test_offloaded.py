@@ -51,7 +51,7 @@ def split(start: tuple[int, ...], end: tuple[int, ...], *ledgers: Ledger, how: s
 A, B, C, OPEN = Ledger(3, 10, 40, "a"), Ledger(5, 10, 50, "b"), Ledger(6, 10, 60, "c"), Ledger(8, 4, 9)
 
 
-def test_ledgers_of_the_store_are_joined_to_ranges_and_brokers_get_the_rest() -> None:
+def test_ledgers_of_the_store_are_joined_to_ranges_and_brokers_read_the_rest() -> None:
     assert split((3, -1), (8, 3), A, B, C, OPEN) == [
         ("3:-1", "5:9", [3, 5]),
         ("5:9", "6:9", [6]),
@@ -66,7 +66,7 @@ def test_ledgers_of_the_store_are_joined_to_ranges_and_brokers_get_the_rest() ->
     ]
 
 
-def test_brokers_report_what_is_deleted_before_a_range_or_not_there_at_its_end() -> None:
+def test_brokers_report_entries_deleted_before_a_range_or_missing_at_its_end() -> None:
     assert split((2, 7), (6, 9), A, B, C) == [("2:7", "6:9", [])]
     assert split((3, -1), (5, 12), A, B) == [("3:-1", "5:9", [3, 5]), ("5:9", "5:12", [])]
 
@@ -76,7 +76,7 @@ def test_always_names_the_ledger_that_is_not_offloaded() -> None:
         split((3, -1), (8, 3), A, OPEN, how="always")
 
 
-def test_a_large_ledger_is_split_where_blocks_begin(tmp_path: Path) -> None:
+def test_a_large_ledger_is_split_at_the_beginning_of_blocks(tmp_path: Path) -> None:
     data, index = objects([[b"x" * 40] * 3] * 4, padding=8)
     (tmp_path / "u-ledger-3").write_bytes(data)
     (tmp_path / "u-ledger-3-index").write_bytes(index)
@@ -93,7 +93,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("start", "end"), [((3, -1), (3, 49)), ((3, 6), (3, 7)), ((2, 9), (3, 0))])
-def test_a_range_gives_the_rows_after_its_start_up_to_its_end(folder: Path, start: Any, end: Any) -> None:
+def test_a_range_has_the_rows_after_its_start_up_to_its_end(folder: Path, start: Any, end: Any) -> None:
     counters = Counters()
     # The topic may count fewer entries than the object has.
     ledger = replace(RECORDED, entries=end[1] + 1)
@@ -104,7 +104,7 @@ def test_a_range_gives_the_rows_after_its_start_up_to_its_end(folder: Path, star
     assert counters.entries == len(wanted)
 
 
-def test_the_memory_of_parts_is_used_again_unless_a_request_may_still_write_to_it(
+def test_the_memory_of_parts_is_reused_unless_a_request_may_still_write_to_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spare: deque[bytearray] = deque([bytearray(3)], maxlen=9)
@@ -149,7 +149,7 @@ def damage(data: Path, index: Path, how: str) -> None:
         ("flipped", "ledger 3 in offloadStorage: message 3:7: the checksum does not match"),
     ],
 )
-def test_a_damaged_object_is_an_error_or_read_from_brokers(
+def test_a_damaged_object_is_an_error_or_is_read_from_brokers(
     folder: Path, how: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert f"| `{words}` |" in PAGE.read_text()

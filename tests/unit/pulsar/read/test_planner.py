@@ -73,7 +73,7 @@ def stretches(draw):
 
 
 @given(stretches(), st.integers(1, 200))
-def test_cuts_ascend_lie_inside_and_are_fair(parts, pieces):
+def test_cuts_ascend_within_the_range_and_are_nearly_equal(parts, pieces):
     cuts = _cut(parts, pieces)
     total = sum(entries for _, _, entries in parts)
     assert len(cuts) == min(pieces, total) - 1
@@ -96,7 +96,7 @@ def test_cuts_ascend_lie_inside_and_are_fair(parts, pieces):
 
 
 @pytest.mark.parametrize(("parts", "pieces"), [([], 1), ([], 5), ([(7, 3, 1)], 9), ([(7, 3, 100)], 1)])
-def test_what_cannot_be_cut_is_left_whole(parts, pieces):
+def test_ranges_that_cannot_be_cut_are_unchanged(parts, pieces):
     assert _cut(parts, pieces) == []
 
 
@@ -131,7 +131,7 @@ def test_pieces_are_exactly_the_ranges(whole, wanted, sizes):
 
 @settings(deadline=None)
 @given(st.integers(1, 60), st.integers(60, 500))
-def test_there_are_as_many_pieces_as_were_wanted_where_that_can_be(wanted, entries):
+def test_the_wanted_number_of_pieces_is_made_if_possible(wanted, entries):
     r = PulsarRange(TopicPartition(TOPIC, 0), Position(7, -1), Position(7, entries - 1))
     pieces = split([r], wanted)
     assert len(pieces) == wanted
@@ -145,7 +145,7 @@ def test_larger_ranges_are_cut_into_more_pieces():
     assert [sum(p.topic_partition.partition == n for p in pieces) for n in (0, 1)] == [1, 9]
 
 
-def test_the_entry_in_which_a_range_begins_is_one_of_those_that_are_divided():
+def test_the_entry_in_which_a_range_begins_counts_for_its_division():
     r = PulsarRange(TopicPartition(TOPIC, 0), Position(7, 3, 0), Position(7, 4))
     pieces = split([r], 2)
     assert [(p.start, p.end) for p in pieces] == [(r.start, Position(7, 3)), (Position(7, 3), r.end)]
@@ -165,7 +165,7 @@ def test_an_empty_topic_has_no_range():
     assert planned(Cluster(bounds={TP: Bounds(EARLIEST, EARLIEST)})) == []
 
 
-def test_a_start_that_is_gone_is_loss_unless_the_user_says_otherwise(caplog):
+def test_a_start_that_is_gone_is_loss_unless_failondataloss_is_false(caplog):
     start = '{"t": {"ledger": 7, "entry": 1}}'
     with pytest.raises(DataLossError, match="failOnDataLoss=false"):
         planned(Cluster(bounds=HELD), startingOffsets=start)
@@ -174,7 +174,7 @@ def test_a_start_that_is_gone_is_loss_unless_the_user_says_otherwise(caplog):
     assert "is gone" in caplog.text
 
 
-def test_a_start_that_ttl_has_passed_while_the_read_was_planned_is_looked_up_again():
+def test_a_start_passed_by_ttl_during_planning_is_looked_up_again():
     cluster = Cluster(bounds=HELD)
     begins = iter([Position(8, 0), Position(7, -1)])
     cluster.fetch_bounds = lambda _: {TP: Bounds(next(begins), HELD[TP].last)}
@@ -183,7 +183,7 @@ def test_a_start_that_ttl_has_passed_while_the_read_was_planned_is_looked_up_aga
 
 
 @pytest.mark.parametrize("batch", [-1, 0])
-def test_a_start_right_where_the_topic_begins_is_not_gone(batch):
+def test_a_start_at_the_beginning_of_the_topic_is_not_gone(batch):
     first = Position(7, 3)
     start = Position(7, 3 + (batch >= 0), batch)
     given = f'{{"t": {{"ledger": {start.ledger}, "entry": {start.entry}, "batch": {batch}}}}}'
@@ -196,12 +196,12 @@ def test_an_end_past_the_last_message_is_the_last_message():
     assert planned(Cluster(bounds=HELD), endingOffsets=end)[0].end == Position(9, 5)
 
 
-def test_offsets_of_what_is_not_read_are_a_mistake():
+def test_offsets_of_partitions_that_are_not_read_are_an_error():
     with pytest.raises(OptionError, match=r"startingOffsets names .*other.*, which this query does not read"):
         planned(Cluster(bounds=HELD), startingOffsets='{"t": "earliest", "other": "earliest"}')
 
 
-def test_offsets_that_leave_a_partition_out_are_a_mistake():
+def test_offsets_that_lack_a_partition_are_an_error():
     held = {TopicPartition(TOPIC, n): Bounds(EARLIEST, Position(7, 9)) for n in range(3)}
     with pytest.raises(OptionError, match=r"missing.*t-partition-1, .*t-partition-2$"):
         planned(Cluster(bounds=held), startingOffsets='{"t": {"0": "earliest"}}')
@@ -231,13 +231,13 @@ def at(ms, us=0):
         ("in", (at(5),), []),
     ],
 )
-def test_publish_times_become_positions_that_leave_nothing_out(operator, value, asked):
+def test_publish_times_become_positions_without_loss(operator, value, asked):
     cluster = Cluster(bounds=HELD, times={ms: Position(8, ms) for ms in range(-10, 10)})
     planned(cluster, [Predicate("publish_time", operator, value)])
     assert cluster.asked_times == asked
 
 
-def test_the_narrowest_publish_times_count():
+def test_the_narrowest_publish_times_are_used():
     cluster = Cluster(bounds=HELD, times={ms: Position(8, ms) for ms in range(100)})
     predicates = [Predicate("publish_time", *x) for x in ((">", at(10)), (">=", at(30)), ("<", at(60)), ("<", at(50)))]
     assert planned(cluster, predicates) == [PulsarRange(TP, Position(8, 30), Position(8, 50))]
@@ -263,7 +263,7 @@ def test_predicates_drop_whole_partitions(predicate, kept):
 @pytest.mark.parametrize(
     ("start", "is_there"), [((7, 9), True), ((7, 12), True), ((7, 13), True), ((7, 14), False), ((2**40, 0), False)]
 )
-def test_a_start_past_everything_that_is_stored_is_refused(start, is_there):
+def test_a_start_past_the_last_stored_entry_is_refused(start, is_there):
     # 7:10 to 7:12 are stored and are not delivered; a user may want to start at 7:13.
     tp = TopicPartition(TOPIC, -1)
     cluster = Cluster(bounds={tp: Bounds(Position(7, -1), Position(7, 9))}, stored={tp: Position(7, 12)})
@@ -276,7 +276,7 @@ def test_a_start_past_everything_that_is_stored_is_refused(start, is_there):
     assert planned(cluster, startingOffsets=named, failOnDataLoss="false") == []
 
 
-def test_a_time_range_leaves_ledgers_of_the_store_out():
+def test_a_time_range_excludes_ledgers_of_the_store():
     tp = TopicPartition(TOPIC, 0)
     ledgers = [Ledger(number, 10, 99, uuid="u") for number in (3, 4, 5)]
     cluster = Cluster(
@@ -292,7 +292,7 @@ def test_a_time_range_leaves_ledgers_of_the_store_out():
 
 
 @pytest.mark.parametrize("driver", ["", "S3", "aws-s3", "filesystem"])
-def test_brokers_read_what_only_they_can_read(driver):
+def test_brokers_read_the_ranges_that_only_they_can_read(driver):
     tp = TopicPartition(TOPIC, 0)
     cluster = Cluster(
         bounds={tp: Bounds(Position(3, -1), Position(3, 9))}, ledgers=[Ledger(3, 10, 99, uuid="u")], driver=driver
@@ -304,7 +304,7 @@ def test_brokers_read_what_only_they_can_read(driver):
             planned(cluster, **stored | {"readOffloaded": "always"})
 
 
-def test_a_stream_asks_for_ledgers_again_only_where_one_may_be_offloaded_since():
+def test_a_stream_lists_ledgers_again_only_if_one_may_be_newly_offloaded():
     tp = TopicPartition(TOPIC, 0)
     offloaded = [Ledger(3, 10, 99, uuid="u"), Ledger(4, 10, 99, uuid="v")]
     cluster = Cluster(ledgers=[*offloaded, Ledger(5, 10, 99)])

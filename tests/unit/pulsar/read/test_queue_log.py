@@ -57,7 +57,7 @@ def rows_of(batches_: list[pa.RecordBatch], **given: str) -> list[dict[str, Any]
 
 
 @given(st.lists(st.tuples(plain | batches, counts, ack_sets), max_size=12), st.integers(0, 12), st.integers(1, 5))
-def test_the_log_gives_what_the_broker_gave(entries: list[Any], cut: int, most: int) -> None:
+def test_the_log_returns_the_messages_of_the_broker(entries: list[Any], cut: int, most: int) -> None:
     messages = [message(number, *one) for number, one in enumerate(entries)]
     decoder = EntryDecoder(
         SCHEMA, topic=AT.topic, partition=3, max_message_bytes=1 << 20, max_pending_chunk_bytes=1 << 20
@@ -71,7 +71,7 @@ def test_the_log_gives_what_the_broker_gave(entries: list[Any], cut: int, most: 
     assert rows_of([whole.slice(0, cut), whole.slice(cut)], maxbatchrows=str(most)) == expected
 
 
-def test_what_is_written_of_an_entry() -> None:
+def test_the_logged_columns_of_an_entry() -> None:
     body = entry(b"v")
     found = logged([message(0, body, 2**32 - 1, (-1, 5)), message(6, body)]).to_pylist()
     assert found[0] == {
@@ -94,7 +94,7 @@ def test_a_corrupt_entry_in_the_log() -> None:
     assert [row["value"] for row in rows_of([found], oncorrupt="skip")] == [b"v", b"v"]
 
 
-def test_the_log_tells_why_entries_could_not_be_read() -> None:
+def test_the_log_has_the_reasons_of_unreadable_entries() -> None:
     bodies = [
         entry(b"sound"),
         entry(b"v")[:-1] + b"w",
@@ -146,12 +146,12 @@ def test_chunks_of_a_message_leave_together_and_in_order(order: list[tuple[str, 
     assert sorted(taken) == sorted(in_order)
 
 
-def test_a_message_that_begins_again_is_the_later_one() -> None:
+def test_a_restarted_message_replaces_the_earlier_one() -> None:
     groups = ChunkGroups(max_bytes=1 << 20)
     assert added(groups, *(chunk(n, "u", n % 2, 3) for n in range(4)), chunk(4, "u", 2, 3)) == [[2, 3, 4]]
 
 
-def test_what_is_too_much_is_left_out_the_oldest_first() -> None:
+def test_messages_beyond_the_bound_are_dropped_oldest_first() -> None:
     groups = ChunkGroups(max_bytes=2500)
     chunks = [chunk(number, f"u{number}", 0, 2, 1000) for number in range(3)]
     assert added(groups, *chunks) == []
@@ -159,7 +159,7 @@ def test_what_is_too_much_is_left_out_the_oldest_first() -> None:
     assert added(groups, *last) == [[1, 11], [2, 12]]
 
 
-def test_chunks_that_come_again_are_acknowledged_when_the_last_one_has_come() -> None:
+def test_redelivered_chunks_are_acknowledged_after_the_last_one() -> None:
     groups = ChunkGroups(max_bytes=1 << 20)
     chunks = [chunk(number, uuid, n, 3) for number, (uuid, n) in enumerate((u, n) for n in range(3) for u in "ab")]
     found = [[entry_ for _, entry_ in groups.add_known(one)] for one in chunks]

@@ -155,7 +155,7 @@ def taken(flow: module._Inflow) -> list[int]:
         (QueueSource("non-persistent://a/b/c", -1), {}, (c.InitialPosition.Latest, (), True)),
     ],
 )
-def test_how_a_consumer_joins(source: QueueSource, given: dict[str, str], expected: object) -> None:
+def test_the_options_of_a_new_consumer(source: QueueSource, given: dict[str, str], expected: object) -> None:
     made = subscription_of(options_of(**given), source, "0003")
     assert (made.initial, made.key_ranges, made.creates_topic) == expected
     assert (made.name, (made.consumer_name or "").endswith("-0003")) == ("s", True)
@@ -178,7 +178,7 @@ def test_how_a_consumer_joins(source: QueueSource, given: dict[str, str], expect
         ([[message(0, 100)]], [100]),
     ],
 )
-def test_messages_that_are_here_are_not_granted_again(bursts: list[Any], grants: list[int]) -> None:
+def test_received_messages_are_not_granted_again(bursts: list[Any], grants: list[int]) -> None:
     consumer = Consumer(*bursts)
     flow = inflow(consumer)
     for _ in range(2):
@@ -231,7 +231,7 @@ def test_a_grant_before_and_after_sizes_are_known() -> None:
     ]
 
 
-def test_a_grant_that_finds_no_connection_is_left_to_receive() -> None:
+def test_receive_reports_the_lost_connection_of_a_grant() -> None:
     consumer = Consumer(LOST)
 
     def refuse(_: int) -> None:
@@ -268,7 +268,7 @@ def test_permits_that_an_entry_has_overdrawn_are_added_to_the_last_grant() -> No
 # -- receiving
 
 
-def test_who_listens_first_on_failover_waits_for_its_turn(clock: Clock) -> None:
+def test_a_failover_consumer_waits_longer_until_its_first_message(clock: Clock) -> None:
     consumer = Consumer([], [message(0)], [])
     flow = inflow(consumer, subscriptionType="failover")
     assert [flow.receive(0.1) for _ in range(3)] == [False, True, False]
@@ -281,7 +281,7 @@ def test_who_listens_first_on_failover_waits_for_its_turn(clock: Clock) -> None:
     assert long.timeouts == [9.0]
 
 
-def test_a_consumer_that_stands_by_is_patient(clock: Clock) -> None:
+def test_a_standby_consumer_waits(clock: Clock) -> None:
     consumer = Consumer()
     flow = inflow(consumer, subscriptionType="failover")
     consumer.is_active = False
@@ -295,7 +295,7 @@ def test_a_consumer_that_stands_by_is_patient(clock: Clock) -> None:
     assert not flow.receive(0.1)
 
 
-def test_an_error_that_is_not_tried_again_ends_the_task() -> None:
+def test_an_error_that_is_not_retryable_ends_the_task() -> None:
     refused = BrokerError("no", code=3)
     refused.retryable = False
     with pytest.raises(BrokerError, match="no"):
@@ -316,7 +316,7 @@ def test_an_error_that_is_not_tried_again_ends_the_task() -> None:
         ({}, 4, 100, PATIENCE_SECONDS, True),
     ],
 )
-def test_when_what_came_is_handed_on(
+def test_when_received_messages_are_passed_on(
     clock: Clock, given: dict[str, Any], messages: int, wanted: int, seconds: float, due: bool
 ) -> None:
     flow = inflow(Consumer([message(n) for n in range(messages)]), **given)
@@ -325,7 +325,7 @@ def test_when_what_came_is_handed_on(
     assert flow.is_due(wanted) == due
 
 
-def test_how_many_bytes_are_handed_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_received_messages_are_passed_on_at_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     one = message(0)
     for most, due in ((len(one.body), True), (len(one.body) + 1, False)):
         monkeypatch.setattr(module, "LOG_BYTES", most)
@@ -334,7 +334,7 @@ def test_how_many_bytes_are_handed_on_at_once(monkeypatch: pytest.MonkeyPatch) -
         assert flow.is_due(100) == due
 
 
-def test_patience_begins_with_the_oldest_message(clock: Clock) -> None:
+def test_the_delay_begins_with_the_oldest_message(clock: Clock) -> None:
     flow = inflow(Consumer([message(0)], [message(1)]))
     flow.receive(0.1)
     clock.now += PATIENCE_SECONDS
@@ -364,7 +364,9 @@ def test_patience_begins_with_the_oldest_message(clock: Clock) -> None:
         ({"max_entries": 3, "max_rows": 5}, [1, 2, 3], [0, 1], True),
     ],
 )
-def test_what_fits_the_limits(limits: dict[str, int], sizes: list[int], entries: list[int], is_full: bool) -> None:
+def test_messages_are_taken_up_to_the_limits(
+    limits: dict[str, int], sizes: list[int], entries: list[int], is_full: bool
+) -> None:
     flow = inflow(Consumer([message(n, size) for n, size in enumerate(sizes)]), **limits)
     flow.receive(0.1)
     assert flow.rows == sum(sizes)
@@ -372,7 +374,7 @@ def test_what_fits_the_limits(limits: dict[str, int], sizes: list[int], entries:
     assert (flow.most == 0, flow.rows) == (is_full, 0)
 
 
-def test_a_second_take_has_only_what_is_left() -> None:
+def test_a_second_take_is_limited_to_the_rest() -> None:
     flow = inflow(Consumer([message(0, 2)], [message(1, 2)]), max_rows=3)
     flow.receive(0.1)
     assert taken(flow) == [0]
@@ -394,14 +396,14 @@ def test_chunks_count_as_one_message_and_are_taken_together() -> None:
     assert taken(flow) == [9, 0, 1, 2]
 
 
-def test_nothing_that_was_taken_does_not_count_as_the_first() -> None:
+def test_an_empty_take_does_not_count_as_the_first() -> None:
     flow = inflow(Consumer([message(0, 3)]), max_rows=2)
     assert taken(flow) == []
     flow.receive(0.1)
     assert taken(flow) == [0]
 
 
-def test_what_was_put_back_is_not_taken() -> None:
+def test_returned_messages_are_not_taken() -> None:
     flow = inflow(Consumer([message(0)]))
     flow.receive(0.1)
     flow.put_back()
@@ -431,20 +433,20 @@ def test_an_entry_counts_once(bursts: list[list[int]], rows: list[int]) -> None:
     assert consumer.of("ack") == []
 
 
-def test_entries_of_two_ledgers_with_one_number_are_two() -> None:
+def test_entries_of_two_ledgers_with_equal_numbers_are_different() -> None:
     flow = inflow(Consumer([message(3), message(3, ledger=8)]))
     flow.receive(0.1)
     assert taken(flow) == [3, 3]
 
 
-def test_what_was_read_before_is_acknowledged_and_left_out() -> None:
+def test_duplicates_are_acknowledged_and_dropped() -> None:
     consumer = Consumer([message(n) for n in range(4)])
     flow = inflow(consumer, known=["7:1-2"])
     flow.receive(0.1)
     assert (taken(flow), consumer.of("ack")) == ([0, 3], [[1, 2]])
 
 
-def test_chunks_that_were_read_before_are_acknowledged_together() -> None:
+def test_duplicate_chunks_are_acknowledged_together() -> None:
     consumer = Consumer([chunk(0, 0, 2)], [chunk(1, 1, 2)])
     flow = inflow(consumer, known=["7:0-1"])
     flow.receive(0.1)
@@ -453,7 +455,7 @@ def test_chunks_that_were_read_before_are_acknowledged_together() -> None:
     assert (taken(flow), consumer.of("ack")) == ([], [[0, 1]])
 
 
-def test_nothing_of_a_topic_that_stores_nothing_comes_again() -> None:
+def test_a_topic_that_stores_nothing_has_no_duplicates() -> None:
     consumer = Consumer([message(0), message(0)], [message(0)])
     flow = inflow(consumer, topic="non-persistent://a/b/c")
     flow.receive(0.1)
@@ -463,14 +465,14 @@ def test_nothing_of_a_topic_that_stores_nothing_comes_again() -> None:
     assert consumer.of("ack") == []
 
 
-def test_a_part_of_a_batch_counts_as_what_is_left_of_it() -> None:
+def test_only_the_remaining_messages_of_a_batch_count() -> None:
     for words, rows in (((), 5), ((0b10010,), 2), ((-1, 1), 65), ((0,), 1)):
         flow = inflow(Consumer([message(0, 5)._replace(ack_set=words)]))
         flow.receive(0.1)
         assert flow.rows == rows
 
 
-def test_a_corrupt_entry_is_asked_for_once_more() -> None:
+def test_a_corrupt_entry_is_redelivered_once() -> None:
     first, second = Consumer([message(0), corrupt(1)]), Consumer([message(0), corrupt(1)])
     flow = inflow(first, second)
     assert flow.receive(0.1)
@@ -494,7 +496,7 @@ def test_a_corrupt_entry_is_asked_for_once_more() -> None:
 # -- another consumer
 
 
-def test_what_was_handed_on_does_not_come_again_from_the_next_consumer() -> None:
+def test_messages_passed_on_are_duplicates_for_the_next_consumer() -> None:
     second = Consumer([message(n) for n in range(4)])
     flow = inflow(Consumer([message(0), message(1)], [message(2)], LOST), second)
     flow.receive(0.1)
@@ -509,7 +511,7 @@ def test_what_was_handed_on_does_not_come_again_from_the_next_consumer() -> None
     assert second.of("ack") == [[0, 1, 2, 3]]
 
 
-def test_what_is_here_of_a_topic_that_stores_nothing_is_kept() -> None:
+def test_received_messages_of_a_topic_that_stores_nothing_are_kept() -> None:
     flow = inflow(Consumer([message(0)], LOST), Consumer([message(0)]), topic="non-persistent://a/b/c")
     for _ in range(3):
         flow.receive(0.1)
@@ -520,9 +522,7 @@ def test_what_is_here_of_a_topic_that_stores_nothing_is_kept() -> None:
     ("answers", "again"),
     [([None, None], []), (["never", None], [[0]]), ([LOST, None], [[0]]), ([None, LOST], [[1]]), (["never"], [[0]])],
 )
-def test_the_next_consumer_sends_acknowledgements_without_an_answer_again(
-    answers: list[Any], again: list[list[int]]
-) -> None:
+def test_the_next_consumer_repeats_unanswered_acknowledgements(answers: list[Any], again: list[list[int]]) -> None:
     first, second = Consumer([message(0)], [message(1)], LOST, answers=answers), Consumer()
     flow = inflow(first, second)
     for _ in range(2):
@@ -568,7 +568,7 @@ def test_settling_ends_with_the_deadline(monkeypatch: pytest.MonkeyPatch) -> Non
     assert flow.settle() == [(7, 0)]
 
 
-def test_an_answer_that_does_not_come_in_time_is_a_failure() -> None:
+def test_a_late_answer_is_a_failure() -> None:
     consumer = Consumer([message(0), message(1)], answers=["never"])
     flow = inflow(consumer)
     flow.receive(0.1)
@@ -598,7 +598,7 @@ def test_an_answer_that_does_not_come_in_time_is_a_failure() -> None:
         ({"readCompacted": "true"}, [[chunk(0, 0, 2), message(1), chunk(2, 1, 2)]], [("ack", [1, 0, 2])]),
     ],
 )
-def test_what_a_compacted_topic_leaves_out_is_acknowledged_with_what_follows(
+def test_entries_removed_by_compaction_are_acknowledged_with_the_following_ones(
     given: dict[str, str], bursts: list[Any], sent: list[Any]
 ) -> None:
     consumer = Consumer(*bursts)
@@ -621,7 +621,7 @@ def test_after_another_consumer_s_turn_entries_are_acknowledged_one_by_one() -> 
 
 
 @pytest.mark.parametrize(("acknowledges", "sent"), [(True, [("until", 1)]), (False, [("ack", [0, 1])])])
-def test_a_new_consumer_acknowledges_everything_if_nothing_is_held(acknowledges: bool, sent: list[Any]) -> None:
+def test_a_new_consumer_acknowledges_all_entries_if_none_is_held(acknowledges: bool, sent: list[Any]) -> None:
     second = Consumer([message(1)])
     flow = inflow(Consumer([message(0)], LOST), second, subscriptionType="exclusive", readCompacted="true")
     flow.receive(0.1)
@@ -745,7 +745,7 @@ def drain(given: dict[str, str], **limits: Any) -> list[bytes]:
         ({"retryTopic": "true", "subscriptionType": "shared"}, [[0, 1, 2, 3]], []),
     ],
 )
-def test_what_becomes_of_messages_that_were_read(
+def test_the_end_of_a_task_by_acknowledgement_mode(
     scripted: type[Client], given: dict[str, str], acknowledged: list[Any], put_off: list[Any]
 ) -> None:
     consumer = Consumer([message(n) for n in range(4)])
@@ -757,7 +757,7 @@ def test_what_becomes_of_messages_that_were_read(
 @pytest.mark.parametrize(
     ("in_flight", "limits", "granted"), [("4", {}, 4), ("4", {"max_rows": 3}, 3), ("4", {"max_rows": 9}, 4)]
 )
-def test_a_read_that_leaves_messages_there_has_no_more_than_may_be_in_flight(
+def test_a_read_without_acknowledgements_ends_at_the_limit_in_flight(
     scripted: type[Client], in_flight: str, limits: dict[str, int], granted: int
 ) -> None:
     consumer = Consumer([message(n) for n in range(granted)])
@@ -767,14 +767,14 @@ def test_a_read_that_leaves_messages_there_has_no_more_than_may_be_in_flight(
     assert consumer.of("grant")[0] == granted
 
 
-def test_a_read_that_leaves_messages_there_has_each_once_though_the_connection_is_lost(scripted: type[Client]) -> None:
+def test_a_read_without_acknowledgements_has_each_message_once_after_a_reconnect(scripted: type[Client]) -> None:
     second = Consumer([message(n) for n in range(4)])
     scripted.consumers = [Consumer([message(0), message(1)], LOST), second]
     assert drain({"ackMode": "nack", "maxInFlight": "4"}) == [b"0", b"1", b"2", b"3"]
     assert second.of("ack") == []
 
 
-def test_what_was_written_down_is_read_again_from_there(scripted: type[Client], tmp_path: Path) -> None:
+def test_logged_messages_are_replayed_from_the_log(scripted: type[Client], tmp_path: Path) -> None:
     consumer = Consumer([message(n) for n in range(3)])
     scripted.consumers = [consumer]
     given = {"walDir": str(tmp_path), "runId": "r", "idleTimeout": "10ms"}
@@ -792,9 +792,7 @@ def test_what_was_written_down_is_read_again_from_there(scripted: type[Client], 
         ({}, CorruptMessageError("no"), False),
     ],
 )
-def test_which_errors_end_a_batch_with_what_it_has(
-    given: dict[str, str], error: MQSourceError, ends_early: bool
-) -> None:
+def test_errors_that_end_a_batch_early(given: dict[str, str], error: MQSourceError, ends_early: bool) -> None:
     task = PulsarQueueRange(QueueSource(TOPIC, -1), folder="f")
     log: Any = SimpleNamespace(slots=[])
     letters: Any = Letters()

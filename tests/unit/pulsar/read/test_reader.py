@@ -57,7 +57,7 @@ def read(broker, start, end, **options):
 
 
 @pytest.mark.parametrize("version", ["Pulsar Server2.10.1", "Pulsar-Broker-v3.0.0", "unknown", ""])
-def test_a_broker_that_leaves_cursors_in_deleted_ledgers_is_asked_for_the_first_one(version):
+def test_with_cursors_in_deleted_ledgers_the_first_ledger_is_requested(version):
     # As 2.10.1 answers: the cursor is before the requested entry, which is gone.
     broker = Cursors(version, lambda ledger, entry: (ledger, entry - 1), last=(9, 5), first_kept=(8, -1))
     with contextlib.closing(contextlib.ExitStack()) as stack:
@@ -66,7 +66,7 @@ def test_a_broker_that_leaves_cursors_in_deleted_ledgers_is_asked_for_the_first_
             read(broker, (5, 3), (9, 5))
 
 
-def test_a_broker_that_places_cursors_is_asked_with_the_start_alone():
+def test_with_placed_cursors_only_the_start_is_requested():
     broker = Cursors("Pulsar Server4.0.8", lambda *_: (8, -1), last=(9, 5), first_kept=(8, -1))
     with contextlib.closing(contextlib.ExitStack()) as stack:
         stack.callback(broker.stop)
@@ -77,7 +77,7 @@ def test_a_broker_that_places_cursors_is_asked_with_the_start_alone():
 
 
 @pytest.mark.parametrize("cursor", [(5, 4), (5, 9), (6, -1)])
-def test_what_is_gone_right_behind_the_start_is_loss(cursor):
+def test_missing_entries_right_behind_the_start_are_loss(cursor):
     """A cursor past the start is data loss, within its ledger too."""
     broker = Cursors("Pulsar Server4.0.8", lambda *_: cursor, last=(9, 5), first_kept=(5, -1))
     with contextlib.closing(contextlib.ExitStack()) as stack:
@@ -87,7 +87,7 @@ def test_what_is_gone_right_behind_the_start_is_loss(cursor):
             read(broker, (5, 3), (9, 5))
 
 
-def test_a_cursor_that_was_moved_before_it_was_asked_for_is_no_loss():
+def test_a_cursor_moved_before_its_request_is_no_loss():
     """Truncation and TTL move cursors so, within the current ledger."""
     marks = iter([(5, 9)])
     broker = Cursors(
@@ -100,7 +100,7 @@ def test_a_cursor_that_was_moved_before_it_was_asked_for_is_no_loss():
         assert len(read(broker, (5, 3), (5, 9))) == 6
 
 
-def test_a_cursor_that_moves_for_ever_ends_the_task():
+def test_a_cursor_that_always_moves_ends_the_task():
     """A reader without progress ends, whatever moves its cursor."""
     marks = iter(range(10**9))
     broker = Cursors("Pulsar Server4.0.8", lambda ledger, entry: (ledger, entry - 1), last=(5, 900), first_kept=(5, -1))
@@ -162,7 +162,7 @@ def test_every_range_of_a_topic_has_its_rows(burst, most):
 
 
 @pytest.mark.parametrize(("more", "sizes"), [(-1, [1, 1, 1]), (0, [1, 1, 1]), (1, [2, 1]), (99, [3])])
-def test_batches_are_handed_on_when_they_are_full(more, sizes):
+def test_batches_are_yielded_when_they_are_full(more, sizes):
     topic = Topic({5: (1, 1, 1)})
     made = reader(topic, Position(5, -1), Position(5, 2))
     made._decoder.decode(5, 0, topic.message(5, 0).body)
@@ -181,7 +181,7 @@ def test_batches_are_handed_on_when_they_are_full(more, sizes):
         (Position(11, -1), False),
     ],
 )
-def test_an_end_that_is_past_what_there_is(end, is_loss):
+def test_an_end_past_the_last_entry(end, is_loss):
     topic = Topic(LEDGERS)
     expected = topic.rows(EARLIEST, end)
     if is_loss:
@@ -202,7 +202,7 @@ def test_an_end_that_is_past_what_there_is(end, is_loss):
         (EARLIEST, None),
     ],
 )
-def test_a_start_that_is_not_there(start, message):
+def test_a_start_that_does_not_exist(start, message):
     end = Position(9, 8)
     for fails in ("true", "false"):
         made = reader(Topic(LEDGERS), start, end, failOnDataLoss=fails)
@@ -213,7 +213,7 @@ def test_a_start_that_is_not_there(start, message):
             assert made._open().opened.last == Position(9, 2)
 
 
-def test_a_read_goes_on_behind_entries_that_the_topic_does_not_count():
+def test_a_read_continues_behind_entries_that_the_topic_does_not_count():
     made = reader(Topic(LEDGERS), Position(9, 0), Position(9, 8))
     made._done = Position(9, 5)
     assert made._open().opened.last == Position(9, 2)
@@ -232,7 +232,7 @@ def test_a_read_goes_on_behind_entries_that_the_topic_does_not_count():
         ([Position(5, 3), Position(5, 4), Position(5, 4)], None),
     ],
 )
-def test_a_cursor_that_is_past_what_was_received(cursors, error):
+def test_a_cursor_past_the_received_entries(cursors, error):
     topic = Topic({5: (1,) * 9})
     made = reader(topic, Position(5, 2), Position(5, 8))
     consumer = Consumer(topic, Position(5, 3), 2)
@@ -246,7 +246,7 @@ def test_a_cursor_that_is_past_what_was_received(cursors, error):
             made._check_cursor(consumer, Position(5, 2), cursors[-1])
 
 
-def test_a_cursor_that_moves_again_after_something_was_received():
+def test_a_cursor_that_moves_again_after_entries_were_received():
     topic = Topic({5: (1,) * 9})
     made = reader(topic, Position(5, 2), Position(5, 8))
     consumer = Consumer(topic, Position(5, 2), 2)
@@ -260,7 +260,7 @@ def test_a_cursor_that_moves_again_after_something_was_received():
 
 
 @pytest.mark.parametrize(("received", "left"), [(Position(9, 1), True), (Position(9, 2), False)])
-def test_whether_anything_is_left_when_nothing_comes(received, left):
+def test_the_check_for_remaining_entries_after_silence(received, left):
     topic = Topic(LEDGERS)
     made = reader(topic, EARLIEST, Position(9, 2))
     consumer = Consumer(topic, EARLIEST, 2)
@@ -280,7 +280,7 @@ def returned(generator):
 
 
 @pytest.mark.parametrize(("held", "counted"), [(1, 1), (3, 3), (MAX_IN_ENTRY - 1, MAX_IN_ENTRY - 1)])
-def test_messages_of_an_entry_are_counted_as_the_broker_does(held, counted):
+def test_messages_of_an_entry_are_counted_as_by_the_broker(held, counted):
     topic = Topic({5: (1,)})
     body = memoryview(batch(*[single(b"v")] * min(held, 3), num_messages_in_batch=held))
     topic.message = lambda *_: c.Message(1, 5, 0, 0, (), body)
@@ -310,7 +310,7 @@ CHUNKS = 4
         (Position(9, 5), ((9, 20), CHUNKS - 1, None), False, None),
     ],
 )
-def test_how_far_back_the_first_chunk_of_a_message_is_looked_for(opened, orphan, wanted, look_back):
+def test_the_search_for_the_first_chunk_of_a_message(opened, orphan, wanted, look_back):
     (ledger, entry), chunk_id, first = orphan
     topic = Topic({3: (1,), 7: (1,) * 9, 9: (1,) * 70})
     made = reader(topic, EARLIEST, Position(9, 69))

@@ -11,7 +11,7 @@ from spark_mq_source.pulsar.read.recent import EntryRanges
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_they_are_a_set_whatever_the_order(seed: int):
+def test_entries_are_a_set_in_any_order(seed: int):
     dice = random.Random(seed)
     ranges, known = EntryRanges(), set()
     for _ in range(30):
@@ -31,7 +31,7 @@ def test_neighbours_are_one_range():
     assert ranges.text() == "7:0-9;8:0"
 
 
-def test_notes_of_several_attempts_follow_one_another():
+def test_logged_ranges_of_several_attempts_are_joined():
     assert EntryRanges(["7:0-2;" + "7:5;15:0;", ""]).text() == "7:0-2,5;15:0"
 
 

@@ -33,7 +33,7 @@ class Topic:
         return dict(positions)
 
 
-def test_a_time_is_a_position_once_there_is_a_later_message_or_a_minute_after_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_time_is_resolved_after_a_later_message_or_a_minute(monkeypatch: pytest.MonkeyPatch):
     clock = [0.0]
     monkeypatch.setattr(stops.time, "time", lambda: clock[0])
     topic: Any = Topic()

@@ -19,12 +19,12 @@ from tests.unit.pulsar.read.topic import Topic
 TOPIC = "persistent://public/default/t"
 
 
-def test_what_is_no_checkpoint_of_ours_is_refused():
+def test_a_checkpoint_of_another_version_is_refused():
     with pytest.raises(OptionError, match="pulsar-native: the checkpoint cannot be used: offsets of version 2"):
         offsets_from_json({"version": 2, "positions": {}})
 
 
-def test_a_reader_goes_to_executors_without_its_connections():
+def test_a_pickled_reader_has_no_connections():
     options = PulsarOptions.from_spark({"serviceurl": "pulsar://127.0.0.1:1", "topic": "t"}, STREAM)
     reader = MQStreamReader(PulsarFormat(), options, None)
     assert isinstance(reader.stream, PulsarStream)
@@ -66,7 +66,7 @@ READ, FIRST = Position(12, 9), Position(14, -1)
 
 @pytest.mark.parametrize("watched", [Position(12, 8), READ, Position(12, 10), Position(13, 9), FIRST])
 @pytest.mark.parametrize("following", [None, Position(13, 0), FIRST, Position(14, 0)])
-def test_a_ledger_that_is_gone_is_loss_if_a_cursor_has_passed_it_and_nothing_tells_what_followed(watched, following):
+def test_a_deleted_ledger_is_loss_if_a_cursor_has_passed_it_and_its_successor_is_unknown(watched, following):
     stream = FakeStream(READ)
     stream._client.fetch_bounds = lambda asked: dict.fromkeys(asked, Bounds(FIRST, Position(14, 5)))
     stream._watch = lambda _: {AT: Bounds(watched, Position(14, 5))}
@@ -81,7 +81,7 @@ def test_a_ledger_that_is_gone_is_loss_if_a_cursor_has_passed_it_and_nothing_tel
         assert stream._successors == {(AT, READ): FIRST}
 
 
-def test_a_watcher_that_was_opened_just_now_shows_that_nothing_is_gone():
+def test_a_new_watcher_does_not_prove_loss():
     """TTL moved the cursors of two new consumers, and the watcher was lost: a new watcher does not prove loss."""
     stream = FakeStream(READ)
     stream._client.fetch_bounds = lambda asked: dict.fromkeys(asked, Bounds(FIRST, Position(14, 5)))
@@ -98,7 +98,7 @@ def test_a_watcher_that_was_opened_just_now_shows_that_nothing_is_gone():
 @pytest.mark.parametrize(
     ("position", "is_looked_at"), [(Position(14, -1), False), (Position(14, 0), True), (Position(14, 1), False)]
 )
-def test_a_watcher_right_at_the_position_read_last_may_mean_that_its_ledger_is_gone(position, is_looked_at):
+def test_a_watcher_at_the_position_read_last_is_checked_for_a_deleted_ledger(position, is_looked_at):
     stream = FakeStream(Position(14, 9))
     looked_at = []
     stream._check_trimmed = lambda _, at: looked_at.append(at)
@@ -220,12 +220,12 @@ def test_an_empty_first_trigger_has_its_start_and_is_empty_when_it_is_repeated(o
     assert stream.latest(first) == first
 
 
-def test_an_empty_topic_that_nobody_has_read_is_not_in_the_offsets():
+def test_an_empty_unread_topic_is_not_in_the_offsets():
     stream = OnTopic({5: ()})
     assert (stream.after({}), stream.after({AT: EARLIEST})) == ({}, {AT: EARLIEST})
 
 
-def test_a_stored_position_past_what_is_delivered_is_no_loss():
+def test_a_stored_position_past_the_last_delivered_message_is_no_loss():
     # The watchers report the last message that is delivered; 7:2 is a marker.
     stream = OnTopic()
     stream.bounds[AT] = Bounds(Position(5, -1), Position(7, 1))
@@ -242,7 +242,7 @@ def test_a_stored_position_past_what_is_delivered_is_no_loss():
         (EARLIEST, {AT: EARLIEST}, {AT: EARLIEST}),
     ],
 )
-def test_a_query_aimed_at_now_passes_neither_that_nor_its_begin(target, start, end):
+def test_an_availablenow_query_ends_at_its_target_and_not_before_its_begin(target, start, end):
     stream = OnTopic()
     newest = stream.bounds[AT]
     stream.bounds[AT] = Bounds(newest.first, target)
@@ -252,7 +252,7 @@ def test_a_query_aimed_at_now_passes_neither_that_nor_its_begin(target, start, e
 
 
 @pytest.mark.parametrize(("given", "end"), [({}, Position(5, -1)), ({"waitForTopic": "1m"}, Position(7, 2))])
-def test_a_query_aimed_at_now_reads_late_topics_only_if_it_waited_for_them_and_others_no_farther(given, end):
+def test_an_availablenow_query_reads_late_topics_only_if_it_waited_for_them(given, end):
     stream = OnTopic(startingOffsets="earliest", **given)
     newest = stream.bounds[AT]
     stream.bounds[AT] = Bounds(newest.first, Position(5, 1))
@@ -309,7 +309,7 @@ def test_the_tasks_of_a_trigger(start, end, spans):
     assert OnTopic().spans(start, end) == [f"{TOPIC} {span}" for span in spans]
 
 
-def test_a_range_from_the_beginning_has_a_position_where_latest_has_seen_one():
+def test_a_range_from_the_beginning_has_a_position_if_latest_found_one():
     # With `earliest` the reader would not notice a ledger that is deleted meanwhile.
     stream = OnTopic({5: (), 6: (1, 1)})
     end = stream.after({AT: EARLIEST})
@@ -318,7 +318,7 @@ def test_a_range_from_the_beginning_has_a_position_where_latest_has_seen_one():
     assert stream.spans({AT: EARLIEST}, end) == [f"{TOPIC} (earliest, 6:1]"]
 
 
-def test_a_start_whose_ledger_is_gone_is_where_the_next_one_begins():
+def test_a_start_in_a_deleted_ledger_moves_to_the_next_ledger():
     stream = OnTopic({7: (1, 1, 1)})
     start, gone = {AT: Position(5, 1)}, Position(7, -1)
     stream._successors = {(AT, Position(5, 1)): gone, (OTHER, Position(5, 1)): gone, (AT, Position(5, 0)): gone}
@@ -327,7 +327,7 @@ def test_a_start_whose_ledger_is_gone_is_where_the_next_one_begins():
     assert stream.spans(start, end) == [f"{TOPIC} (7:-1, 7:2]"]
 
 
-def test_all_topics_are_terminated_and_read():
+def test_a_query_ends_if_all_topics_are_terminated_and_read():
     stream = OnTopic(endAtTermination="true")
     end = {AT: Position(7, 2)}
     assert [stream.after(end) for _ in range(2)] == [end, end]
@@ -338,7 +338,7 @@ def test_all_topics_are_terminated_and_read():
 
 
 @pytest.mark.parametrize("change", ["not ended", "limited", "now"])
-def test_a_query_whose_topics_go_on_does_not_end(change):
+def test_a_query_with_an_open_topic_does_not_end(change):
     stream = OnTopic(endAtTermination="true", maxEntriesPerTrigger="1")
     end = {AT: Position(7, 2)}
     if change == "now":
@@ -355,7 +355,7 @@ def test_a_query_whose_topics_go_on_does_not_end(change):
 @pytest.mark.parametrize(
     ("is_closed", "has_ended", "asked"), [(False, True, 1), (True, True, 1), (False, False, 1), (True, False, 2)]
 )
-def test_who_waits_at_the_end_is_opened_again_if_it_was_closed_before_it_was_told(is_closed, has_ended, asked):
+def test_a_consumer_at_the_end_is_reopened_if_it_was_closed_before_the_notice(is_closed, has_ended, asked):
     stream = OnTopic()
     for _ in range(2):
         stream._ends.are_ended({AT: Position(7, 2)})
@@ -410,7 +410,7 @@ class Pinned(OnTopic):
         (Position(5, 1), Position(7, 0), [("seek", Position(7, 0))]),
     ],
 )
-def test_a_durable_subscription_is_brought_to_the_start_s_own_entry(cursor, start, moves):
+def test_a_durable_subscription_is_moved_to_the_entry_of_the_start(cursor, start, moves):
     stream = Pinned(cursor)
     stream._place_pins({AT: start})
     assert stream.moves == moves
@@ -426,7 +426,7 @@ def test_a_durable_subscription_is_brought_to_the_start_s_own_entry(cursor, star
         (Position(7, 0), EARLIEST, []),
     ],
 )
-def test_a_durable_subscription_lets_go_of_what_is_before_the_end_s_own_entry(cursor, end, moves):
+def test_a_durable_subscription_acknowledges_entries_before_that_of_the_end(cursor, end, moves):
     stream = Pinned(cursor)
     stream.commit(encode_offsets({AT: end}))
     assert stream.moves == moves
@@ -443,7 +443,7 @@ def test_a_durable_subscription_lets_go_of_what_is_before_the_end_s_own_entry(cu
         ("_move_pins", Position(5, 1), Position(7, 0), False),
     ],
 )
-def test_a_durable_subscription_that_stays_where_it_is_is_a_warning(place, target, cursor, warns, caplog):
+def test_a_durable_subscription_that_does_not_move_is_a_warning(place, target, cursor, warns, caplog):
     getattr(Pinned(cursor, sticks=True), place)({AT: target})
     assert [record.getMessage().partition(" stays at ")[1] for record in caplog.records] == [" stays at "] * warns
 
@@ -460,7 +460,7 @@ def test_the_first_trigger_of_a_new_query_places_the_subscription():
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_a_first_trigger_that_is_repeated_begins_where_it_began(starting):
+def test_a_repeated_first_trigger_has_the_same_start(starting):
     stream = OnTopic({5: (1, 1), 7: (1,)}, startingOffsets=starting)
     start = stream.initial()
     stream.bounds[AT] = Bounds(Position(5, -1), Position(7, 1))
@@ -478,7 +478,7 @@ def test_a_first_trigger_that_is_repeated_begins_where_it_began(starting):
     assert [str(task) for task in again.ranges(end, following)] == [f"{TOPIC} (7:1, 7:2]"]
 
 
-def test_a_first_trigger_that_began_without_a_topic_is_repeated_from_the_first_message():
+def test_a_first_trigger_without_a_topic_is_repeated_from_the_first_message():
     end = encode_offsets({AT: Position(7, 2)}, {})
     stream = OnTopic(startingOffsets="latest")
     assert [str(task) for task in stream.ranges(stream.initial(), end)] == [f"{TOPIC} (earliest, 7:2]"]
@@ -487,7 +487,7 @@ def test_a_first_trigger_that_began_without_a_topic_is_repeated_from_the_first_m
 @pytest.mark.parametrize("pattern", [False, True])
 @pytest.mark.parametrize("fails", ["true", "false"])
 @pytest.mark.parametrize("known", [False, True])
-def test_a_topic_that_is_not_there(pattern, fails, known):
+def test_a_topic_that_does_not_exist(pattern, fails, known):
     given = {"failOnDataLoss": fails} | ({"topicsPattern": "persistent://public/default/.*"} if pattern else {})
     stream = OnTopic(**given)
     stream._present = lambda: ([AT], {OTHER.topic: TopicNotFoundError("u is not there")})

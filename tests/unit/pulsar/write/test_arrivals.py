@@ -8,12 +8,12 @@ import pytest
 from spark_mq_source.pulsar.write.arrivals import arrivals
 
 
-def test_items_come_in_order():
+def test_items_are_yielded_in_order():
     assert list(arrivals(range(100), lambda: None)) == list(range(100))
     assert list(arrivals([], lambda: None)) == []
 
 
-def test_where_none_comes_in_time_there_is_none():
+def test_a_timeout_yields_no_item():
     more = threading.Event()
 
     def slow() -> Iterator[int]:
@@ -29,7 +29,7 @@ def test_where_none_comes_in_time_there_is_none():
     assert [item for item in rest if item is not None] == [2]
 
 
-def test_what_the_iterator_raises_is_raised():
+def test_errors_of_the_iterator_are_raised():
     def failing() -> Iterator[int]:
         yield 1
         raise OSError("broken")
@@ -40,7 +40,7 @@ def test_what_the_iterator_raises_is_raised():
         next(found)
 
 
-def test_who_stops_leaves_no_thread_behind():
+def test_a_caller_that_stops_ends_the_thread():
     before = set(threading.enumerate())
     found = arrivals(iter(range(1000)), lambda: None)
     assert next(found) == 0

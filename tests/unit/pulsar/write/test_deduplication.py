@@ -75,7 +75,7 @@ def test_a_replay_of_other_rows_never_succeeds_with_a_row_lost(before, after, ki
 
 
 @given(ENTRIES, ENTRIES)
-def test_batches_follow_each_other_and_never_come_back(one, other) -> None:
+def test_batches_are_stored_in_order_and_a_late_repetition_is_refused(one, other) -> None:
     broker = Deduplicating()
     attempt(broker, one, batch=3)
     attempt(broker, other, batch=4)
@@ -91,7 +91,7 @@ def test_ids_stay_within_63_bits_and_rows_within_theirs() -> None:
         numbers.next(1, b"")
 
 
-def test_another_attempt_that_writes_at_the_same_time_is_found_out() -> None:
+def test_a_concurrent_attempt_is_detected() -> None:
     numbers, other = EntryNumbers(0), EntryNumbers(0)
     ends = []
     for _ in range(3):
@@ -104,7 +104,7 @@ def test_another_attempt_that_writes_at_the_same_time_is_found_out() -> None:
         numbers.found(other.next(10, b"its")[1], ends[1:])
 
 
-def test_a_name_is_of_its_query_task_and_era() -> None:
+def test_a_name_depends_on_query_task_and_era() -> None:
     names = {
         producer_name(base, TaskAttempt(job, batch_id, partition))
         for base in (None, "base")

@@ -53,7 +53,7 @@ def options(broker: Broker, **more: str) -> PulsarOptions:
     return PulsarOptions.from_spark(given, WRITE)
 
 
-def test_all_ends_are_asked_for_before_the_first_is_answered(broker) -> None:
+def test_all_ends_are_requested_before_the_first_is_answered(broker) -> None:
     waiting: list[Any] = []
 
     def collect(_: Link, command: Any) -> object:
@@ -64,13 +64,13 @@ def test_all_ends_are_asked_for_before_the_first_is_answered(broker) -> None:
     assert [(one.txnid_least_bits, one.txn_action) for one in waiting] == [(n, c.TxnAction.COMMIT) for n in range(3)]
 
 
-def test_what_may_pass_is_asked_for_again(broker) -> None:
+def test_retryable_requests_are_repeated(broker) -> None:
     at = broker(in_turn(refused(NOT_READY), ended))
     commit_transactions(options(at), TRANSACTIONS)
     assert sorted(one.txnid_least_bits for one in at.of(c.EndTxn)) == [0, 0, 1, 2]
 
 
-def test_one_that_has_ended_unasked_was_not_committed(broker) -> None:
+def test_a_transaction_that_ended_without_a_request_was_not_committed(broker) -> None:
     at = broker(in_turn(ended, refused(NOT_FOUND), ended))
     with pytest.raises(
         BrokerError, match=r"2 of 3 transactions are committed.*\(0,1\) was not committed.*TransactionNotFound"
@@ -78,20 +78,20 @@ def test_one_that_has_ended_unasked_was_not_committed(broker) -> None:
         commit_transactions(options(at), TRANSACTIONS)
 
 
-def test_one_whose_answer_was_lost_may_have_been_committed(broker) -> None:
+def test_a_transaction_whose_answer_was_lost_may_have_been_committed(broker) -> None:
     at = broker(in_turn(nothing, refused(NOT_FOUND)))
     with pytest.raises(BrokerError, match=r"0 of 1 .*\(0,0\) may have been committed, or not: .*TransactionNotFound"):
         commit_transactions(options(at), TRANSACTIONS[:1])
 
 
-def test_one_that_is_never_answered_may_have_been_committed(broker) -> None:
+def test_a_transaction_without_an_answer_may_have_been_committed(broker) -> None:
     at = broker(nothing)
     with pytest.raises(BrokerError, match=r"may have been committed, or not: .*no answer to END_TXN of \(0,0\)"):
         commit_transactions(options(at, sendTimeout="1s"), TRANSACTIONS[:1])
 
 
 @pytest.mark.parametrize(("first", "is_visible"), [((7, 3), True), ((7, 4), False), ((8, 3), False), (None, False)])
-def test_only_its_own_entry_proves_that_a_transaction_was_committed(first, is_visible) -> None:
+def test_only_an_entry_of_a_transaction_proves_its_commit(first, is_visible) -> None:
     at, position = TopicPartition("persistent://public/default/t", 0), Position(7, 3)
 
     class Client:
@@ -102,7 +102,7 @@ def test_only_its_own_entry_proves_that_a_transaction_was_committed(first, is_vi
     assert _is_visible(Client(), Transaction(0, 1, at, position)) is is_visible
 
 
-def test_an_abort_leaves_what_cannot_be_aborted(broker) -> None:
+def test_an_abort_ignores_transactions_that_cannot_be_aborted(broker) -> None:
     at = broker(in_turn(refused(NOT_FOUND), refused(CONFLICT), ended))
     abort_transactions(options(at), TRANSACTIONS)
     assert [one.txn_action for one in at.of(c.EndTxn)] == [c.TxnAction.ABORT] * 3
@@ -115,14 +115,14 @@ MANY = [Transaction(number % 3, number) for number in range(4 * MAX_REQUESTS_IN_
 @pytest.mark.parametrize(
     ("end", "action"), [(commit_transactions, c.TxnAction.COMMIT), (abort_transactions, c.TxnAction.ABORT)]
 )
-def test_each_of_thousands_is_ended_once(broker, count, end, action) -> None:
+def test_each_of_thousands_of_transactions_is_ended_once(broker, count, end, action) -> None:
     at = broker(ended)
     end(options(at), MANY[:count])
     asked = [(one.txnid_most_bits, one.txnid_least_bits, one.txn_action) for one in at.of(c.EndTxn)]
     assert asked == [(one.most, one.least, action) for one in MANY[:count]]
 
 
-def test_those_of_thousands_that_failed_are_named_and_all_others_committed(broker, caplog) -> None:
+def test_failed_ones_of_thousands_of_transactions_are_named_and_all_others_committed(broker, caplog) -> None:
     lost = {0, MAX_REQUESTS_IN_FLIGHT - 1, MAX_REQUESTS_IN_FLIGHT, len(MANY) - 1} | set(range(700, 740))
     slow = {5, MAX_REQUESTS_IN_FLIGHT + 1, 1100}
     committed: list[int] = []

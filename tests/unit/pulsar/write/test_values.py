@@ -61,7 +61,7 @@ def test_values_that_cannot_be_written_are_refused(given, type_, sentence):
         ),
     ],
 )
-def test_what_the_broker_is_told(given, type_, kind, definition):
+def test_the_registered_schema(given, type_, kind, definition):
     sent = schema_to_send(fitted(type_, **given))
     assert (sent and sent.type, sent and sent.schema_data) == (kind, definition)
 

@@ -117,7 +117,7 @@ def test_rows_are_sent_and_acknowledged(broker, writer) -> None:
     )
 
 
-def test_numbers_go_on_from_what_the_broker_has_and_messages_carry_the_schema_s_version(broker, writer) -> None:
+def test_sequence_ids_continue_from_the_broker_s_and_messages_have_the_schema_version(broker, writer) -> None:
     at = broker({c.Producer: lambda _, command: c.ProducerSuccess(command.request_id, "p", 41, b"\0\1")})
     write(writer(at), b"a")
     (send,) = at.of(c.Send)
@@ -127,9 +127,7 @@ def test_numbers_go_on_from_what_the_broker_has_and_messages_carry_the_schema_s_
     assert (metadata.producer_name, metadata.sequence_id, metadata.schema_version) == ("p", 42, b"\0\1")
 
 
-def test_a_producer_that_the_broker_closes_is_opened_again_and_what_has_no_receipt_is_sent_again(
-    broker, writer
-) -> None:
+def test_a_producer_closed_by_the_broker_is_reopened_and_sends_unacknowledged_entries_again(broker, writer) -> None:
     at = broker({c.Send: in_turn(stored, nothing, close_producer, stored)})
     made = writer(at)
     write(made, b"a", b"b", b"c")
@@ -154,7 +152,7 @@ def test_a_producer_that_the_broker_closes_is_opened_again_and_what_has_no_recei
     ],
     ids=["a lost connection", "refused", "closed, and then refused", "closed, and then a duplicate"],
 )
-def test_what_has_no_receipt_is_sent_again_on_a_new_producer(
+def test_unacknowledged_entries_are_sent_again_by_a_new_producer(
     broker, writer, answers, values, numbers, producers
 ) -> None:
     at = broker({c.Send: in_turn(*answers)})
@@ -209,7 +207,7 @@ def test_a_batch_that_was_damaged_is_named_by_its_last_message(broker, writer) -
     assert sent(at) == [0, 0]
 
 
-def test_an_entry_that_is_refused_for_good_fails_at_once(broker, writer) -> None:
+def test_a_permanently_refused_entry_fails_at_once(broker, writer) -> None:
     at = broker({c.Send: in_turn(stored, refused(NOT_ALLOWED))})
     made = writer(at)
     made.write(rows(b"a", b"b"))
@@ -220,7 +218,7 @@ def test_an_entry_that_is_refused_for_good_fails_at_once(broker, writer) -> None
     assert len(at.of(c.Producer)) == 1
 
 
-def test_receipts_out_of_order_are_no_receipts(broker, writer) -> None:
+def test_receipts_out_of_order_are_an_error(broker, writer) -> None:
     def later(_: Link, send: Any) -> object:
         return c.SendReceipt(send.producer_id, send.sequence_id, c.MessageId(7, 5))
 
@@ -231,7 +229,7 @@ def test_receipts_out_of_order_are_no_receipts(broker, writer) -> None:
 
 
 @pytest.mark.parametrize("answers", [(duplicate,), (stored, duplicate)], ids=["at once", "behind the first"])
-def test_a_chunk_dropped_as_a_duplicate_of_its_message_is_what_the_broker_lacks(broker, writer, answers) -> None:
+def test_a_chunk_dropped_as_a_duplicate_of_its_message_is_an_unsupported_feature(broker, writer, answers) -> None:
     made = writer(broker({c.Send: in_turn(*answers)}), chunking="true", **EXACTLY_ONCE)
     with pytest.raises(UnsupportedFeatureError, match=r"dropped a chunk of a message .* chunking=false"):
         write_and_finish(made, rows(b"x" * (11 << 20)))
@@ -241,7 +239,7 @@ def names_asked_for(broker: Broker) -> list[str | None]:
     return [command.producer_name for command in broker.of(c.Producer)]
 
 
-def test_what_may_have_been_refused_unheard_is_not_sent_again_as_a_duplicate(broker, writer) -> None:
+def test_entries_whose_refusal_may_be_lost_are_sent_again_under_a_new_name(broker, writer) -> None:
     # The broker has stored the second entry, and does not report whether it refused the first.
     at = broker({c.Producer: in_turn(opened, opened_with(1), opened_with(-1)), c.Send: in_turn(nothing, cut, stored)})
     made = writer(at)
@@ -250,7 +248,7 @@ def test_what_may_have_been_refused_unheard_is_not_sent_again_as_a_duplicate(bro
     assert names_asked_for(at) == [None, "made-up-1", None]
 
 
-def test_what_was_refused_is_not_sent_again_as_a_duplicate(broker, writer) -> None:
+def test_a_refused_entry_is_sent_again_under_a_new_name(broker, writer) -> None:
     def stored_the_second(link: Link, send: Any) -> object:
         return [c.SendError(send.producer_id, 0, CHECKSUM_ERROR, "no"), stored(link, send)]
 
@@ -267,7 +265,7 @@ def test_what_was_refused_is_not_sent_again_as_a_duplicate(broker, writer) -> No
 
 
 @pytest.mark.parametrize("last", [-1, 0])
-def test_what_nothing_is_stored_behind_is_sent_again_under_the_same_name(broker, writer, last) -> None:
+def test_entries_without_stored_successors_are_sent_again_under_the_same_name(broker, writer, last) -> None:
     at = broker({c.Producer: in_turn(opened, opened_with(last)), c.Send: in_turn(nothing, cut, stored)})
     made = writer(at)
     write(made, b"a", b"b")
@@ -275,7 +273,7 @@ def test_what_nothing_is_stored_behind_is_sent_again_under_the_same_name(broker,
     assert names_asked_for(at) == [None, "made-up-1"]
 
 
-def test_what_was_said_before_the_broker_closed_the_producer_was_heard(broker, writer) -> None:
+def test_no_refusal_is_lost_if_the_broker_closes_the_producer(broker, writer) -> None:
     at = broker(
         {c.Producer: in_turn(opened, opened_with(1)), c.Send: in_turn(nothing, close_producer, duplicate, duplicate)}
     )
@@ -284,7 +282,7 @@ def test_what_was_said_before_the_broker_closed_the_producer_was_heard(broker, w
     assert names_asked_for(at) == [None, "made-up-1"]
 
 
-def test_a_refusal_that_is_final_is_not_hidden_by_one_that_is_not(broker, writer) -> None:
+def test_a_final_refusal_is_not_hidden_by_a_retryable_one(broker, writer) -> None:
     """Both a batch and a chunk behind it were damaged."""
 
     def both(link: Link, send: Any) -> object:
@@ -297,14 +295,14 @@ def test_a_refusal_that_is_final_is_not_hidden_by_one_that_is_not(broker, writer
     assert sent(at).count(0) == 1
 
 
-def test_a_producer_that_gets_no_answer_is_asked_for_again_on_another_connection(broker, writer) -> None:
+def test_a_producer_without_an_answer_is_requested_on_another_connection(broker, writer) -> None:
     at = broker({c.Producer: in_turn(nothing, opened)})
     write(writer(at, operationTimeout="500ms"), b"a")
     # Closing the first connection closes the producer too: no CLOSE_PRODUCER is needed.
     assert [sum(isinstance(command, c.Producer) for command in link.requests) for link in at.links] == [1, 1]
 
 
-def test_a_producer_that_ended_with_nothing_under_way_is_nobody_s_concern(broker, writer) -> None:
+def test_a_producer_that_ends_without_pending_entries_is_no_error(broker, writer) -> None:
     def store_and_close(_: Link, send: Any) -> object:
         return [stored(_, send), c.CloseProducer(send.producer_id, -1)]
 
@@ -324,7 +322,7 @@ def test_a_refused_producer_fails_with_the_topic(broker, writer) -> None:
         made.write(rows(b"a"))
 
 
-def test_names_begin_as_they_were_asked_to_and_no_two_are_alike(broker, writer) -> None:
+def test_producer_names_have_the_given_prefix_and_are_unique(broker, writer) -> None:
     at = broker()
     for _ in range(2):
         made = writer(at, producerName="flights")
@@ -358,7 +356,7 @@ TRANSACTION = {"deliveryGuarantee": "transaction"}
 
 
 @pytest.mark.parametrize("lose", [close_producer, cut, refused(PERSISTENCE_ERROR)], ids=["closed", "cut", "refused"])
-def test_a_transaction_sends_nothing_twice_to_a_broker_that_does_not_deduplicate(broker, writer, lose) -> None:
+def test_a_transaction_repeats_no_entry_without_deduplication(broker, writer, lose) -> None:
     transactions = Transactions()
     at = broker(transactions.answers | {c.Send: in_turn(stored, lose, stored)})
     with pytest.raises(
@@ -386,7 +384,7 @@ def write_and_finish(made: PulsarWriter, *batches: pa.RecordBatch) -> Any:
 
 @pytest.mark.parametrize("lose", [close_producer, cut, refused(PERSISTENCE_ERROR)], ids=["closed", "cut", "refused"])
 @pytest.mark.parametrize("again", [stored, duplicate], ids=["stored", "duplicate"])
-def test_a_transaction_goes_on_where_the_broker_deduplicates(broker, writer, lose, again) -> None:
+def test_a_transaction_continues_if_the_broker_deduplicates(broker, writer, lose, again) -> None:
     transactions = Transactions()
     at = broker(
         transactions.answers
@@ -399,7 +397,7 @@ def test_a_transaction_goes_on_where_the_broker_deduplicates(broker, writer, los
     assert transactions.ended == []
 
 
-def test_a_transaction_fails_where_something_may_have_been_refused_unheard(broker, writer) -> None:
+def test_a_transaction_fails_if_a_refusal_may_be_lost(broker, writer) -> None:
     transactions = Transactions()
     at = broker(
         transactions.answers
@@ -411,14 +409,14 @@ def test_a_transaction_fails_where_something_may_have_been_refused_unheard(broke
     assert transactions.ended == [c.TxnAction.ABORT]
 
 
-def test_a_transaction_sends_again_what_the_broker_has_certainly_not_stored(broker, writer) -> None:
+def test_a_transaction_repeats_entries_that_are_certainly_not_stored(broker, writer) -> None:
     transactions = Transactions()
     at = broker(transactions.answers | {c.Send: in_turn(refused(CHECKSUM_ERROR), stored)})
     assert write_and_finish(writer(at, **TRANSACTION), rows(b"a")) is not None
     assert sent(at) == [0, 0]
 
 
-def test_a_transaction_sends_no_chunk_twice_though_the_broker_deduplicates(broker, writer) -> None:
+def test_a_transaction_repeats_no_chunk_even_with_deduplication(broker, writer) -> None:
     transactions = Transactions()
     at = broker(transactions.answers | {c.Producer: opened_with(5), c.Send: in_turn(stored, close_producer, stored)})
     with pytest.raises(MQSourceError, match="for messages in chunks a transaction must not send them again"):
@@ -442,7 +440,7 @@ def test_a_transaction_that_ends_soon_does_not_wait_for_receipts(broker, writer)
     assert transactions.ended == [c.TxnAction.ABORT]
 
 
-def test_a_transaction_sends_nothing_after_the_time_from_which_it_is_quiet(broker, writer) -> None:
+def test_a_transaction_sends_nothing_after_its_quiet_time(broker, writer) -> None:
     transactions = Transactions()
     at = broker(transactions.answers)
     made = writer(at, **TRANSACTION, transactionTimeout="100s")
@@ -460,7 +458,7 @@ def test_a_transaction_sends_nothing_after_the_time_from_which_it_is_quiet(broke
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once", "producerName": "flights"}
 
 
-def test_of_a_message_that_is_stored_only_the_last_chunk_is_sent_again(broker, writer) -> None:
+def test_only_the_last_chunk_of_a_stored_message_is_sent_again(broker, writer) -> None:
     value = b"x" * (11 << 20)
     first = broker({c.Producer: opened_with(0), c.Send: stored})
     write_and_finish(writer(first, chunking="true", **EXACTLY_ONCE), rows(b"a", value, b"b"))
@@ -471,7 +469,7 @@ def test_of_a_message_that_is_stored_only_the_last_chunk_is_sent_again(broker, w
     assert sent(again) == [before, message, behind]
 
 
-def test_a_chunk_is_not_sent_alone_where_its_message_was_not_stored_after_all(broker, writer) -> None:
+def test_a_chunk_is_not_sent_alone_if_its_message_was_lost(broker, writer) -> None:
     """A broker reports the ids of entries that it has passed to its storage, where they may fail."""
     value = b"x" * (11 << 20)
     first = broker({c.Producer: opened_with(0), c.Send: stored})
@@ -523,9 +521,7 @@ class Deduplicating:
 
 @pytest.mark.parametrize("code", [CHECKSUM_ERROR, NOT_ALLOWED, PERSISTENCE_ERROR])
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_an_entry_that_is_refused_in_the_midst_of_others_is_stored_once_and_in_order(
-    broker, writer, code, times
-) -> None:
+def test_an_entry_refused_amid_others_is_stored_once_and_in_order(broker, writer, code, times) -> None:
     """The broker stores entries behind it, so none may follow: no sequence id shows the gap to the next attempt."""
     left = [code] * times
 
@@ -561,7 +557,7 @@ def test_an_entry_whose_refusal_is_lost_with_the_connection_is_stored_once(broke
     assert topic.values == values
 
 
-def test_what_nobody_has_stored_may_not_be_dropped(broker, writer) -> None:
+def test_an_entry_that_is_not_stored_must_not_be_dropped_as_a_duplicate(broker, writer) -> None:
     def open_(_: Link, command: Any) -> object:
         return c.ProducerSuccess(command.request_id, "", -1 if command.epoch == 0 else 1 << 40)
 
