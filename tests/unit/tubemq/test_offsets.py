@@ -20,7 +20,7 @@ from spark_mq_source.tubemq.offsets import (
 TP = TopicPartition("t", 1, 0)
 
 
-def test_words():
+def test_offsets_as_words():
     assert parse_offsets("earliest").at(TP) == EARLIEST
     assert parse_offsets("LATEST").at(TP) == LATEST
 
@@ -89,7 +89,7 @@ def test_topics_may_be_named_as_the_keys_of_a_checkpoint():
         ('{"t": ' + "[" * 100_000 + "}", "JSON is nested too deeply"),
     ],
 )
-def test_what_is_no_offset_is_said(text: str, sentence: str):
+def test_invalid_offsets_are_an_error(text: str, sentence: str):
     with pytest.raises(ValueError, match=r".+") as caught:
         parse_offsets(text)
     assert str(caught.value).startswith(sentence)
@@ -106,19 +106,19 @@ def test_what_is_no_offset_is_said(text: str, sentence: str):
         ({"version": 1, "positions": {"1:t:0": 3}, "from": {}}, '"1:t:0": expected "earliest", "latest" or an offset'),
     ],
 )
-def test_a_checkpoint_that_is_none_is_said(document: object, sentence: str):
+def test_an_invalid_checkpoint_is_an_error(document: object, sentence: str):
     with pytest.raises(ValueError, match=r".+") as caught:
         decode_offsets(document)
     assert str(caught.value).startswith(sentence)
 
 
 @pytest.mark.parametrize("name", ["", "1t", "t t", "t:1", "t" * 65, "t\n", "\u00e4"])
-def test_names_that_are_none(name: str):
+def test_invalid_names(name: str):
     with pytest.raises(ValueError, match="a topic's name begins with a letter"):
         parse_topic(name)
 
 
-def test_equal_offsets_are_equal_text():
+def test_equal_offsets_have_equal_text():
     other = TopicPartition("t", 2, 0)
     one, two = Trigger({TP: 28, other: 0}, {TP: 0}), Trigger({other: 0, TP: 28}, {TP: 0})
     assert json.dumps(encode_offsets(one)) == json.dumps(encode_offsets(two))

@@ -49,7 +49,7 @@ def test_masters(text: str, masters: list[tuple[str, int]]):
         ("h,,i", "masters='h,,i': expected a comma-separated list without empty names"),
     ],
 )
-def test_masters_that_are_none(text: str, sentence: str):
+def test_invalid_masters(text: str, sentence: str):
     assert refusal(masters=text) == sentence
 
 
@@ -63,7 +63,7 @@ def test_one_of_topic_and_topics():
         TubeMQOptions.from_spark({"masters": "m", "topics": "a,a"}, READ)
 
 
-def test_groups_are_alike_where_topics_and_filters_are():
+def test_groups_are_equal_if_topics_and_filters_are():
     one = made(topics="a,b", topic=None, filters="x,y")  # type: ignore[arg-type]
     same = made(topics="b,a", topic=None, filters="y,x")  # type: ignore[arg-type]
     other = made(topics="a,b", topic=None)  # type: ignore[arg-type]
@@ -72,12 +72,12 @@ def test_groups_are_alike_where_topics_and_filters_are():
 
 
 @pytest.mark.parametrize("text", ["1g", "g g", "g:1", "g" * 101, "g#"])
-def test_groups_that_are_none(text: str):
+def test_invalid_groups(text: str):
     assert f"group='{text}': expected a letter" in refusal(group=text)
 
 
 @pytest.mark.parametrize("text", ["a b", "a#b", "a;b", "a:b", "a@b"])
-def test_filters_that_are_none(text: str):
+def test_invalid_filters(text: str):
     assert "contains a character that a message type cannot have" in refusal(filters=text)
 
 
@@ -91,7 +91,7 @@ def test_filters_of_single_topics():
         assert "topicFilters" in refusal(topicFilters=text)
 
 
-def test_a_stream_in_a_group_has_to_name_it():
+def test_a_stream_in_a_group_requires_its_name():
     assert "assignment=server shares the topics with the other members of a group: set group" in refusal(STREAM)
     assert made(STREAM, assignment="client").group is None
     assert made(STREAM, group="g").assignment is Assignment.SERVER
@@ -99,7 +99,7 @@ def test_a_stream_in_a_group_has_to_name_it():
     assert "assignment='master': expected server or client" in refusal(STREAM, assignment="master", group="g")
 
 
-def test_positions_of_a_group_are_not_a_querys_to_choose():
+def test_a_query_cannot_choose_positions_of_a_group():
     offsets = '{"t": "earliest"}'
     more = {"group": "g", "sessionMembers": "2"}
     assert "sessionMembers needs assignment=server, and startingOffsets as JSON" in refusal(STREAM, **more)
@@ -115,7 +115,7 @@ def test_positions_of_a_group_are_not_a_querys_to_choose():
     assert wanted.everywhere == EARLIEST
 
 
-def test_a_range_of_nothing_is_refused():
+def test_an_empty_range_is_refused():
     assert "startingOffsets: latest would read nothing in a batch" in refusal(startingOffsets="latest")
     assert "endingOffsets: earliest would read nothing" in refusal(endingOffsets='{"t": "earliest"}')
     text = refusal(startingOffsets='{"1:t:0": 56}', endingOffsets='{"1:t:0": 28}')
@@ -125,7 +125,7 @@ def test_a_range_of_nothing_is_refused():
     assert wanted.at(TopicPartition("t", 1, 0)) == 28
 
 
-def test_security_goes_together():
+def test_options_of_security_depend_on_each_other():
     assert refusal(authPassword=SECRET) == "authUser and authPassword go together: set both"
     both = {"authUser": "u", "authPassword": SECRET, "authPlugin": "m:f"}
     assert refusal(**both) == "authUser and authPlugin contradict each other: set only one"
@@ -139,14 +139,14 @@ def test_zones():
 
 
 @pytest.mark.parametrize("read", [{"topic": "dead"}, {"topicsPattern": "d.*"}])
-def test_the_dead_letter_topic_is_none_that_is_read(read: dict[str, str]) -> None:
+def test_the_dead_letter_topic_must_not_be_read(read: dict[str, str]) -> None:
     given = {"masters": "m", "onCorrupt": "deadLetter", "deadLetterTopic": "dead"}
     with pytest.raises(OptionError, match="deadLetterTopic: must differ from a topic that is read"):
         TubeMQOptions.from_spark(given | read, READ)
     assert TubeMQOptions.from_spark(given | {"topicsPattern": "flights.*"}, READ).dead_letter_topic == "dead"
 
 
-def test_wait_for_disk_is_for_dead_letters_when_reading() -> None:
+def test_wait_for_disk_applies_only_to_dead_letters_of_a_read() -> None:
     assert made(waitForDisk="true").dead_letter_topic is None  # logged and ignored, as an option of writes
     options = made(waitForDisk="true", onCorrupt="deadletter", deadLetterTopic="dead")
     assert (options.on_corrupt, options.wait_for_disk) == (OnCorrupt.DEAD_LETTER, True)

@@ -18,7 +18,7 @@ from spark_mq_source.tubemq.protocol.commands import AuthorizedInfo
         pytest.param("bob", "päss wörd", 1_795_232_000_001, 2**31 - 2, "OQhMTcgfDxRPCoipesf7bsRAiKY%3D", id="umlauts"),
     ],
 )
-def test_a_signature_is_what_the_java_client_2_4_0_makes(
+def test_a_signature_is_that_of_the_java_client_2_4_0(
     user: str, password: str, timestamp_ms: int, nonce: int, signature: str
 ) -> None:
     signed = UserAuthentication(user, password).sign(timestamp_ms=timestamp_ms, nonce=nonce)

@@ -46,9 +46,7 @@ def registered(server: Server, read_at: float) -> c.RegisterProducerResponse:
 # -- masters
 
 
-def test_a_standby_master_is_passed_over_and_the_one_that_serves_is_asked_first_then(
-    server: Servers, client: Clients
-) -> None:
+def test_a_standby_master_is_skipped_and_the_active_one_used_first_afterwards(server: Servers, client: Clients) -> None:
     standby = server({c.RegisterConsumerV2: lambda _, __: STANDBY})
     serving = server()
     made = client(standby, serving)
@@ -57,7 +55,7 @@ def test_a_standby_master_is_passed_over_and_the_one_that_serves_is_asked_first_
     assert len(standby.of(c.RegisterConsumerV2)) == 1
 
 
-def test_where_no_master_serves_all_reasons_are_said(server: Servers, client: Clients) -> None:
+def test_the_error_without_an_active_master_has_all_reasons(server: Servers, client: Clients) -> None:
     standby = server({c.RegisterConsumerV2: lambda _, __: STANDBY})
     dead = free_port()
     made = client(standby, masters=f"{standby.address},127.0.0.1:{dead}", operationTimeout="300ms")
@@ -68,7 +66,7 @@ def test_where_no_master_serves_all_reasons_are_said(server: Servers, client: Cl
     assert raised.value.retryable
 
 
-def test_a_master_that_comes_to_serve_is_waited_for(server: Servers, client: Clients) -> None:
+def test_a_master_that_becomes_active_is_waited_for(server: Servers, client: Clients) -> None:
     made = client(server({c.RegisterConsumerV2: in_turn(STANDBY, STANDBY, c.RegisterConsumerV2Response(200, "OK!"))}))
     assert made.fetch_topics(["t"], group="g").partitions()
 
@@ -107,7 +105,7 @@ def test_a_topic_without_partitions(server: Servers, client: Clients) -> None:
         lambda made: join(made).close() or True,
     ],
 )
-def test_a_master_that_still_reads_its_configuration_is_asked_again(
+def test_a_request_to_a_master_that_reads_its_configuration_is_repeated(
     server: Servers, client: Clients, ask: Callable[[TubeMQClient], object]
 ) -> None:
     one = server()
@@ -149,7 +147,7 @@ def test_a_master_that_has_just_started_is_given_time_to_read_its_topics(
         (lambda made: made.enter(ProducerMember(made.masters, ["t"])).close(), c.ProducerHeartbeat, 3),
     ],
 )
-def test_a_topic_that_a_master_has_not_read_yet_is_asked_for_again(
+def test_a_topic_that_a_master_has_not_read_yet_is_requested_again(
     server: Servers, client: Clients, ask: Callable[[TubeMQClient], object], request_: type, times: int
 ) -> None:
     one = server()
@@ -181,9 +179,7 @@ def test_a_topic_that_a_master_with_its_configuration_does_not_know(server: Serv
     assert len(one.of(c.RegisterConsumerV2)) == 2
 
 
-def test_connections_that_nobody_uses_are_closed(
-    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unused_connections_are_closed(server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "IDLE_SECONDS", 0.0)
     one, two, three = (server(broker_id=n) for n in (1, 2, 3))
     made = client(one)
@@ -198,7 +194,7 @@ def test_connections_that_nobody_uses_are_closed(
     assert held.session.closed
 
 
-def test_client_ids_are_never_the_same() -> None:
+def test_client_ids_are_unique() -> None:
     ids = {unique_client_id("g") for _ in range(1000)}
     assert len(ids) == 1000
     assert not any(set("@#, ") & set(one) for one in ids)
@@ -232,7 +228,7 @@ def subscribed(*partition_ids: int) -> tuple[str, ...]:
     return tuple(f"client@g#1:127.0.0.1:8123#t:{n}" for n in partition_ids)
 
 
-def test_a_member_answers_each_event_with_what_it_has_then(server: Servers, client: Clients) -> None:
+def test_a_member_answers_each_event_with_its_current_partitions(server: Servers, client: Clients) -> None:
     one = server(
         {c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1)), c.Event(4, 20, None, subscribed(0)))}
     )
@@ -265,7 +261,7 @@ def test_a_member_answers_each_event_with_what_it_has_then(server: Servers, clie
     one.wait_for(lambda: len(one.of(c.CloseConsumer)) == 1)
 
 
-def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(server: Servers, client: Clients) -> None:
+def test_a_partition_that_cannot_be_released_is_still_reported(server: Servers, client: Clients) -> None:
     """Otherwise the master would assign it to no member, or to another member while this one reads it."""
     events = c.Event(3, 10, None, subscribed(0, 1, 2)), c.Event(4, 20, None, subscribed(0, 2))
     one = server({c.ConsumerHeartbeat: events_of(*events)})
@@ -278,7 +274,7 @@ def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(server
     member.close()
 
 
-def test_partitions_that_can_be_taken_are_though_others_cannot(server: Servers, client: Clients) -> None:
+def test_partitions_are_taken_even_if_others_cannot_be(server: Servers, client: Clients) -> None:
     one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1, 2)))})
     member = join(client(one), on_connect=lambda held: held[1:], on_disconnect=lambda held: held)
     assert member.assigned.wait(30)
@@ -288,7 +284,7 @@ def test_partitions_that_can_be_taken_are_though_others_cannot(server: Servers, 
     member.close()
 
 
-def test_a_member_reports_when_asked_and_refuses_what_it_does_not_know(server: Servers, client: Clients) -> None:
+def test_a_member_reports_on_request_and_refuses_unknown_events(server: Servers, client: Clients) -> None:
     first = [c.Event(3, 10, None, subscribed(0))]
 
     def answer(_: Link, request: Any) -> object:
@@ -314,7 +310,7 @@ def test_a_member_reports_when_asked_and_refuses_what_it_does_not_know(server: S
 
 
 @pytest.mark.parametrize("was_allocated", [False, True])
-def test_only_the_first_partitions_of_a_session_start_at_its_offsets(
+def test_only_the_first_partitions_of_a_session_start_at_the_given_offsets(
     server: Servers, client: Clients, was_allocated: bool
 ) -> None:
     """Another member may have answered its event of the same round already; the same heartbeat reports that."""
@@ -342,7 +338,7 @@ def test_only_the_first_partitions_of_a_session_start_at_its_offsets(
     member.close()
 
 
-def test_an_answer_to_an_event_that_was_not_heard_is_given_again(server: Servers, client: Clients) -> None:
+def test_a_lost_answer_to_an_event_is_sent_again(server: Servers, client: Clients) -> None:
     heard = threading.Event()
     failures = [cut, cut]
 
@@ -366,7 +362,7 @@ def test_an_answer_to_an_event_that_was_not_heard_is_given_again(server: Servers
     member.close()
 
 
-def test_heartbeats_go_on_while_an_event_is_answered(server: Servers, client: Clients) -> None:
+def test_heartbeats_continue_while_an_event_is_handled(server: Servers, client: Clients) -> None:
     one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0)))})
     release = threading.Event()
 
@@ -383,7 +379,7 @@ def test_heartbeats_go_on_while_an_event_is_answered(server: Servers, client: Cl
     member.close()
 
 
-def test_a_member_that_is_refused_for_good_says_so(server: Servers, client: Clients) -> None:
+def test_a_permanently_refused_member_reports_the_error(server: Servers, client: Clients) -> None:
     one = server({c.ConsumerHeartbeat: lambda _, __: c.ConsumerHeartbeatResponse(False, 450, "no")})
     member = join(client(one))
     wait_until(lambda: member.error is not None, "it is no member any more", 30)
@@ -391,7 +387,7 @@ def test_a_member_that_is_refused_for_good_says_so(server: Servers, client: Clie
     member.close()
 
 
-def test_a_heartbeat_that_a_master_fails_at_is_sent_again(server: Servers, client: Clients) -> None:
+def test_a_heartbeat_that_fails_in_a_master_is_sent_again(server: Servers, client: Clients) -> None:
     failed = c.RpcException(c.Status.ERROR, "java.lang.NullPointerException", "half a master")
     usual = c.ConsumerHeartbeatResponse(True, 200, "OK!")
     one = server({c.ConsumerHeartbeat: in_turn(failed, failed, usual)})
@@ -401,7 +397,7 @@ def test_a_heartbeat_that_a_master_fails_at_is_sent_again(server: Servers, clien
     member.close()
 
 
-def test_a_producer_keeps_what_it_knows_while_a_new_master_knows_nothing(server: Servers, client: Clients) -> None:
+def test_a_producer_keeps_its_topics_while_a_new_master_has_none(server: Servers, client: Clients) -> None:
     not_ready = c.ProducerHeartbeatResponse(True, 201, "not ready")
     one = server()
     made = client(one)
@@ -417,7 +413,7 @@ def test_a_producer_keeps_what_it_knows_while_a_new_master_knows_nothing(server:
     producer.close()
 
 
-def test_a_producer_tells_what_it_knows_and_keeps_what_the_master_leaves_out(server: Servers, client: Clients) -> None:
+def test_a_producer_sends_its_checksum_and_keeps_what_the_master_omits(server: Servers, client: Clients) -> None:
     one = server()
     same = c.ProducerHeartbeatResponse(True, 200, "OK!", 1, ("t#1:1:1#5000",), appd_config=c.ApprovedClientConfig(1))
     one.answers[c.ProducerHeartbeat] = lambda _, __: same

@@ -46,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_a_twelfth_of_the_limit_in_five_seconds_and_then_a_wait_before_each_fetch(clock: Clock) -> None:
+def test_a_twelfth_of_the_limit_in_five_seconds_then_each_fetch_waits(clock: Clock) -> None:
     pace = FlowPace(FlowRules(group=limit(12)), filtered=False)
     clock.now = 1.0
     assert pace.wait_ms(answer(1)) == 500  # what earlier tasks have fetched is unknown
@@ -83,7 +83,7 @@ def test_tasks_share_the_limit_of_a_partition(clock: Clock) -> None:
     assert [pace.wait_ms(answer(1 << 18)) for _ in range(3)] == [0, 0, 500]
 
 
-def test_frequencies_by_what_a_fetch_found(clock: Clock) -> None:
+def test_frequencies_depend_on_the_result_of_a_fetch(clock: Clock) -> None:
     seldom = ruled(1, {"zeroCnt": 2, "freqInMs": 700}, {"zeroCnt": 4, "freqInMs": 900})
     pace = FlowPace(FlowRules(group=seldom), filtered=False)
     empty = [pace.wait_ms(answer(0, code=404), 50) for _ in range(4)]
@@ -95,12 +95,12 @@ def test_frequencies_by_what_a_fetch_found(clock: Clock) -> None:
     assert paces[1].wait_ms(answer(1, esc=True)) == 0
 
 
-def test_the_broker_leaves_a_group_with_a_limit_of_its_own_alone(clock: Clock) -> None:
+def test_the_broker_does_not_limit_a_group_with_a_separate_limit(clock: Clock) -> None:
     assert FlowPace(FlowRules(group=limit(1)), filtered=False).escapes_cluster
     assert not FlowPace(FlowRules(group=limit(1, "13:00"), cluster=limit(1)), filtered=False).escapes_cluster
 
 
-def test_rules_are_kept_by_their_ids_and_forgotten_when_there_are_none() -> None:
+def test_rules_are_kept_by_id_and_dropped_when_removed() -> None:
     known = KnownRules()
     usual: dict[str, Any] = {"def_flow_check_id": -2, "def_flow_control_info": " "}
     first = {"group_flow_check_id": 3, "group_flow_control_info": limit(1), "qry_priority_id": 200}

@@ -33,7 +33,7 @@ def consumer_of(client: TubeMQClient, server: Server) -> PartitionConsumer:
 # -- one connection
 
 
-def test_answers_find_their_calls_in_any_order(server: Servers, client: Clients) -> None:
+def test_answers_are_matched_to_calls_in_any_order(server: Servers, client: Clients) -> None:
     one = server({c.GetMessage: lambda _, __: c.GetMessageResponse(True, 200, curr_offset=28)})
     made = client(one)
     consumer = consumer_of(made, one)
@@ -48,7 +48,7 @@ def test_answers_find_their_calls_in_any_order(server: Servers, client: Clients)
 
 
 @pytest.mark.parametrize("code", [200, 404, 452])
-def test_a_fetch_gives_what_is_none_of_an_error(server: Servers, client: Clients, code: int) -> None:
+def test_a_fetch_returns_codes_that_are_no_errors(server: Servers, client: Clients, code: int) -> None:
     one = server({c.GetMessage: lambda _, __: c.GetMessageResponse(False, code, "no", min_limit_time=70)})
     made = client(one)
     response = made.wait(consumer_of(made, one).get_and_commit()[0], "fetch")
@@ -73,7 +73,7 @@ def test_an_exception_names_the_java_class(server: Servers, client: Clients) -> 
         made.wait(consumer_of(made, one).get_and_commit()[0], "fetch")
 
 
-def test_a_call_without_an_answer_is_given_up_and_others_go_on(server: Servers, client: Clients) -> None:
+def test_a_call_without_an_answer_fails_and_others_continue(server: Servers, client: Clients) -> None:
     one = server({c.GetMessage: lambda _, __: None})
     made = client(one, requestTimeout="400ms")
     consumer = consumer_of(made, one)
@@ -85,7 +85,7 @@ def test_a_call_without_an_answer_is_given_up_and_others_go_on(server: Servers, 
     assert made.wait(consumer.get_and_commit()[1], "commit").err_code == 200
 
 
-def test_when_the_connection_ends_every_call_and_consumer_knows(server: Servers, client: Clients) -> None:
+def test_the_end_of_the_connection_fails_every_call_and_consumer(server: Servers, client: Clients) -> None:
     one = server({c.CommitOffset: cut, c.GetMessage: lambda _, __: None})
     made = client(one)
     consumer = consumer_of(made, one)
@@ -111,7 +111,7 @@ def test_a_peer_that_is_no_server_ends_the_connection(server: Servers, client: C
         made.wait(consumer_of(made, one).get_and_commit()[0], "fetch")
 
 
-def test_a_refused_token_is_renewed_once_under_the_call(server: Servers, client: Clients) -> None:
+def test_a_refused_token_is_renewed_once_during_the_call(server: Servers, client: Clients) -> None:
     def register(_: Link, request: Any) -> object:
         good = request.auth_info == TOKEN
         return c.RegisterPartitionResponse(good, 200 if good else 415, "too old", 0, 0)
@@ -132,7 +132,7 @@ def test_a_refused_token_is_renewed_once_under_the_call(server: Servers, client:
     assert len(refusing.of(c.RegisterPartition)) == 2
 
 
-def test_masters_and_brokers_are_shown_who_we_are(server: Servers, client: Clients) -> None:
+def test_masters_and_brokers_receive_credentials(server: Servers, client: Clients) -> None:
     one = server()
     made = client(one, **AUTH)
     made.fetch_topics(["t"], group="g")
@@ -145,7 +145,7 @@ def test_masters_and_brokers_are_shown_who_we_are(server: Servers, client: Clien
     assert registered.auth_info.auth_authorized_token.startswith("alice ")
 
 
-def test_a_token_of_the_master_s_own_goes_before_ours(server: Servers, client: Clients) -> None:
+def test_a_token_of_the_master_takes_precedence(server: Servers, client: Clients) -> None:
     given = c.AuthorizedInfo(8, "from the master")
     one = server({c.RegisterConsumerV2: lambda _, __: c.RegisterConsumerV2Response(200, "OK!", authorized_info=given)})
     made = client(one, **AUTH)

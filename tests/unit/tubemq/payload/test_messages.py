@@ -112,7 +112,7 @@ def test_messages_of_a_real_broker(impl: str) -> None:
     assert first_message(body) == (234145655977672704, 1242675533)
 
 
-def test_every_column_has_what_a_message_with_every_field_says(impl: str) -> None:
+def test_every_column_has_the_value_of_its_field(impl: str) -> None:
     d = decoder(impl, schema_of(COLUMNS), on_corrupt="null")
     assert d.decode(answer(message(b"v", "$msgType$=a,$msgTime$=202611231200,k=v"), broken(9)), 2800) == 2
     whole, corrupt = taken(d)
@@ -140,11 +140,11 @@ def test_an_answer_without_messages(impl: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "2026", "202613210340", "202602290340", "202611212440", "202611210360", "000001010000", "20261121034x"]
 )
-def test_a_time_that_is_none_is_null(impl: str, text: str) -> None:
+def test_an_invalid_time_is_null(impl: str, text: str) -> None:
     assert rows_of(impl, message(b"", f"$msgTime$={text}"))[0]["message_time"] is None
 
 
-def test_only_types_of_the_filters_are_left(impl: str) -> None:
+def test_only_messages_of_the_filtered_types_are_decoded(impl: str) -> None:
     # "Aa" and "BB" have the same hash in Java, so a broker sends both.
     found = [message(t.encode(), f"$msgType$={t},k={t}") for t in ("Aa", "BB", "AaBB", "c")] + [message(b"none")]
     rows = rows_of(impl, *found, filters=["Aa", "c"])
@@ -154,7 +154,7 @@ def test_only_types_of_the_filters_are_left(impl: str) -> None:
     assert taken(d) == [{"value": b"Aa"}]
 
 
-def test_checksums_hold_and_tell_one_bit_at_every_size_and_alignment(impl: str) -> None:
+def test_checksums_detect_one_bit_at_every_size_and_alignment(impl: str) -> None:
     # The compiled one folds 64 bytes at a time, then 16, then takes the rest byte by byte.
     values = [bytes((7 * size + at) % 256 for at in range(size)) for size in range(1, 300)]
     d = decoder(impl, VALUE)
@@ -167,7 +167,7 @@ def test_checksums_hold_and_tell_one_bit_at_every_size_and_alignment(impl: str) 
         assert d.decode(answer(message(bytes(wrong), check_sum=message(value).check_sum)), 0) == 0
 
 
-def test_no_column_at_all_counts(impl: str) -> None:
+def test_without_columns_rows_are_counted(impl: str) -> None:
     d = decoder(impl, pa.schema([]))
     d.decode(answer(message(), message()), 0)
     assert d.take_batch().num_rows == 2
@@ -214,7 +214,7 @@ CORRUPT = [
 
 
 @pytest.mark.parametrize(("bad", "sentence"), CORRUPT)
-def test_a_corrupt_message_is_named_and_nothing_of_the_answer_is_kept(impl: str, bad: Any, sentence: str) -> None:
+def test_a_corrupt_message_is_named_and_its_answer_dropped(impl: str, bad: Any, sentence: str) -> None:
     d = decoder(impl)
     d.decode(answer(message(b"before", "k=v")), 0)
     nbytes = d.nbytes
@@ -226,7 +226,7 @@ def test_a_corrupt_message_is_named_and_nothing_of_the_answer_is_kept(impl: str,
     assert [(row["value"], row["attributes"]) for row in taken(d)] == [(b"before", {"k": "v"}), (b"after", {"e": "f"})]
 
 
-def test_a_message_without_a_required_field_has_no_id_to_name(impl: str) -> None:
+def test_the_error_of_a_message_without_a_required_field_has_no_id(impl: str) -> None:
     body = b"\x22\x02\x08\x07" + answer(message(b"x"))
     with pytest.raises(CorruptMessageError, match="a message, number 1 of those fetched at 28: the message lacks"):
         decoder(impl).decode(body, 28)
@@ -235,7 +235,7 @@ def test_a_message_without_a_required_field_has_no_id_to_name(impl: str) -> None
     assert [row["message_id"] for row in taken(d)] == [None, 7]
 
 
-def test_a_corrupt_message_tells_why_and_its_bytes(impl: str) -> None:
+def test_a_corrupt_message_has_its_reason_and_bytes(impl: str) -> None:
     schema = pa.schema([("_corrupt", pa.binary()), ("value", pa.binary()), ("_error", pa.string())])
     bad = b"\x22\x02\x08\x07"
     d = decoder(impl, schema, on_corrupt="null")
@@ -254,7 +254,7 @@ def test_a_corrupt_message_tells_why_and_its_bytes(impl: str) -> None:
 
 
 @pytest.mark.parametrize("on_corrupt", ["fail", "skip", "null"])
-def test_an_answer_that_is_no_protobuf_is_an_error_whatever_is_asked(impl: str, on_corrupt: str) -> None:
+def test_an_answer_that_is_no_protobuf_is_an_error_with_any_options(impl: str, on_corrupt: str) -> None:
     d = decoder(impl, on_corrupt=on_corrupt)
     with pytest.raises(RemoteProtocolError, match="answer to GET_MESSAGE cannot be read: a protobuf field reaches"):
         d.decode(answer(message(b"x")) + b"\x22\x7f\x00", 0)

@@ -54,7 +54,7 @@ def values(command: object) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("recorded", [call for call in tubemq_calls() if call.case not in FOREIGN] + JAVA, ids=str)
-def test_a_recorded_request_is_read_and_written_to_the_byte(recorded: RecordedCall) -> None:
+def test_a_recorded_request_is_decoded_and_encoded_to_the_same_bytes(recorded: RecordedCall) -> None:
     frame = frame_of(recorded.request)
     request, timeout_ms = decode_request(frame)
     assert encode_request(frame.serial_no, request, timeout_ms=timeout_ms) == recorded.request
@@ -63,7 +63,7 @@ def test_a_recorded_request_is_read_and_written_to_the_byte(recorded: RecordedCa
 
 
 @pytest.mark.parametrize("recorded", tubemq_calls() + JAVA, ids=str)
-def test_a_recorded_answer_is_read_as_protobuf_reads_it(recorded: RecordedCall) -> None:
+def test_a_recorded_answer_is_decoded_as_by_protobuf(recorded: RecordedCall) -> None:
     frame = frame_of(recorded.answer)
     method, response = decode_response(frame)
     text = recorded.text.rpartition("=>")[2]
@@ -77,7 +77,7 @@ def test_a_recorded_answer_is_read_as_protobuf_reads_it(recorded: RecordedCall) 
     assert again == (method, response)
 
 
-def test_messages_stay_as_they_came() -> None:
+def test_the_body_with_messages_is_unchanged() -> None:
     (recorded,) = [call for call in tubemq_calls() if "(first fetch)" in call.case]
     _, response = decode_response(frame_of(recorded.answer))
     assert isinstance(response, c.GetMessageResponse)
@@ -87,18 +87,18 @@ def test_messages_stay_as_they_came() -> None:
 
 
 @pytest.mark.parametrize("recorded", [call for call in tubemq_calls() if "sendMessage" in call.case], ids=str)
-def test_the_short_way_knows_what_was_stored(recorded: RecordedCall) -> None:
+def test_the_fast_path_recognises_stored_messages(recorded: RecordedCall) -> None:
     frame = frame_of(recorded.answer)
     _, response = decode_response(frame)
     assert is_stored(bytes(frame.payload)) == (response.err_code == 200)  # type: ignore[union-attr]
 
 
-def test_no_other_answer_looks_like_a_stored_message() -> None:
+def test_the_fast_path_accepts_no_other_answer() -> None:
     others = [call for call in tubemq_calls() if "sendMessage" not in call.case]
     assert not any(is_stored(bytes(frame_of(call.answer).payload)) for call in others)
 
 
-def test_what_a_message_shows_of_us_is_the_newest() -> None:
+def test_a_message_has_the_newest_credentials() -> None:
     send = c.SendMessage("client", "topic", 0, b"x", 0, 1, 1)
     for token in (1, 2, 1):
         data = encode_request(1, send._replace(auth_info=c.AuthorizedInfo(token)), timeout_ms=1)
@@ -118,7 +118,7 @@ def test_what_a_message_shows_of_us_is_the_newest() -> None:
         c.SendMessage("client", "topic", 0, b"x", 0, 0, 0, "\ud800"),
     ],
 )
-def test_what_does_not_fit_the_protocol_is_not_written(request_: c.Request) -> None:
+def test_values_that_do_not_fit_the_protocol_are_refused(request_: c.Request) -> None:
     with pytest.raises(LocalProtocolError, match=f"{type(request_).__name__} cannot be sent"):
         encode_request(1, request_, timeout_ms=1)
 
@@ -141,7 +141,7 @@ HEAD = "020801 0408001803"
         pytest.param(f"{HEAD} 0d 0803 1209 0801 10c801 1a02 c328", "cannot be", id="a text that is not UTF-8"),
     ],
 )
-def test_what_no_server_sends_is_refused(payload: str, words: str) -> None:
+def test_invalid_answers_are_refused(payload: str, words: str) -> None:
     data = bytes.fromhex(payload)
     with pytest.raises(RemoteProtocolError, match=words):
         decode_response(Frame(1, memoryview(data), len(data)))
@@ -152,24 +152,24 @@ def test_fields_in_another_order_are_read_too() -> None:
     assert decode_response(Frame(1, memoryview(data), 0))[1] == c.CloseProducerResponse(True, 200, "OK")
 
 
-def test_a_port_that_a_master_leaves_out_is_the_stock_one() -> None:
+def test_a_port_that_a_master_omits_is_the_default() -> None:
     # As master 2.4.0 says it of a broker on 8123; of others it says the port.
     assert Broker.parse("1:127.0.0.1: ") == Broker(1, "127.0.0.1", 8123)
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:host", "x:host:1", "1:host:x", "1:host:", "1::1", ":h:1"])
-def test_what_is_no_broker(text: str) -> None:
+def test_invalid_brokers(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="id:host:port"):
         Broker.parse(text)
 
 
 @pytest.mark.parametrize("text", ["", "demo:1", "1:h:1#demo", "1:h:1#:1", "1:h:1#demo:x", "c@g#1:h#demo:1"])
-def test_what_is_no_partition(text: str) -> None:
+def test_invalid_partitions(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="topic:partition"):
         BrokerPartition.parse(text)
 
 
-def test_metadata_of_both_kinds_of_clients_says_the_same_the_other_way_round() -> None:
+def test_metadata_of_consumers_and_producers_is_equivalent() -> None:
     # Recorded from master 2.4.0: a topic of 2 stores with 3 partitions each.
     consumer, producer = parse_topic_metas(("tstore#1:2:3:1",)), parse_topic_infos(("tstore#1:3:2#",))
     assert [meta.partition_ids for meta in (*consumer, *producer)] == [(0, 1, 2, 10_000, 10_001, 10_002)] * 2
@@ -177,7 +177,7 @@ def test_metadata_of_both_kinds_of_clients_says_the_same_the_other_way_round() -
 
 
 @pytest.mark.parametrize("text", ["", "t", "t#", "#1:1:1:1", "t#1:1:1", "t#1:x:1:1", "t#1:-1:1:1", "t#1:99999:99999:1"])
-def test_metadata_that_cannot_be(text: str) -> None:
+def test_invalid_metadata(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="describes a topic"):
         parse_topic_metas((text,))
 
@@ -206,7 +206,7 @@ def test_every_call_of_the_client_is_recorded() -> None:
     }  # fmt: skip
 
 
-def test_types_times_and_attributes_stand_where_the_client_puts_them() -> None:
+def test_types_times_and_attributes_have_the_order_of_the_java_client() -> None:
     sends = [
         request for call in JAVA if isinstance(request := decode_request(frame_of(call.request))[0], c.SendMessage)
     ]

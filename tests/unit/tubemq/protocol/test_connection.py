@@ -68,7 +68,7 @@ def tick(connection: TubeMQConnection, seconds: float, *, start: float = 100.0) 
         connection.handle_timer(now)
 
 
-def test_calls_go_out_in_order_and_answers_come_with_their_requests() -> None:
+def test_calls_are_sent_in_order_and_answers_have_their_requests() -> None:
     connection = connect()
     connection.send([(1, CLOSE)])
     connection.send([(2, SEND)])
@@ -79,7 +79,7 @@ def test_calls_go_out_in_order_and_answers_come_with_their_requests() -> None:
     assert connection.events_received() == []
 
 
-def test_messages_go_out_together_and_are_answered_one_by_one() -> None:
+def test_messages_are_sent_together_and_answered_one_by_one() -> None:
     connection = connect()
     connection.send([(3, SEND), (1, SEND)])
     assert sent(connection) == [(3, SEND), (1, SEND)]
@@ -91,7 +91,7 @@ def test_messages_go_out_together_and_are_answered_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("second", [(0, SEND), (7, SEND), (2, SEND._replace(data=None))], ids=str)
-def test_of_messages_of_which_one_cannot_be_sent_none_is(second: Call) -> None:
+def test_one_unsendable_message_prevents_sending_all(second: Call) -> None:
     connection = connect()
     connection.send([(7, CLOSE)])
     sent(connection)
@@ -101,7 +101,7 @@ def test_of_messages_of_which_one_cannot_be_sent_none_is(second: Call) -> None:
     connection.send([(1, CLOSE)])
 
 
-def test_a_refused_message_is_read_in_full() -> None:
+def test_a_refused_message_is_decoded_completely() -> None:
     connection = connect()
     connection.send([(1, SEND)])
     refused = c.SendMessageResponse(False, 419, "the store is full")
@@ -142,7 +142,7 @@ def test_a_serial_number_is_positive_and_used_by_one_call_at_a_time() -> None:
     connection.send([(1, CLOSE)])
 
 
-def test_what_cannot_be_sent_leaves_no_trace() -> None:
+def test_a_failed_send_changes_no_state() -> None:
     connection = connect()
     with pytest.raises(LocalProtocolError, match="SendMessage cannot be sent"):
         connection.send([(1, SEND._replace(data=None))])  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ def test_what_cannot_be_sent_leaves_no_trace() -> None:
 # Time.
 
 
-def test_a_call_that_the_server_dropped_is_given_up_and_the_connection_goes_on() -> None:
+def test_a_call_that_the_server_dropped_fails_and_the_connection_continues() -> None:
     connection = connect()
     connection.send([(1, CLOSE)])
     connection.send([(2, GET)])
@@ -173,7 +173,7 @@ def test_a_call_that_the_server_dropped_is_given_up_and_the_connection_goes_on()
     assert connection.events_received() == []
 
 
-def test_a_server_that_is_silent_since_the_call_is_lost() -> None:
+def test_a_server_that_is_silent_since_a_call_loses_the_connection() -> None:
     connection = connect()
     connection.receive_data(encode_response(9, CLOSED))
     tick(connection, 2.0)
@@ -185,7 +185,7 @@ def test_a_server_that_is_silent_since_the_call_is_lost() -> None:
     assert connection.next_timer() is None
 
 
-def test_a_call_waits_its_whole_time_though_who_sends_does_not_know_the_time() -> None:
+def test_a_call_waits_for_its_whole_timeout_after_an_idle_period() -> None:
     connection = connect()
     tick(connection, 1_001.0)
     assert sent(connection) == []
@@ -196,7 +196,7 @@ def test_a_call_waits_its_whole_time_though_who_sends_does_not_know_the_time() -
     assert connection.events_received() == []
 
 
-def test_nobody_is_given_up_while_nothing_is_read() -> None:
+def test_no_call_fails_while_reading_is_paused() -> None:
     connection = connect()
     connection.send([(1, CLOSE)])
     connection.paused = True
@@ -219,7 +219,7 @@ def test_timers_do_nothing_before_they_are_due() -> None:
 # Heartbeats.
 
 
-def test_registered_partitions_are_kept_by_heartbeats_that_say_what_was_asked_for() -> None:
+def test_registered_partitions_are_kept_by_heartbeats_with_their_options() -> None:
     connection = registered(lambda: c.AuthorizedInfo(7))
     tick(connection, 9.9)
     assert sent(connection) == []
@@ -248,7 +248,7 @@ def test_one_heartbeat_is_for_all_partitions_of_a_reader() -> None:
     assert [(beat.client_id, len(beat.partition_info)) for _, beat in sent(connection)] == [("client", 2), ("other", 1)]  # type: ignore[union-attr]
 
 
-def test_a_partition_that_is_registered_again_is_kept_with_its_new_priority_only() -> None:
+def test_a_partition_registered_again_is_kept_only_with_its_new_priority() -> None:
     """A heartbeat sets the priority (broker 2.4.0): two priorities in turn would hide and show messages in memory."""
     connection = registered()
     connection.send([(2, replace(REGISTER, qry_priority_id=303))])
@@ -267,7 +267,7 @@ def test_a_partition_that_is_registered_again_is_kept_with_its_new_priority_only
         pytest.param((GET, c.GetMessageResponse(False, 412)), id="a fetch says that another one has it"),
     ],
 )
-def test_what_is_not_ours_any_more_is_not_kept(ending: tuple[c.Request, c.Response | None]) -> None:
+def test_unregistered_partitions_are_not_kept(ending: tuple[c.Request, c.Response | None]) -> None:
     connection = registered()
     request, response = ending
     connection.send([(2, request)])
@@ -283,7 +283,7 @@ def test_what_is_not_ours_any_more_is_not_kept(ending: tuple[c.Request, c.Respon
 @pytest.mark.parametrize(
     "response", [c.RegisterPartitionResponse(False, 410, "taken"), c.RpcException(1, "java.lang.Exception")]
 )
-def test_what_was_refused_is_not_kept(response: c.Response) -> None:
+def test_refused_partitions_are_not_kept(response: c.Response) -> None:
     connection = connect(broker=BROKER)
     connection.send([(1, REGISTER)])
     connection.receive_data(encode_response(1, response))
@@ -292,7 +292,7 @@ def test_what_was_refused_is_not_kept(response: c.Response) -> None:
     assert sent(connection) == []
 
 
-def test_a_heartbeat_that_finds_a_partition_lost_says_so_once() -> None:
+def test_a_partition_lost_at_a_heartbeat_is_reported_once() -> None:
     connection = registered()
     tick(connection, 10.0)
     ((serial_no, _),) = sent(connection)
@@ -311,7 +311,7 @@ def test_a_heartbeat_that_finds_a_partition_lost_says_so_once() -> None:
         c.BrokerHeartbeatResponse(True, 200, "OK!", require_auth=True),
     ],
 )
-def test_a_heartbeat_that_is_refused_for_its_token_says_which(answer: c.BrokerHeartbeatResponse) -> None:
+def test_a_heartbeat_refused_for_its_token_names_the_token(answer: c.BrokerHeartbeatResponse) -> None:
     connection = registered(lambda: c.AuthorizedInfo(7))
     tick(connection, 10.0)
     ((serial_no, _),) = sent(connection)
@@ -319,7 +319,7 @@ def test_a_heartbeat_that_is_refused_for_its_token_says_which(answer: c.BrokerHe
     assert connection.events_received() == [NotAuthorized(c.AuthorizedInfo(7))]
 
 
-def test_a_heartbeat_without_an_answer_is_nobody_s_call() -> None:
+def test_a_heartbeat_without_an_answer_fails_no_call() -> None:
     connection = registered()
     tick(connection, 10.0)
     connection.receive_data(encode_response(99, CLOSED))
@@ -332,7 +332,7 @@ def test_a_heartbeat_without_an_answer_is_nobody_s_call() -> None:
 # Ends.
 
 
-def test_eof_says_what_was_left_open() -> None:
+def test_eof_reports_open_calls() -> None:
     connection = connect()
     for serial_no in range(1, 4):
         connection.send([(serial_no, GET)])
@@ -345,7 +345,7 @@ def test_eof_says_what_was_left_open() -> None:
     connection.receive_eof()
 
 
-def test_fetched_messages_of_one_block_come_out_of_the_receive_buffer_uncopied() -> None:
+def test_fetched_messages_of_one_block_are_views_of_the_receive_buffer() -> None:
     connection = connect(broker=BROKER)
     connection.send([(1, GET)])
     message = bytes.fromhex("2209 0801 1002 1a0178 2000")

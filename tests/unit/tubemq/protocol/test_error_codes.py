@@ -47,7 +47,7 @@ def test_a_code_has_its_class(code: int, kind: type, retryable: bool) -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 - our own bytes
 
 
-def test_a_topic_that_the_broker_does_not_have_is_told_apart_from_a_wrong_checksum() -> None:
+def test_an_unknown_topic_is_distinguished_from_a_wrong_checksum() -> None:
     words = "topicName nope not existed, please check your configure"
     error = error_for_code(403, words, "")
     assert type(error) is errors.TopicNotFoundError
@@ -86,9 +86,7 @@ def test_a_java_exception_has_its_class(name: str, kind: type) -> None:
 @pytest.mark.parametrize(
     "words", ["No service {} found on the server", "java.lang.Exception: No service {} found on the server\n\tat x"]
 )
-def test_a_service_that_is_missing_is_that_of_a_broker_that_is_starting(
-    service: int, kind: type, remedy: str, words: str
-) -> None:
+def test_a_missing_service_means_a_starting_broker(service: int, kind: type, remedy: str, words: str) -> None:
     error = error_for_exception("java.lang.Exception", words.format(service), "register")
     assert (type(error), error.retryable) == (kind, kind is errors.ServiceNotReadyError)
     assert str(error).startswith("register: the server could not handle it (Exception): ")
@@ -104,7 +102,7 @@ def test_a_recorded_standby_master_is_recognised() -> None:
     assert isinstance(error_for_exception(response.exception_name, response.stack_trace, ""), StandbyError)
 
 
-def test_long_words_are_cut_and_put_on_one_line() -> None:
+def test_long_messages_are_truncated_to_one_line() -> None:
     text = str(error_for_code(500, "line\n\tline " + "x" * 2000, ""))
     assert "line line xxx" in text
     assert len(text) < 700

@@ -62,12 +62,12 @@ def test_every_proper_prefix_needs_more_bytes(payload: bytes) -> None:
         pytest.param(bytes.fromhex(f"{HEAD} 00000002 00000001 61 01c00000"), "29360129 in all", id="too much in all"),
     ],
 )
-def test_impossible_frames_are_refused_as_soon_as_they_are_read(start: bytes, words: str) -> None:
+def test_invalid_frames_are_refused_as_soon_as_they_are_read(start: bytes, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=words):
         take_frame(memoryview(start), 0)
 
 
-def test_the_largest_frame_is_written_and_taken() -> None:
+def test_the_largest_frame_is_written_and_read() -> None:
     data = encode_frame(1, bytes(MAX_PAYLOAD_BYTES))
     assert int.from_bytes(data[8:12], "big") == MAX_BLOCKS
     frame = take_frame(memoryview(data), 0)
@@ -76,6 +76,6 @@ def test_the_largest_frame_is_written_and_taken() -> None:
 
 
 @pytest.mark.parametrize("size", [0, MAX_PAYLOAD_BYTES + 1])
-def test_what_no_server_takes_is_not_written(size: int) -> None:
+def test_frames_that_no_server_accepts_are_refused(size: int) -> None:
     with pytest.raises(LocalProtocolError, match=f"{size} bytes cannot be sent"):
         encode_frame(1, bytes(size))

@@ -26,7 +26,7 @@ def split(wanted: int | None, *ranges: TubeMQRange) -> list[TubeMQRange]:
     return split_ranges(TubeMQOptions.from_spark(options, READ), ranges)
 
 
-def test_ranges_are_split_by_size_before_their_number() -> None:
+def test_ranges_are_split_by_size_and_then_by_number() -> None:
     options = {"masters": "host:8715", "topic": "flights", "maxRecordsPerPartition": "4", "minPartitions": "2"}
     pieces = split_ranges(TubeMQOptions.from_spark(options, READ), [whole(0, 0, 9), whole(1, 0, 4)])
     assert [(p.topic_partition.partition, (p.end - p.start) // INDEX_BYTES) for p in pieces] == [
@@ -41,7 +41,7 @@ def whole(partition: int, first: int, messages: int) -> TubeMQRange:
     return TubeMQRange(TopicPartition("flights", 1, partition), Broker(1, "host", 8123), start, end)
 
 
-def test_a_broker_that_checks_groups_is_told_apart_and_the_names_to_authorize_are_said(server: Any) -> None:
+def test_the_error_of_a_broker_that_checks_groups_names_the_groups_to_authorize(server: Any) -> None:
     """Brokers 2.4.0 do not check groups; other brokers may."""
     refusal = c.RegisterPartitionResponse(False, 450, "who are you", -1)
     one = server({c.RegisterPartition: lambda _, __: refusal})
@@ -69,7 +69,7 @@ def test_a_broker_that_checks_groups_is_told_apart_and_the_names_to_authorize_ar
         (112, 84, True),
     ],
 )
-def test_where_a_user_wants_to_begin_of_what_there_is(wanted: int | None, found: int, is_loss: bool) -> None:
+def test_starting_offsets_within_the_bounds(wanted: int | None, found: int, is_loss: bool) -> None:
     tp = TopicPartition("flights", 1, 0)
     offsets = OffsetOption(partitions={} if wanted is None else {tp: wanted})
     assert resolve_offset(offsets, tp, Bounds(28, 84), fail_on_data_loss=False) == found
@@ -81,7 +81,7 @@ def test_where_a_user_wants_to_begin_of_what_there_is(wanted: int | None, found:
 
 
 @pytest.mark.parametrize(("start", "spans"), [(2744, ["1:t:0 [2744, 2772)"]), (2772, []), (2800, [])])
-def test_a_range_without_messages_is_no_task(server: Any, start: int, spans: list[str]) -> None:
+def test_a_range_without_messages_has_no_task(server: Any, start: int, spans: list[str]) -> None:
     one = server({})
     given = {
         "masters": one.address,
@@ -93,7 +93,7 @@ def test_a_range_without_messages_is_no_task(server: Any, start: int, spans: lis
 
 
 @given(st.integers(1, 50), st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 10_000)), min_size=1, max_size=5))
-def test_pieces_are_as_many_as_asked_for_and_the_same_messages(wanted: int, sizes: list[tuple[int, int]]) -> None:
+def test_pieces_have_the_requested_number_and_all_messages(wanted: int, sizes: list[tuple[int, int]]) -> None:
     ranges = [whole(number, *size) for number, size in enumerate(sizes)]
     pieces = split(wanted, *ranges)
     assert len(pieces) >= min(wanted, sum(messages for _, messages in sizes))
@@ -111,7 +111,7 @@ def test_larger_partitions_get_more_tasks() -> None:
     assert [piece.topic_partition.partition for piece in pieces] == [0, 1, 1, 1, 1]
 
 
-def test_partitions_are_not_split_where_there_are_enough_or_none_is_asked_for() -> None:
+def test_partitions_are_not_split_if_enough_exist_or_no_split_is_requested() -> None:
     ranges = [whole(0, 0, 1000), whole(1, 0, 1000)]
     assert split(None, *ranges) == split(1, *ranges) == split(2, *ranges) == ranges
     assert split(7) == []

@@ -127,7 +127,7 @@ def cursor(consumer: Any, start: int = 0, **given: str) -> module._Cursor:
         ([(404, -1, 0), (404, -1, 0), (200, 0, 28)], 560, 0, 28, 0, 3),
     ],
 )
-def test_a_fetch_that_moves_on(
+def test_a_fetch_with_progress(
     world: World, fetches: list[Fetch], end: int, began: int, position: int, proofs: int, asked: int
 ) -> None:
     consumer = Consumer(fetches)
@@ -136,7 +136,7 @@ def test_a_fetch_that_moves_on(
     assert (made.began, made.position, world.proofs, consumer.asked) == (began, position, proofs, asked)
 
 
-def test_rules_of_the_group_let_the_next_fetch_wait_and_are_no_silence(world: World) -> None:
+def test_rules_of_the_group_delay_the_next_fetch_without_a_timeout(world: World) -> None:
     rules = [
         {"type": 0, "rule": [{"start": "00:00", "end": "24:00", "dltInM": 21, "limitInM": 0, "freqInMs": 300}]},
         {"type": 1, "rule": [{"zeroCnt": 1, "freqInMs": 5000}]},
@@ -152,9 +152,7 @@ def test_rules_of_the_group_let_the_next_fetch_wait_and_are_no_silence(world: Wo
 
 
 @pytest.mark.parametrize(("first", "is_kept"), [(0, True), (28, True), (29, False), (56, False), (400, False)])
-def test_what_fetches_passed_over_must_be_there_still_from_the_first_of_them_on(
-    world: World, first: int, is_kept: bool
-) -> None:
+def test_skipped_fetches_require_that_their_messages_still_exist(world: World, first: int, is_kept: bool) -> None:
     world.first = first
     made = cursor(Consumer([(404, -1, 280), (404, -1, 560), (200, 560, 588)]), 28)
     if is_kept:
@@ -164,7 +162,7 @@ def test_what_fetches_passed_over_must_be_there_still_from_the_first_of_them_on(
             made.next_fetch(10**4)
 
 
-def test_a_fetch_that_began_elsewhere_is_not_taken(world: World) -> None:
+def test_a_fetch_that_began_elsewhere_is_refused(world: World) -> None:
     with pytest.raises(ServiceNotReadyError, match="a fetch began at 56 where 28 was to follow"):
         cursor(Consumer([(200, 56, 84)]), 28).next_fetch(560)
 
@@ -173,9 +171,7 @@ def test_a_fetch_that_began_elsewhere_is_not_taken(world: World) -> None:
     ("most", "end", "asked"),
     [("4", 29, 2), ("4", 28, 1), ("4", 56, 2), ("4", 57, 3), ("4", 10**4, 4), ("1", 10**4, 1), ("2", 10**4, 2)],
 )
-def test_as_many_fetches_are_under_way_as_likely_begin_before_the_end(
-    world: World, most: str, end: int, asked: int
-) -> None:
+def test_fetches_in_flight_are_limited_by_the_estimated_rest(world: World, most: str, end: int, asked: int) -> None:
     consumer = Consumer([(200, n * 28 - 28, n * 28) for n in range(1, 40)])
     made = cursor(consumer, fetchesInFlight=most)
     made._advance = 28
@@ -183,19 +179,19 @@ def test_as_many_fetches_are_under_way_as_likely_begin_before_the_end(
     assert consumer.asked == min(int(most), max(1, asked))
 
 
-def test_behind_the_end_one_fetch_is_under_way(world: World) -> None:
+def test_behind_the_end_one_fetch_is_in_flight(world: World) -> None:
     consumer = Consumer([])
     cursor(consumer, 560, fetchesInFlight="8")._prefetch(560)
     assert consumer.asked == 1
 
 
-def test_a_broker_that_has_nothing_is_asked_ever_less_often_and_not_for_ever(world: World) -> None:
+def test_fetches_from_an_empty_broker_are_delayed_and_time_out(world: World) -> None:
     with pytest.raises(RequestTimeoutError, match=r"nothing to read at 0 for 2000 ms \(404: said\), though the range"):
         cursor(Consumer([])).next_fetch(560)
     assert [round(seconds, 2) for seconds in world.waits] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5, 0.5]
 
 
-def test_patience_is_renewed_by_what_moves_on(world: World) -> None:
+def test_progress_renews_the_timeout(world: World) -> None:
     fetches: list[Fetch] = [(404, -1, 0)] * 7 + [(404, -1, 28)] + [(404, -1, 28)] * 7 + [(200, 28, 56)]
     made = cursor(Consumer(fetches))
     made.next_fetch(560)
@@ -206,7 +202,7 @@ def test_patience_is_renewed_by_what_moves_on(world: World) -> None:
     ("limit_ms", "waited"),
     [(0, 0.001), (1, 0.001), (700, 0.7), (MAX_LIMIT_MS, 10.0), (MAX_LIMIT_MS + 1, 10.0), (-1, 0.001)],
 )
-def test_flow_control_is_obeyed_and_is_no_silence(world: World, limit_ms: int, waited: float) -> None:
+def test_flow_control_delays_fetches_without_a_timeout(world: World, limit_ms: int, waited: float) -> None:
     held = (SERVER_CONSUME_SPEED_LIMIT, -1, limit_ms)
     made = cursor(Consumer([held, held, held, (200, 0, 28)]))
     made.next_fetch(560)
@@ -243,7 +239,7 @@ LOST, RESTARTED = "the messages between 280 and 308 are gone", "it has messages 
         (308, 532, LOST, (308, 532)),
     ],
 )
-def test_what_a_broker_has_of_a_range(at: int, most: int, lost: str | None, span: tuple[int, int]) -> None:
+def test_the_bounds_of_a_range_at_a_broker(at: int, most: int, lost: str | None, span: tuple[int, int]) -> None:
     if lost is not None:
         with pytest.raises(DataLossError, match=lost):
             reader(Consumer([]), at, most, start=280)
@@ -283,7 +279,7 @@ def test_a_fetch_that_passes_the_end_is_cut_there(world: World, behind: list[Any
     assert rows(Consumer([(200, 0, 588, body(0, 1, 2)), *behind])) == found
 
 
-def test_an_end_that_is_gone_is_found_out_by_opening_again(world: World) -> None:
+def test_a_deleted_end_is_detected_when_the_range_is_reopened(world: World) -> None:
     with pytest.raises(ServiceNotReadyError, match="registered at 588 and not at 560"):
         rows(Consumer([(200, 0, 588, body(0, 1))], registered=[588]))
 
@@ -313,7 +309,7 @@ def test_bytes_of_a_batch() -> None:
     assert [batch.num_rows for batch in made._taken(at_least_rows=3, at_least_bytes=size)] == [2]
 
 
-def test_which_errors_a_range_outlives() -> None:
+def test_errors_after_which_a_range_continues() -> None:
     made = reader(Consumer([]))
     codes = [DUPLICATE_PARTITION, DUPLICATE_PARTITION + 1]
     errors = [BrokerError("no", code=code) for code in codes] + [ServiceNotReadyError("not yet"), DataLossError("gone")]

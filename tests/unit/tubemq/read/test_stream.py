@@ -94,13 +94,13 @@ class Query:
         ({A: 28}, {A: Bounds(0, 56), B: Bounds(0, 0)}, {A: 56, B: 0}, {A: 28}),
     ],
 )
-def test_a_trigger_reads_what_is_behind_the_one_before(
+def test_a_trigger_begins_at_the_end_of_the_previous_one(
     monkeypatch: pytest.MonkeyPatch, start: Any, bounds: Any, positions: Any, begins: Any
 ) -> None:
     assert Query(monkeypatch, bounds).latest(start) == Trigger(positions, begins)
 
 
-def test_an_offset_without_anything_new_is_the_same_document(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_without_new_messages_is_the_same_document(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(monkeypatch, {A: Bounds(0, 56)})
     # The document contains the begins of the last trigger: another document would be another trigger.
     start = encode_offsets(Trigger({A: 56}, {A: 28}))
@@ -124,7 +124,7 @@ def test_an_offset_without_anything_new_is_the_same_document(monkeypatch: pytest
         (112, 28, 84, "the broker has messages up to 84 only, but had them up to 112"),
     ],
 )
-def test_a_start_that_is_not_there(
+def test_a_start_that_does_not_exist(
     monkeypatch: pytest.MonkeyPatch, begin: int, memory: int, checked: int, loss: str | None
 ) -> None:
     for fails in ("true", "false"):
@@ -140,7 +140,7 @@ def test_a_start_that_is_not_there(
 
 
 @pytest.mark.parametrize(("assignment", "loses"), [("client", True), ("server", False)])
-def test_a_partition_that_is_not_read_any_more(monkeypatch: pytest.MonkeyPatch, assignment: str, loses: bool) -> None:
+def test_a_partition_that_is_no_longer_read(monkeypatch: pytest.MonkeyPatch, assignment: str, loses: bool) -> None:
     query = Query(monkeypatch, {A: Bounds(0, 56)}, assignment=assignment)
     if loses:
         with pytest.raises(DataLossError, match="1:t:1: no longer there"):
@@ -150,13 +150,13 @@ def test_a_partition_that_is_not_read_any_more(monkeypatch: pytest.MonkeyPatch, 
         assert query.latest({A: 28, B: 28}) == Trigger({A: 56, B: 28}, {A: 28})
 
 
-def test_what_is_left_before_it_is_planned_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_released_before_planning_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(monkeypatch, {A: Bounds(0, 56), B: Bounds(0, 56)})
     query.assigned.left = [B]
     assert query.latest({A: 28, B: 28}) == Trigger({A: 56, B: 28}, {A: 28})
 
 
-def test_a_query_aimed_at_now_passes_neither_that_nor_its_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_availablenow_query_ends_at_its_target_and_not_before_its_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(monkeypatch, {A: Bounds(0, 56), B: Bounds(0, 56)})
     query.stream.cap_at_current_end()
     query.bounds = {A: Bounds(0, 84), B: Bounds(0, 84), C: Bounds(0, 84)}
@@ -185,7 +185,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], limited:
     assert query.latest({A: 0, B: 0}, limited=limited).positions == ends
 
 
-def test_of_a_limit_only_those_behind_get_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_partitions_with_a_backlog_get_a_share_of_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(monkeypatch, {A: Bounds(0, 112), B: Bounds(0, 28)}, maxRowsPerTrigger="2")
     assert query.latest({A: 0, B: 28}).positions == {A: 56, B: 28}
 
@@ -237,7 +237,7 @@ class Master:
         ([A, B], [[A], None], None, True),
     ],
 )
-def test_a_partition_that_was_read_is_gone_when_no_master_has_listed_it_for_the_timeout(
+def test_a_partition_is_gone_if_no_master_has_listed_it_for_the_timeout(
     clock: Clock, known: list[TopicPartition], listed: Any, found: list[TopicPartition] | None, gone: bool
 ) -> None:
     master, begin = Master(*listed), clock.now
@@ -338,7 +338,7 @@ def test_a_trigger_begins_at_the_later_of_the_query_s_and_the_group_s_position(
         ("latest", {B: 28}, ReadStatus.STORED_OR_MAX),
     ],
 )
-def test_where_a_group_without_a_position_begins(starting: str, known: Any, status: ReadStatus) -> None:
+def test_the_start_of_a_group_without_a_position(starting: str, known: Any, status: ReadStatus) -> None:
     group = Group()
     made = member(group, startingOffsets=starting)
     made.partitions(known)
@@ -346,7 +346,7 @@ def test_where_a_group_without_a_position_begins(starting: str, known: Any, stat
     assert group.registered == [(A, None, status)]
 
 
-def test_a_partition_that_is_given_again_is_where_the_query_was() -> None:
+def test_a_partition_assigned_again_resumes_at_the_query_s_position() -> None:
     group = Group(a=28)
     made = member(group, A)
     made.planned({A: 84, B: 84})
@@ -364,7 +364,7 @@ def test_a_partition_that_is_given_again_is_where_the_query_was() -> None:
 
 
 @pytest.mark.parametrize(("group_at", "left_at"), [(28, 84), (84, 84), (112, 112)])
-def test_a_partition_is_left_at_the_later_position(group_at: int, left_at: int) -> None:
+def test_a_partition_is_released_at_the_later_position(group_at: int, left_at: int) -> None:
     group = Group(a=28)
     made = member(group, A)
     made.planned({A: 84})
@@ -374,7 +374,7 @@ def test_a_partition_is_left_at_the_later_position(group_at: int, left_at: int) 
     assert len(group.registered) == (2 if group_at < 84 else 1)
 
 
-def test_a_partition_of_a_trigger_that_is_not_written_down_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_of_a_pending_trigger_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PLANNED_WITHIN_SECONDS", 0.0)
     group = Group(a=28, b=28)
     made = member(group, A, B)
@@ -387,7 +387,7 @@ def test_a_partition_of_a_trigger_that_is_not_written_down_is_kept(monkeypatch: 
     assert group.positions == {A: 56, B: 28}
 
 
-def test_a_member_that_ends_waits_for_no_plan() -> None:
+def test_a_member_that_ends_does_not_wait_for_a_plan() -> None:
     group = Group(a=28)
     made = member(group, A)
     made.plan({A: 56})
@@ -395,7 +395,7 @@ def test_a_member_that_ends_waits_for_no_plan() -> None:
     assert (group.unregistered, group.positions) == ([A], {A: 28})
 
 
-def test_only_what_is_held_is_committed() -> None:
+def test_only_held_partitions_are_committed() -> None:
     group = Group(a=28, b=28, c=28)
     made = member(group, A, B)
     made._held[B].consumer.lost = ServiceNotReadyError("lost")
@@ -404,7 +404,7 @@ def test_only_what_is_held_is_committed() -> None:
 
 
 @pytest.mark.parametrize(("code", "kept"), [(PARTITION_OCCUPIED, []), (PARTITION_OCCUPIED + 1, [A])])
-def test_a_partition_that_another_member_has_meanwhile_is_given_up(code: int, kept: list[TopicPartition]) -> None:
+def test_a_partition_taken_by_another_member_is_given_up(code: int, kept: list[TopicPartition]) -> None:
     group = Group(a=28)
     made = member(group, A)
     made._held[A].consumer.lost = ServiceNotReadyError("lost")
@@ -427,7 +427,7 @@ def test_a_partition_is_held_again_at_the_later_position(group_at: int, begin: i
     assert made.begins({}, {A: Bounds(0, 112)}) == {A: begin}
 
 
-def test_where_partitions_are_that_are_not_held(clock: Clock) -> None:
+def test_positions_of_partitions_that_are_not_held(clock: Clock) -> None:
     group = Group(a=0)
     made = member(group, A)
     group.unlisted = 3

@@ -69,12 +69,12 @@ def encoded(batch: pa.RecordBatch, topic: str | None = "t", zone: str = "UTC") -
 # -- rows
 
 
-def test_a_value_alone_is_the_message() -> None:
+def test_a_message_without_attributes_is_the_value() -> None:
     assert encoded(rows(b"a", b"b")) == [("t", b"a", 0, None, None), ("t", b"b", 0, None, None)]
     assert encoded(pa.record_batch({"value": ["ä"]})) == [("t", "ä".encode(), 0, None, None)]
 
 
-def test_type_time_and_attributes_stand_before_the_value_as_the_java_client_2_4_0_writes_them() -> None:
+def test_type_time_and_attributes_are_before_the_value_as_in_the_java_client_2_4_0() -> None:
     # Recorded: sendMessage with $msgType$/$msgTime$.
     time = pa.array([datetime(2026, 11, 21, 3, 40, 59, tzinfo=timezone.utc)], pa.timestamp("us", "UTC"))
     batch = rows("käse".encode(), message_type=["a"], message_time=time)
@@ -84,7 +84,7 @@ def test_type_time_and_attributes_stand_before_the_value_as_the_java_client_2_4_
     assert more == [("t", b"\0\0\0\x15$msgType$=a,k=v,l=w xx", 1, "a", None)]
 
 
-def test_rows_without_any_of_them_have_no_attributes() -> None:
+def test_rows_without_type_time_and_attributes_have_no_attributes() -> None:
     batch = rows(b"x", b"y", message_type=pa.array([None, "a"]), attributes=attributes(None, []))
     assert encoded(batch) == [("t", b"x", 0, None, None), ("t", b"\0\0\0\x0b$msgType$=ay", 1, "a", None)]
 
@@ -94,7 +94,7 @@ def test_an_empty_value_with_attributes_is_a_message() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=4), st.text(max_size=6)))
-def test_what_is_left_of_any_attributes_can_be_written(pairs: dict[str, str]) -> None:
+def test_decoded_attributes_can_be_written(pairs: dict[str, str]) -> None:
     fitting = writable_attributes(pairs | {"REASON": "a=1, b=2"})
     assert fitting["REASON"] == "a:1; b:2"
     text = encoded(rows(b"", attributes=attributes(list(fitting.items()))))[0][1][4:].decode()
@@ -109,7 +109,7 @@ def test_what_is_left_of_any_attributes_can_be_written(pairs: dict[str, str]) ->
         pytest.param("Asia/Shanghai", pa.timestamp("us"), "202611210340", id="a local time is written as it is"),
     ],
 )
-def test_times_are_minutes_of_the_zone(zone: str, type_: pa.DataType, minute: str) -> None:
+def test_times_are_minutes_in_the_time_zone(zone: str, type_: pa.DataType, minute: str) -> None:
     times = pa.array([1_795_232_400_000_000 + 59_999_999, None], pa.int64()).cast(type_)
     assert [row[4] for row in encoded(rows(b"x", b"y", message_time=times), zone=zone)] == [minute, None]
 
@@ -121,7 +121,7 @@ def test_a_minute_of_local_mean_time_begins_at_any_second() -> None:
     assert found == ["190007240915", "190007240916"]
 
 
-def test_years_have_four_digits_and_must() -> None:
+def test_years_must_have_four_digits() -> None:
     times = pa.array([-62_135_596_800_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
     assert encoded(rows(b"x", message_time=times))[0][4] == "000101010000"
     with pytest.raises(UnwritableRowError, match="years 1 to 9999"):
@@ -154,7 +154,7 @@ def test_rows_may_name_their_topics() -> None:
         (rows(b"x", attributes=attributes([("$msgType$", "v")])), r"set the column message_type or message_time"),
     ],
 )
-def test_rows_that_a_reader_could_not_tell_apart_or_a_broker_refuses(batch: pa.RecordBatch, words: str) -> None:
+def test_rows_that_are_ambiguous_or_refused_by_brokers(batch: pa.RecordBatch, words: str) -> None:
     with pytest.raises(UnwritableRowError, match=words.replace("$", r"\$")):
         encoded(batch)
 
@@ -171,7 +171,7 @@ def test_columns_that_cannot_be_written() -> None:
 # -- the choice of partitions
 
 
-def test_every_row_is_sent_once_and_partitions_take_turns_over_all_brokers(server: Servers, writer: Any) -> None:
+def test_every_row_is_sent_once_to_the_partitions_of_all_brokers_in_turn(server: Servers, writer: Any) -> None:
     other = server(broker_id=2)
     master = server(brokers=(other.broker,), partitions=2)
     one = writer(master, turn=1)
@@ -211,7 +211,7 @@ def test_rows_name_their_partition_or_have_a_key_that_chooses_it(server: Servers
             one.write(rows(b"x", **{name: pa.array(cells, pa.int32()) for name, cells in placed.items()}))
 
 
-def test_rows_of_a_partition_keep_their_order_when_some_are_sent_again(server: Servers, writer: Any) -> None:
+def test_rows_of_a_partition_keep_their_order_after_retries(server: Servers, writer: Any) -> None:
     """Rows stored after a refused row are stored again after it, so the last copies of all rows are in order."""
     stored: list[int] = []
     refusing = iter([n in {3, 4, 9, 21, 22, 60} for n in range(1000)])
@@ -230,7 +230,7 @@ def test_rows_of_a_partition_keep_their_order_when_some_are_sent_again(server: S
     assert len(stored) > 100
 
 
-def test_a_task_says_how_many_rows_were_stored_and_ends_its_producer(server: Servers) -> None:
+def test_a_task_reports_the_stored_rows_and_ends_its_producer(server: Servers) -> None:
     one = server()
     batches = iter([rows(b"a", b"b"), rows(), rows(b"c")])
     assert TubeMQFormat().write(options_for(one, topic="t"), batches, TaskAttempt("job")).rows == 3
@@ -252,7 +252,7 @@ def test_receipts_are_logged_for_each_partition_when_a_write_is_committed(
     assert caplog.messages[-1:] == [f"tubemq: 1:t:0 has 3 rows, from offset 0, {at}, to offset 56, {at}"]
 
 
-def test_no_more_is_under_way_than_allowed(server: Servers, writer: Any) -> None:
+def test_messages_in_flight_are_limited(server: Servers, writer: Any) -> None:
     held: list[tuple[Link, Any]] = []
     answering = threading.Event()
 
@@ -286,7 +286,7 @@ def test_a_row_that_is_too_large_is_not_sent(server: Servers, writer: Any) -> No
     assert [len(send.data) for send in one.of(c.SendMessage)] == [1000]
 
 
-def test_a_topic_that_nobody_takes_messages_for(server: Servers, writer: Any) -> None:
+def test_a_topic_without_writable_partitions(server: Servers, writer: Any) -> None:
     """A master that has just become active does not list it at first, so a deployed topic is looked up again."""
     nowhere = c.ProducerHeartbeatResponse(True, 200, "OK!", 1)
     unknown = c.RegisterConsumerV2Response(431, "not deployed")
@@ -315,7 +315,7 @@ def test_a_topic_that_nobody_takes_messages_for(server: Servers, writer: Any) ->
         pytest.param(lambda _, __: None, id="no answer"),
     ],
 )
-def test_what_was_not_acknowledged_is_sent_again(server: Servers, writer: Any, failure: object) -> None:
+def test_unacknowledged_rows_are_sent_again(server: Servers, writer: Any, failure: object) -> None:
     one = server({c.SendMessage: in_turn(STORED, failure, failure, STORED)})
     task = writer(one, requestTimeout="200ms")
     task.write(rows(*(b"%d" % n for n in range(10))))
@@ -326,7 +326,7 @@ def test_what_was_not_acknowledged_is_sent_again(server: Servers, writer: Any, f
     assert all(target.pending_rows == target.pending_bytes == 0 for target in task._targets.values())
 
 
-def test_a_broker_that_fails_is_set_aside_and_the_others_go_on(
+def test_a_failing_broker_is_set_aside_and_the_others_continue(
     server: Servers, writer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "MIN_ASIDE_SECONDS", 1000.0)
@@ -372,7 +372,7 @@ def test_a_broker_that_was_set_aside_is_tried_again_with_one_message(
     assert stored == set(range(sent))
 
 
-def test_a_broker_that_is_too_slow_gets_less_at_once_and_more_again(server: Servers, writer: Any) -> None:
+def test_a_slow_broker_gets_fewer_messages_in_flight_and_later_more(server: Servers, writer: Any) -> None:
     one = server({c.SendMessage: in_turn(*[lambda _, __: None] * 64, STORED)})
     task = writer(one, requestTimeout="500ms")
     task.write(rows(*[b"x"] * 64))
@@ -416,7 +416,7 @@ def test_a_token_that_is_refused_is_renewed(server: Servers, writer: Any) -> Non
     ("code", "kind"),
     [pytest.param(400, BrokerError, id="not a message"), pytest.param(455, MQSourceError, id="forbidden")],
 )
-def test_what_cannot_help_to_be_sent_again_fails(server: Servers, writer: Any, code: int, kind: type) -> None:
+def test_errors_that_are_not_retryable_fail(server: Servers, writer: Any, code: int, kind: type) -> None:
     one = server({c.SendMessage: lambda _, __: refused(code)})
     task = writer(one)
     task.write(rows(b"x"))
@@ -426,7 +426,7 @@ def test_what_cannot_help_to_be_sent_again_fails(server: Servers, writer: Any, c
     assert len(one.of(c.SendMessage)) == 1
 
 
-def test_a_token_that_is_refused_again_and_again_fails_in_the_end(server: Servers, writer: Any) -> None:
+def test_a_repeatedly_refused_token_fails(server: Servers, writer: Any) -> None:
     one = server({c.SendMessage: lambda _, __: refused(415)})
     task = writer(one, sendTimeout="1s")
     task.write(rows(b"x"))
@@ -435,7 +435,7 @@ def test_a_token_that_is_refused_again_and_again_fails_in_the_end(server: Server
 
 
 @pytest.mark.parametrize("failure", [refused(419), cut], ids=["full", "cut"])
-def test_patience_ends(server: Servers, writer: Any, failure: object) -> None:
+def test_the_timeout_ends_the_write(server: Servers, writer: Any, failure: object) -> None:
     one = server({c.SendMessage: in_turn(failure)})
     task = writer(one, sendTimeout="500ms")
     words = r"none of 3 messages was acknowledged within sendTimeout \(500 ms\); last error: .*127\.0\.0\.1:"
@@ -444,7 +444,7 @@ def test_patience_ends(server: Servers, writer: Any, failure: object) -> None:
         task.flush()
 
 
-def test_patience_is_for_every_answer_and_not_for_all(server: Servers, writer: Any) -> None:
+def test_the_timeout_applies_to_each_answer(server: Servers, writer: Any) -> None:
     def slowly(_: Link, __: Any) -> object:
         threading.Event().wait(0.3)  # a slow broker
         return STORED
@@ -506,9 +506,7 @@ def test_a_connection_that_ends_before_its_rows_are_on_the_disk_fails_the_task(s
     assert cuts
 
 
-def test_a_broker_that_is_gone_while_it_is_asked_for_its_disk_fails_the_task_for_its_rows(
-    server: Servers, writer: Any
-) -> None:
+def test_a_broker_lost_while_its_disk_is_awaited_fails_the_task(server: Servers, writer: Any) -> None:
     def answer(link: Link, request: Any) -> object:
         for each in one.links:
             each.close()
@@ -521,7 +519,7 @@ def test_a_broker_that_is_gone_while_it_is_asked_for_its_disk_fails_the_task_for
         made.flush()
 
 
-def test_a_broker_that_comes_back_while_rows_are_written_fails_the_task_at_once(server: Servers, writer: Any) -> None:
+def test_a_broker_restarted_while_rows_are_written_fails_the_task_at_once(server: Servers, writer: Any) -> None:
     one = server()
     made = writer(one, waitForDisk="true")
     made.write(rows(b"1"))
@@ -535,7 +533,7 @@ def test_a_broker_that_comes_back_while_rows_are_written_fails_the_task_at_once(
         made.write(rows(b"2"))
 
 
-def test_a_disk_that_is_too_slow_is_an_error_that_says_what_to_set(server: Servers, writer: Any) -> None:
+def test_a_slow_disk_is_an_error_that_names_the_option(server: Servers, writer: Any) -> None:
     one = server({c.RegisterPartition: flushing(252)})
     made = writer(one, waitForDisk="true", sendTimeout="1s")
     made.write(rows(b"1"))
