@@ -89,7 +89,7 @@ def write_values(session: Any, inputs: list[bytes]) -> list[object]:
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_after_a_failed_allocation_a_loop_goes_on(name: str) -> None:
+def test_loops_recover_from_each_failed_allocation(name: str) -> None:
     target = TARGETS[name]
     taken, seeds, least = SESSIONS[name]
     inputs = list(target.inputs())[taken]

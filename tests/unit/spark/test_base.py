@@ -189,7 +189,7 @@ def test_default_schema_is_sql_of_the_default_columns() -> None:
     )
 
 
-def test_arrow_schema_is_what_the_worker_compares_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_schema_is_the_one_that_the_worker_compares(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker derives its schema from ours, and compares every batch with it if it compares batches."""
     made: list[pa.Schema] = []
     original = plan_data_source_read.to_arrow_schema
@@ -213,7 +213,7 @@ def test_arrow_schema_is_what_the_worker_compares_with(monkeypatch: pytest.Monke
     assert str(made[0]) == str(ours)
 
 
-def test_what_is_decoded_is_decided_once_for_the_schema_and_the_reader():
+def test_decodings_are_chosen_once_for_the_schema_and_the_reader():
     source = ListDataSource({"typed": "yes"})
     assert source.schema() == "n array<string>"
     # As Spark passes it between processes.
@@ -228,7 +228,7 @@ def test_what_is_decoded_is_decided_once_for_the_schema_and_the_reader():
 # -- partitions and readers
 
 
-def test_partition_survives_pickling_and_is_its_value() -> None:
+def test_a_partition_survives_pickling_and_compares_by_value() -> None:
     one = MQPartition(
         PulsarRange(TopicPartition("persistent://public/default/t", 3), Position(1, 2), Position(4, 5, 6))
     )
@@ -250,7 +250,7 @@ def test_reader_plans_one_partition_a_range_and_reads_them() -> None:
     ]
 
 
-def test_reader_says_how_often_a_task_was_begun_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_passes_the_number_of_earlier_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = ListDataSource({"rows": "1"}).reader(schema_of(n=LongType()))
     list(reader.read(MQPartition(0)))
     assert reader._format.tries == 0
@@ -259,7 +259,7 @@ def test_reader_says_how_often_a_task_was_begun_before(monkeypatch: pytest.Monke
     assert reader._format.tries == 2
 
 
-def test_a_stream_reader_knows_where_the_next_trigger_begins() -> None:
+def test_a_stream_reader_remembers_the_start_of_the_next_trigger() -> None:
     """Releases before 4.2 do not pass it."""
     stream = SimpleNamespace(ranges=lambda *at: [at])
     reader = MQStreamReader(SimpleNamespace(name="list", open_stream=lambda _: stream), None, None)
@@ -268,7 +268,7 @@ def test_a_stream_reader_knows_where_the_next_trigger_begins() -> None:
     assert reader._begins_at == {"n": 2}
 
 
-def test_reader_reads_nothing_of_the_partition_that_spark_makes_up() -> None:
+def test_the_empty_partition_that_spark_adds_has_no_rows() -> None:
     reader = ListDataSource({"rows": "0"}).reader(schema_of(n=LongType()))
     assert list(reader.partitions()) == []
     rows = reader.read(InputPartition(None))
@@ -332,7 +332,7 @@ def test_a_batch_is_one_job_for_all_of_its_tasks(monkeypatch: pytest.MonkeyPatch
     assert ListDataSource({}).writer(VALUE, False).write(iter([])).report[0].job_id != attempts[0].job_id
 
 
-def test_a_stream_is_one_job_whoever_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_one_job_in_any_process(monkeypatch: pytest.MonkeyPatch) -> None:
     in_task(monkeypatch, **STREAM)
     for overwrite in (False, True):
         message = ListDataSource({}).streamWriter(VALUE, overwrite).write(iter([]))
@@ -343,13 +343,13 @@ def test_a_stream_is_one_job_whoever_writes(monkeypatch: pytest.MonkeyPatch) -> 
     assert (within.batch_id, within.job_id != "q") == (9, True)
 
 
-def test_a_stream_that_is_told_no_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_a_batch_number_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     in_task(monkeypatch)
     with pytest.raises(UnsupportedFeatureError, match="does not set the query and batch id"):
         ListDataSource({}).streamWriter(VALUE, False).write(iter([]))
 
 
-def test_the_driver_ends_what_the_tasks_have_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_driver_commits_and_aborts_the_reports_of_tasks(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     ListFormat.ended.clear()
     messages = [MQCommit("a", Counters(rows=1)), None, MQCommit("b", Counters(rows=2))]
@@ -363,7 +363,7 @@ def test_the_driver_ends_what_the_tasks_have_reported(caplog: pytest.LogCaptureF
     assert [text.partition(" in ")[0] for text in caplog.messages] == ["list: wrote with 2 tasks: 3 rows"] * 2
 
 
-def test_what_a_task_has_written_that_spark_has_ended_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_of_a_task_that_spark_has_ended_are_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     in_task(monkeypatch)
     ListFormat.ended.clear()
     near, far = socket.socketpair()
@@ -380,7 +380,7 @@ def test_what_a_task_has_written_that_spark_has_ended_is_aborted(monkeypatch: py
     assert ListFormat.ended == [("abort", ListOptions(1), [report])]
 
 
-def test_large_types_are_written_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_types_are_written_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     in_task(monkeypatch)
     batch = pa.record_batch([pa.array(["x", None], pa.large_string())], names=["value"])
     _, written = ListDataSource({}).writer(VALUE, False).write(iter([batch])).report
@@ -390,7 +390,7 @@ def test_large_types_are_written_as_the_others(monkeypatch: pytest.MonkeyPatch) 
 # -- pushdown
 
 
-def test_only_a_reader_that_was_asked_for_it_takes_conditions() -> None:
+def test_only_a_reader_with_pushdown_enabled_takes_conditions() -> None:
     # Spark checks whether the class itself defines the method.
     assert "pushFilters" not in vars(MQBatchReader)
     assert "pushFilters" in vars(MQPushdownReader)
@@ -398,7 +398,7 @@ def test_only_a_reader_that_was_asked_for_it_takes_conditions() -> None:
 
 
 @needs_filters
-def test_conditions_become_predicates_and_stay_sparks_to_check() -> None:
+def test_conditions_become_predicates_and_are_still_checked_by_spark() -> None:
     reader = ListDataSource({"rows": "101"}).reader(schema_of(n=LongType()))
     assert type(reader) is MQPushdownReader
     at = datetime.datetime(2013, 1, 1, 5, 15, 0, 123456)  # without a zone on purpose
@@ -417,7 +417,7 @@ def test_conditions_become_predicates_and_stay_sparks_to_check() -> None:
     assert [partition.value for partition in reader.partitions()[101:]] == expected
 
 
-def test_pushdown_where_spark_has_none_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pushdown_without_support_in_spark_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "FILTER_OPERATORS", {})
     with pytest.raises(UnsupportedFeatureError, match=r"pushdown=true needs Spark 4\.1 or newer; remove this option"):
         PulsarNativeDataSource(OPTIONS | {"pushdown": "true"}).reader(schema_of(value=BinaryType()))
@@ -466,7 +466,7 @@ def test_a_worker_imports_a_format_without_garbage_collections_and_rarely_used_m
     run_in_a_new_process(program)
 
 
-def test_every_public_name_is_there_and_no_other() -> None:
+def test_exactly_the_public_names_are_exported() -> None:
     for name in spark_mq_source.__all__:
         assert getattr(spark_mq_source, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):

@@ -78,7 +78,7 @@ def test_debug_keeps_the_traceback() -> None:
     assert os.environ[HIDE] == ""
 
 
-def test_outside_of_a_worker_nothing_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_a_worker_the_traceback_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boundary, "is_called_by_spark", lambda: False)
     raised_by(Reader(MQSourceError("x")))
     assert os.environ[HIDE] == ""

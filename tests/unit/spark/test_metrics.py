@@ -35,7 +35,7 @@ def samples(listener: MetricsListener, name: str) -> dict[str, float]:
     return {"#".join(list(one.labels.values())[-2:]): one.value for one in found}
 
 
-def test_an_ended_query_keeps_its_totals_only() -> None:
+def test_an_ended_query_keeps_only_its_totals() -> None:
     listener = MetricsListener()
     for _ in range(2):
         trigger(listener, "a")
@@ -49,7 +49,7 @@ def test_an_ended_query_keeps_its_totals_only() -> None:
     assert samples(listener, "rows_total") == {"a": 21}
 
 
-def test_the_query_that_was_silent_longest_makes_room() -> None:
+def test_the_query_without_progress_for_longest_is_evicted() -> None:
     listener = MetricsListener()
     for n in (0, 1, 0, *range(2, MAX_QUERIES + 1)):
         trigger(listener, str(n))
@@ -57,7 +57,7 @@ def test_the_query_that_was_silent_longest_makes_room() -> None:
 
 
 @pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="earlier releases report no newest offset")
-def test_the_topics_with_the_largest_lags_have_their_own() -> None:
+def test_the_topics_with_the_largest_lags_have_separate_metrics() -> None:
     listener = MetricsListener()
     trigger(listener, "a", behind=tuple(range(1, MAX_TOPICS + 3)))
     lags = samples(listener, "lag")

@@ -55,7 +55,7 @@ def test_pulsars_lag_across_ledgers_is_a_bound() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 50)), max_size=6))
-def test_tubemqs_lag_is_that_of_its_stores(partitions: list[tuple[int, int, int]]) -> None:
+def test_tubemqs_lag_is_counted_by_store(partitions: list[tuple[int, int, int]]) -> None:
     read, newest, stores = {}, {}, {}
     for n, (store, at, behind) in enumerate(partitions):
         tp = TopicPartition("t", 1, store * tubemq.STORE_PARTITIONS + n)
@@ -65,14 +65,14 @@ def test_tubemqs_lag_is_that_of_its_stores(partitions: list[tuple[int, int, int]
     assert found == ((Lag("t", sum(stores.values()), "messages"),) if partitions else ())
 
 
-def test_nsqs_lag_is_what_waited_without_what_was_read() -> None:
+def test_nsqs_lag_is_the_backlog_without_the_rows_read() -> None:
     at = BatchOffset("8f0e", 7).to_json()
     for waiting, lags in ((100, (Lag("t", 93, "messages"),)), (3, (Lag("t", 0, "messages"),)), (None, ())):
         assert progress(source(at, at | {"topic": "t", "waiting": waiting})).lags == lags
 
 
 @pytest.mark.parametrize("newest", [None, {"flights": {"0": 17}}, "{}", 5])
-def test_of_other_sources_and_older_sparks_there_is_no_lag(newest: object) -> None:
+def test_other_sources_and_older_sparks_have_no_lag(newest: object) -> None:
     assert progress(source({"flights": {"0": 3}}, newest)).lags == ()
     assert progress(source(BatchOffset("8f0e", 7).to_json(), newest)).lags == ()
 

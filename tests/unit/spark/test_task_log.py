@@ -53,7 +53,7 @@ def _as_before() -> Iterator[None]:
     package.handlers[:] = before[2]
 
 
-def test_a_process_that_nobody_configured_shows_warnings_and_no_counters() -> None:
+def test_without_configured_logging_warnings_are_shown_and_no_counters() -> None:
     assert said({}) == "messages are gone\n"
 
 
@@ -66,7 +66,7 @@ def test_the_environment_shows_the_counters_on_stderr() -> None:
     assert warning.endswith(" WARNING spark_mq_source.pulsar.read.reader: messages are gone")
 
 
-def test_a_level_that_is_none_is_told() -> None:
+def test_an_invalid_level_is_a_warning() -> None:
     with pytest.raises(OptionError, match="SPARK_MQ_SOURCE_LOG=loud: expected DEBUG, INFO, WARNING or ERROR"):
         log_to_stderr("loud")
 
@@ -87,7 +87,7 @@ def test_a_read_has_one_line_when_it_ends(caplog: pytest.LogCaptureFixture, is_a
     assert (fields["format"], fields["what"]) == ("nsq", "read nsqd one")
 
 
-def test_a_read_that_is_given_up_says_that_it_is_a_part(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_line_of_an_abandoned_read_marks_it_as_partial(caplog: pytest.LogCaptureFixture) -> None:
     counters = Counters()
 
     def read() -> Iterator[pa.RecordBatch]:
@@ -104,7 +104,7 @@ def test_a_read_that_is_given_up_says_that_it_is_a_part(caplog: pytest.LogCaptur
     assert text.startswith("nsq: read part of nsqd one: 3 rows in 5 entries of 0 B, ")
 
 
-def test_a_read_that_fails_says_what_it_had(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_line_of_a_failed_read_has_its_counters(caplog: pytest.LogCaptureFixture) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield BATCH
         raise ConnectionError
@@ -114,7 +114,7 @@ def test_a_read_that_fails_says_what_it_had(caplog: pytest.LogCaptureFixture) ->
     assert [r.getMessage().partition(" rows")[0] for r in caplog.records] == ["nsq: read part of nsqd one: 3"]
 
 
-def test_where_spark_collects_logs_the_lines_are_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_among_the_logs_that_spark_collects(monkeypatch: pytest.MonkeyPatch) -> None:
     logging.getLogger("spark_mq_source").setLevel(logging.WARNING)
     log_counters("tubemq", "wrote", Counters())
     assert not task_log.logger.isEnabledFor(logging.INFO)

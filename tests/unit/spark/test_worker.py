@@ -70,7 +70,7 @@ def worker(closing: Callable[[Worker], Worker]) -> Worker:
     return closing(Worker())
 
 
-def test_a_task_that_spark_waits_for_goes_on(worker: Worker) -> None:
+def test_a_task_that_spark_waits_for_continues(worker: Worker) -> None:
     worker.run(check)
     worker.spark.send(b"what Spark says after the rows")
     worker.run(check)
@@ -83,7 +83,7 @@ def test_a_task_that_spark_has_ended_is_an_error(worker: Worker, end: Callable[[
         worker.run(check)
 
 
-def test_a_connection_that_was_reset_is_one_too(worker: Worker) -> None:
+def test_a_reset_connection_is_an_error_too(worker: Worker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as own:
         spark, _ = server.accept()
         own.send(b"unread")
@@ -94,7 +94,7 @@ def test_a_connection_that_was_reset_is_one_too(worker: Worker) -> None:
             IN_WORKER(check, infile=own)
 
 
-def test_rows_that_end_with_the_connection_are_not_all(worker: Worker) -> None:
+def test_rows_that_end_with_the_connection_are_incomplete(worker: Worker) -> None:
     def task() -> None:
         batches = rows_while_running(iter([BATCH, BATCH]), connection_to_spark())
         assert next(batches) is BATCH
@@ -107,7 +107,7 @@ def test_rows_that_end_with_the_connection_are_not_all(worker: Worker) -> None:
     worker.run(task)
 
 
-def test_outside_of_a_worker_nothing_is_asked() -> None:
+def test_outside_of_a_worker_no_connection_is_checked() -> None:
     assert list(rows_while_running(iter([BATCH]), connection_to_spark())) == [BATCH]
     check()
 
@@ -121,7 +121,7 @@ def test_outside_of_a_worker_nothing_is_asked() -> None:
     ],
     ids=["4.0 to 4.3: main", "4.3: invoke_udf", "the daemon alone"],
 )
-def test_the_connection_is_found_wherever_spark_holds_it(
+def test_the_connection_is_found_in_every_frame_of_spark(
     worker: Worker, run: Callable[[Worker, Callable[[], object]], None]
 ) -> None:
     run(worker, check)
@@ -150,7 +150,7 @@ def test_code_that_spark_calls_is_known_without_a_connection() -> None:
 
 
 @pytest.mark.parametrize("is_task", [True, False])
-def test_a_task_without_a_connection_is_warned_of_once(
+def test_a_task_without_a_connection_is_a_warning_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_task: bool
 ) -> None:
     monkeypatch.setattr(TaskContext, "get", lambda: object() if is_task else None)
@@ -170,7 +170,7 @@ def frozen() -> Iterator[Callable[[], int]]:
     _freeze.cache_clear()
 
 
-def test_a_workers_first_task_has_collections_leave_out_what_is_loaded(
+def test_a_workers_first_task_excludes_loaded_modules_from_collections(
     worker: Worker, frozen: Callable[[], int]
 ) -> None:
     worker.run(freeze_loaded_modules)
@@ -182,7 +182,7 @@ def test_a_workers_first_task_has_collections_leave_out_what_is_loaded(
     assert len(later) == 1000
 
 
-def test_modules_that_are_loaded_later_are_left_out_too(
+def test_modules_that_are_loaded_later_are_excluded_too(
     worker: Worker, frozen: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.run(freeze_loaded_modules)
@@ -194,13 +194,13 @@ def test_modules_that_are_loaded_later_are_left_out_too(
     assert frozen() >= loaded + 1000
 
 
-def test_the_worker_that_plans_a_query_leaves_them_out_before_it_answers(
+def test_the_worker_that_plans_a_query_excludes_them_before_it_answers(
     worker: Worker, frozen: Callable[[], int]
 ) -> None:
     worker.run(lambda: DefaultSource({}))
     assert frozen() > 10_000
 
 
-def test_elsewhere_collections_stay_as_they_are(frozen: Callable[[], int]) -> None:
+def test_collections_outside_of_workers_are_unchanged(frozen: Callable[[], int]) -> None:
     freeze_loaded_modules()
     assert frozen() == 0

@@ -96,7 +96,7 @@ def until(broker: NsqUnderTest, topic: str, channel: str = "c", **wanted: object
 # -- topics and channels
 
 
-def test_an_ephemeral_channel_goes_with_its_last_subscriber_and_takes_an_ephemeral_topic_along(
+def test_an_ephemeral_channel_is_deleted_with_its_last_subscriber_and_an_ephemeral_topic_too(
     nsq: NsqUnderTest, connect: Connect
 ):
     topic = nsq.unused_topic() + "#ephemeral"
@@ -132,7 +132,7 @@ def test_deleting_a_channel_or_topic_closes_its_connections(nsq: NsqUnderTest, c
     assert nsq.topic_stats(topic) == {}
 
 
-def test_emptying_a_channel_forgets_also_what_is_in_flight_and_deferred(nsq: NsqUnderTest, connect: Connect):
+def test_emptying_a_channel_drops_messages_in_flight_and_deferred_ones_too(nsq: NsqUnderTest, connect: Connect):
     topic = nsq.topic("c")
     client = connect()
     client.subscribe(topic, ready=1)
@@ -150,7 +150,7 @@ def test_emptying_a_channel_forgets_also_what_is_in_flight_and_deferred(nsq: Nsq
 # -- messages in flight
 
 
-def test_a_deferred_message_comes_when_its_time_has_come(nsq: NsqUnderTest, connect: Connect):
+def test_a_deferred_message_is_delivered_after_its_delay(nsq: NsqUnderTest, connect: Connect):
     topic = nsq.topic("c", "d")
     client = connect()
     client.subscribe(topic, ready=5)
@@ -178,7 +178,7 @@ def test_a_block_of_fins_with_one_unknown_id_finishes_the_others(nsq: NsqUnderTe
 
 
 @pytest.mark.parametrize("between", [b"", b"NOP\n", b"RDY 200\n"])
-def test_fins_are_obeyed_however_they_are_mixed_and_cut(nsq: NsqUnderTest, connect: Connect, between: bytes):
+def test_fins_are_executed_in_any_mix_and_pieces(nsq: NsqUnderTest, connect: Connect, between: bytes):
     topic = nsq.topic("c")
     nsq.publish(topic, *(b"%d" % number for number in range(200)))
     client = connect()
@@ -221,13 +221,13 @@ def test_a_client_that_wants_a_sample_deletes_the_rest(nsq: NsqUnderTest, connec
         ({"client_id": None, "heartbeat_interval": 1.5}, "failed to decode JSON body"),
     ],
 )
-def test_identify_refuses_what_is_out_of_range(connect: Connect, fields: dict[str, Any], complaint: str):
+def test_identify_refuses_values_out_of_range(connect: Connect, fields: dict[str, Any], complaint: str):
     client = connect()
     client.tell("IDENTIFY", json.dumps({"feature_negotiation": True, **fields}).encode())
     client.expect_error(f"E_BAD_BODY IDENTIFY {complaint}")
 
 
-def test_identify_gives_what_was_asked_for(nsq: NsqUnderTest, connect: Connect):
+def test_identify_returns_the_requested_values(nsq: NsqUnderTest, connect: Connect):
     client = connect()
     given = client.identify(
         client_id="me", Hostname="here", user_agent="test/1", output_buffer_size=-1, output_buffer_timeout=500,
@@ -263,7 +263,7 @@ def test_identify_gives_what_was_asked_for(nsq: NsqUnderTest, connect: Connect):
         ("IDENTIFY", b"[]", "E_BAD_BODY IDENTIFY failed to decode JSON body"),
     ],
 )
-def test_commands_refuse_what_is_wrong(
+def test_invalid_commands_are_refused(
     small: NsqUnderTest, connect: Connect, line: str, body: bytes | None, complaint: str
 ):
     client = connect(small)
@@ -292,7 +292,7 @@ def small(nsq_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         (["REQ 0123456789abcdef -1"], "E_INVALID REQ could not parse timeout -1"),
     ],
 )
-def test_subscribers_are_refused_what_is_wrong(
+def test_invalid_commands_of_subscribers_are_refused(
     nsq: NsqUnderTest, connect: Connect, commands: list[str], complaint: str
 ):
     client = connect()
@@ -304,7 +304,7 @@ def test_subscribers_are_refused_what_is_wrong(
     client.expect_error(complaint)
 
 
-def test_a_channel_takes_no_more_consumers_than_it_may(nsq_private: Private, connect: Connect):
+def test_a_channel_refuses_consumers_beyond_its_limit(nsq_private: Private, connect: Connect):
     broker = nsq_private(max_channel_consumers=1)
     topic = broker.topic("c")
     connect(broker).subscribe(topic)
@@ -397,7 +397,7 @@ def test_a_client_certificate_can_be_required(nsq_private: Private, connect: Con
         without.response()
 
 
-def test_an_authorization_is_asked_for_again_when_it_has_expired(nsq_private: Private, connect: Connect):
+def test_an_expired_authorization_is_requested_again(nsq_private: Private, connect: Connect):
     answers: list[AuthorizedClient | None] = [
         AuthorizedClient("me", [Authorization("^a", ["^c$", ".*"])], ttl_s=1),
         AuthorizedClient("me", [Authorization("^b", [".*"], ["publish"])], ttl_s=1000),
@@ -436,7 +436,7 @@ def test_a_secret_without_authorizations_is_refused(nsq_private: Private, connec
         (b"GET /ping HTTP/9.1\r\nHost: x\r\n\r\n", b"505 HTTP Version Not Supported: unsupported protocol version"),
     ],
 )
-def test_what_is_no_http_is_refused_at_once(nsq: NsqUnderTest, said: bytes, answer: bytes, of_lookupd: bool):
+def test_invalid_http_is_refused_at_once(nsq: NsqUnderTest, said: bytes, answer: bytes, of_lookupd: bool):
     client = RawClient(nsq.lookupd_address if of_lookupd else nsq.http_address)
     head = b"Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
     expected = b"HTTP/1.1 %b\r\n%b%b" % (answer, head, answer)
@@ -481,7 +481,7 @@ def test_what_is_no_http_is_refused_at_once(nsq: NsqUnderTest, said: bytes, answ
         ("POST", "lookupd /lookup", {}, b"", 405, "METHOD_NOT_ALLOWED"),
     ],
 )
-def test_http_refuses_what_is_wrong(
+def test_invalid_http_requests_are_refused(
     small: NsqUnderTest, method: str, path: str, parameters: dict[str, str], body: bytes, status: int, message: str
 ):
     small.create("there")
@@ -508,14 +508,14 @@ def test_http_publishes_lines_or_counted_messages(nsq: NsqUnderTest, connect: Co
         ("max_req_timeout", 3_600_000_000_000), ("msg_timeout", 60_000_000_000), ("mem_queue_size", 10_000),
     ],
 )  # fmt: skip
-def test_http_tells_the_configuration(small: NsqUnderTest, name: str, value: object):
+def test_http_returns_the_configuration(small: NsqUnderTest, name: str, value: object):
     assert small.ask("GET", small.http_address, f"/config/{name}") == (200, value)
 
 
 # -- lookups, and the end of a broker
 
 
-def test_brokers_under_one_lookup_daemon_are_found_together(nsq_private: Private):
+def test_all_brokers_of_a_lookup_daemon_are_found(nsq_private: Private):
     first = nsq_private()
     second = nsq_private(lookupd=first)
     topic = first.topic("known")
@@ -539,7 +539,7 @@ def test_brokers_under_one_lookup_daemon_are_found_together(nsq_private: Private
     wait_until(lambda: len(nodes()) == 1, "a broker that ended is no node")
 
 
-def test_a_broker_listens_where_it_did_before(nsq_private: Private):
+def test_a_restarted_broker_listens_on_the_same_ports(nsq_private: Private):
     broker = nsq_private()
     before = (broker.tcp_address, broker.http_address, broker.lookupd_address)
     broker.broker.stop()
@@ -548,7 +548,7 @@ def test_a_broker_listens_where_it_did_before(nsq_private: Private):
     assert broker.ask("GET", broker.http_address, "/ping") == (200, "OK")
 
 
-def test_stopping_beside_an_http_client_that_stays_logs_nothing(caplog: pytest.LogCaptureFixture):
+def test_stopping_with_a_connected_http_client_logs_nothing(caplog: pytest.LogCaptureFixture):
     with NsqLookupd() as lookupd:
         client = http.client.HTTPConnection(lookupd.http_address)
         client.request("GET", "/ping")

@@ -14,7 +14,7 @@ from spark_mq_source.testing.__main__ import main
 COMMAND = [sys.executable, "-m", "spark_mq_source.testing"]
 
 
-def test_it_runs_until_it_is_told_to_end(tmp_path: Path):
+def test_the_command_runs_until_it_is_stopped(tmp_path: Path):
     tcp, web, lookup = free_ports(3)
     flags = ["--tcp-port", str(tcp), "--http-port", str(web), "--lookupd-http-port", str(lookup), "--no-snappy"]
     process = ManagedProcess([*COMMAND, *flags], log=tmp_path / "log", folder=tmp_path)
@@ -27,7 +27,7 @@ def test_it_runs_until_it_is_told_to_end(tmp_path: Path):
     assert text == f"nsq   127.0.0.1:{tcp}   http 127.0.0.1:{web}   lookupd 127.0.0.1:{lookup}\n"
 
 
-def test_a_port_that_is_taken_is_one_line():
+def test_the_error_of_an_occupied_port_is_one_line():
     with NsqBroker() as taken:
         done = subprocess.run(
             [*COMMAND, "--tcp-port", str(taken.tcp_port)], capture_output=True, text=True, check=False
@@ -37,7 +37,7 @@ def test_a_port_that_is_taken_is_one_line():
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_what_cannot_be_set_is_one_line():
+def test_the_error_of_an_invalid_argument_is_one_line():
     with pytest.raises(SystemExit, match="max_deflate_level must be 1 to 9, not 10"):
         main(["--max-deflate-level", "10"])
 
@@ -55,7 +55,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, object], complain
         NsqSettings(**settings)
 
 
-def test_what_it_is_asked_to_do_may_be_refused():
+def test_invalid_arguments_are_refused():
     with NsqBroker() as broker:
         with pytest.raises(ValueError, match="INVALID_TOPIC"):
             broker.publish("b@d", b"x")

@@ -18,7 +18,7 @@ def frame(number: int, body: bytes = b"") -> bytes:
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 9000), st.integers(-2_000_000, 5_000_000)), max_size=20))
-def test_ids_rise_whatever_the_clock_does_and_however_many_are_taken(steps: list[tuple[int, int]]):
+def test_ids_increase_at_any_clock_and_rate(steps: list[tuple[int, int]]):
     ids = MessageIds(5)
     now_ns = NOW_NS
     taken: list[bytes] = []
@@ -32,7 +32,7 @@ def test_ids_rise_whatever_the_clock_does_and_however_many_are_taken(steps: list
 
 
 @given(st.lists(st.one_of(st.integers(1, 50).map(lambda n: ("put", n)), st.integers(0, 60).map(lambda n: ("take", n)))))
-def test_a_queue_gives_what_it_got_in_order(steps: list[tuple[str, int]]):
+def test_a_queue_returns_its_messages_in_order(steps: list[tuple[str, int]]):
     queue = Queue(NsqSettings(mem_queue_size=20))
     put: list[bytes] = []
     taken: list[bytes] = []
@@ -48,7 +48,7 @@ def test_a_queue_gives_what_it_got_in_order(steps: list[tuple[str, int]]):
     assert queue.depth == 0
 
 
-def test_a_queue_gives_no_more_than_goes_into_one_write():
+def test_a_queue_returns_at_most_one_write():
     queue = Queue(NsqSettings())
     queue.put([frame(number, bytes(1 << 20)) for number in range(5)], 0.0)
     assert len(queue.take(5, 0.0)) == 1
@@ -56,7 +56,7 @@ def test_a_queue_gives_no_more_than_goes_into_one_write():
 
 @settings(max_examples=40)
 @given(st.data())
-def test_what_is_in_flight_expires_at_its_own_time(data: st.DataObject):
+def test_messages_in_flight_expire_at_their_deadlines(data: st.DataObject):
     """The model is a deadline by id."""
     in_flight = InFlight()
     deadlines: dict[bytes, float] = {}
@@ -95,7 +95,7 @@ def test_what_is_in_flight_expires_at_its_own_time(data: st.DataObject):
     assert {message_id(each) for each in in_flight.take_all()} == set(deadlines)
 
 
-def test_names_are_up_to_64_of_a_few_characters():
+def test_names_have_up_to_64_allowed_characters():
     valid = ["a", "a" * 64, "A.b_c-9", "x#ephemeral", "a" * 54 + "#ephemeral"]
     invalid = ["", "a" * 65, "a b", "ä", "#ephemeral", "x#Ephemeral", "x#ephemeral ", "x\n", "a" * 55 + "#ephemeral"]
     assert [name for name in valid + invalid if is_valid_name(name)] == valid
