@@ -130,7 +130,7 @@ def test_bytes_beneath_a_null_and_columns_of_bytes_are_not_checked() -> None:
 
 @pytest.mark.parametrize("loops", LOOPS)
 @pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
-def test_maps_without_pairs_have_no_offsets_when_spark_gives_them(loops: str, batching: bool) -> None:
+def test_empty_maps_from_spark_without_offsets_are_written(loops: str, batching: bool) -> None:
     """With pyspark 4.0, all batches with empty properties failed with an IndexError."""
     empty = {"properties": as_java_writes(maps([[]] * 3)), "key": as_java_writes(texts([None] * 3))}
     encode_pulsar(pa.record_batch({"value": [b"v"] * 3} | empty), loops=loops, batching=batching)

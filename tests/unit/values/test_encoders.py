@@ -37,7 +37,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("kind", PRIMITIVES)
-def test_a_primitive_is_read_as_it_was_written(kind: str) -> None:
+def test_a_written_primitive_is_read_back(kind: str) -> None:
     rows = [None, *VALUES[kind], None]
     values = pa.array([None, *rows], primitive_type_of(kind)).slice(1)
     payloads = encoder_for(Encoding(kind), values.type)(values)
@@ -88,7 +88,7 @@ def test_a_separated_pair(name: str) -> None:
         assert decoder.decode(made.column(side).cast(pa.binary())).values.to_pylist() == PAIRS.column(side).to_pylist()
 
 
-def test_an_inline_pair_has_both_in_the_payload_and_no_key() -> None:
+def test_an_inline_pair_is_in_the_payload_without_a_key() -> None:
     write = with_definitions(TypedWrite(Encoding("json"), Encoding("json"), is_inline=True), PAIRS.schema)
     made = BatchEncoder(write, PAIRS.schema).encode(PAIRS)
     assert made.schema.names == ["value", "partition"]
@@ -101,7 +101,7 @@ def test_an_inline_pair_has_both_in_the_payload_and_no_key() -> None:
     ]
 
 
-def test_a_definition_may_be_columns_as_in_spark() -> None:
+def test_a_definition_may_be_columns_in_sparks_syntax() -> None:
     columns = pa.schema([("value", pa.struct([("a", pa.int32())]))])
     made = with_definitions(TypedWrite(Encoding("json", "a bigint, b string")), columns)
     assert made.value is not None
@@ -131,7 +131,7 @@ def test_each_column_of_a_protobuf_struct_needs_a_field() -> None:
         with_definitions(TypedWrite(encoding), pa.schema([("value", pa.string())]))
 
 
-def test_without_encodings_rows_stay_as_they_are() -> None:
+def test_without_encodings_rows_are_unchanged() -> None:
     batch = pa.record_batch({"value": [b"x"]})
     assert list(encoded_rows(None, iter([batch]))) == [batch]
 
@@ -147,7 +147,7 @@ NOTHING_WITHIN = pa.struct(
 
 
 @pytest.mark.parametrize("name", ["avro", "json", "protobuf"])
-def test_lists_and_maps_of_no_values_have_no_offsets_when_spark_gives_them(name: str) -> None:
+def test_empty_lists_and_maps_from_spark_without_offsets_are_written(name: str) -> None:
     fields = "repeated texts string 1, repeated numbers int32 2, counts map<string, int64> 3, repeated rows N 4"
     message = protobuf_schema(f"M: {fields}\nN: optional name string 1") if name == "protobuf" else None
     encoding = (

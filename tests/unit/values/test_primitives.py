@@ -62,7 +62,7 @@ def test_payloads_of_the_java_client(kind: str, payload: str, value: Any) -> Non
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_payload_of_another_length_is_a_reason_and_leaves_no_trace(kind: str) -> None:
+def test_a_payload_of_another_length_has_a_reason_and_leaves_no_state(kind: str) -> None:
     size = SIZES[kind]
     good = (1).to_bytes(size, "big")
     payloads = pa.array([good, good[1:], None, good + b"\x00", b"", good], pa.binary())
@@ -89,7 +89,7 @@ def test_a_payload_of_another_length_is_a_reason_and_leaves_no_trace(kind: str) 
         ("local_date_time", (0, 86_400_000_000_000)),
     ],
 )
-def test_what_spark_cannot_hold_is_a_reason(kind: str, numbers: tuple[int, ...]) -> None:
+def test_values_that_spark_cannot_hold_have_a_reason(kind: str, numbers: tuple[int, ...]) -> None:
     form = ">" + FORMATS[kind]
     payloads = [struct.pack(form, *numbers), struct.pack(form, *[7] * len(numbers))]
     decoded = decoder_of(kind).decode(pa.array(payloads))
@@ -97,7 +97,7 @@ def test_what_spark_cannot_hold_is_a_reason(kind: str, numbers: tuple[int, ...])
     assert decoded.values.is_valid().to_pylist() == [False, True]
 
 
-def test_a_string_that_is_not_utf8_is_a_reason() -> None:
+def test_a_string_that_is_not_utf8_has_a_reason() -> None:
     decoded = decoder_of("string").decode(pa.array([b"ok", b"a\xff", None, "ö".encode()], pa.binary()))
     assert decoded.values.to_pylist() == ["ok", None, None, "ö"]
     assert decoded.reasons == {1: "the payload is not UTF-8: invalid start byte at byte 1"}
@@ -138,7 +138,7 @@ def test_values_survive_in_slices_of_batches(data: st.DataObject, kind: str) -> 
         ("string", pa.binary(), b"\x01"),
     ],
 )
-def test_a_wider_type_can_be_asked_for(kind: str, wanted: pa.DataType, value: Any) -> None:
+def test_a_wider_type_can_be_requested(kind: str, wanted: pa.DataType, value: Any) -> None:
     payload = (1).to_bytes(SIZES.get(kind, 1), "big")
     decoded = primitive_decoder(kind, wanted).decode(pa.array([payload, None, b"too long" * 3], pa.binary()))
     assert decoded.values.type == wanted
@@ -156,6 +156,6 @@ def test_a_wider_type_can_be_asked_for(kind: str, wanted: pa.DataType, value: An
         ("bool", pa.int8()), ("int32", pa.uint64()), ("local_date_time", pa.timestamp("us", "UTC")),
     ],
 )  # fmt: skip
-def test_what_would_lose_is_refused(kind: str, wanted: pa.DataType) -> None:
+def test_lossy_types_are_refused(kind: str, wanted: pa.DataType) -> None:
     with pytest.raises(OptionError, match=f"values of the primitive {kind} are .* do not become"):
         primitive_decoder(kind, wanted)

@@ -101,14 +101,14 @@ def test_values_are_decoded_beside_the_columns_of_the_message() -> None:
     ]
 
 
-def test_only_the_columns_needed_are_asked_of_the_format() -> None:
+def test_only_the_needed_columns_are_read_from_the_format() -> None:
     assert TypedRows(VALUE, TypedRead(DIGITS), TABLE).raw_schema.names == ["topic", "value", "id"]
     by_version = TypedRead(DIGITS, by_version=True)
     assert TypedRows(VALUE, by_version, TABLE).raw_schema.names == ["topic", "value", "schema_version", "id"]
     assert TypedRows(pa.schema([("topic", pa.string())]), by_version, TABLE).raw_schema.names == ["topic"]
 
 
-def test_a_part_of_the_fields_is_asked_of_the_decoder() -> None:
+def test_the_decoder_gets_only_the_wanted_fields() -> None:
     schema = pa.schema([("value", pa.struct([("text", pa.string())]))])
     assert read(schema, TypedRead(DIGITS), *values(b"7")) == [{"value": {"text": "7"}}]
 
@@ -126,7 +126,7 @@ def test_fields_as_columns() -> None:
         TypedRows(pa.schema([("value", pa.int64())]), typed, TABLE)
 
 
-def test_fields_that_are_columns_already_are_named() -> None:
+def test_fields_with_names_of_other_columns_are_an_error() -> None:
     table = ColumnTable(Column("value", ("binary",)), Column("N", ("int",)), Column("text", ("string",)))
     with pytest.raises(OptionError, match="flatten: n, text would be a field of the value and a column"):
         columns_of(table, TypedRead(DIGITS, flatten=True))
@@ -134,7 +134,7 @@ def test_fields_that_are_columns_already_are_named() -> None:
         columns_of(TABLE, TypedRead(Encoding("string"), flatten=True))
 
 
-def test_default_columns_have_the_types_of_what_is_decoded() -> None:
+def test_default_columns_have_the_decoded_types() -> None:
     columns = columns_of(TABLE, TypedRead(DIGITS, Encoding("int32")))
     assert {field.name: field.type for field in columns if field.name in ("key", "value")} == {
         "key": pa.int32(),
@@ -174,7 +174,7 @@ def test_each_message_is_decoded_by_its_own_version() -> None:
     assert asked == [V[2], V[1]]
 
 
-def test_versions_that_look_alike_together_are_told_apart() -> None:
+def test_similar_versions_are_distinguished() -> None:
     stage = TypedRows(VALUE, BY_VERSION, TABLE, lookup=lambda version: Encoding("digits", str(len(version))))
     messages = [{"value": b"1", "schema_version": version} for version in (b"aa", b"a", b"aaa")]
     assert [row["value"]["n"] for row in stage.take(batch_of(stage, *messages)).to_pylist()] == [3, 2, 4]
@@ -185,7 +185,7 @@ def test_versions_that_look_alike_together_are_told_apart() -> None:
     ("version", "reason"),
     [(3, "value: schema version 3 is not in the registry"), (4, "value: schema version 4: the schema has the type 99")],
 )
-def test_a_version_that_cannot_be_had_makes_its_messages_bad(version: int, reason: str) -> None:
+def test_messages_of_an_unavailable_version_are_bad(version: int, reason: str) -> None:
     messages = values(b"1", b"2", None, versions=(1, version, version))
     with pytest.raises(CorruptMessageError, match=rf"^message 1, schema version {version}: {reason}.*set onCorrupt="):
         read(VALUE, BY_VERSION, *messages, lookup=definitions)
@@ -193,7 +193,7 @@ def test_a_version_that_cannot_be_had_makes_its_messages_bad(version: int, reaso
     assert [row["value"] and row["value"]["n"] for row in rows] == [101, None, None]
 
 
-def test_a_registry_that_does_not_answer_is_no_bad_message() -> None:
+def test_an_error_of_the_registry_is_not_a_bad_message() -> None:
     def lookup(version: bytes) -> Encoding | None:
         raise TransportError("no answer")
 
@@ -227,7 +227,7 @@ def test_reasons_without_the_value() -> None:
     assert [row["_error"] for row in rows] == [None, "value: field n: no number"]
 
 
-def test_what_the_format_could_not_read_keeps_its_reason() -> None:
+def test_messages_that_the_format_cannot_read_keep_their_reason() -> None:
     how = {"on_corrupt": "null", "raw_errors": ("_corrupt", "_error")}
     messages = [{"value": None, "_error": "wrong checksum", "_corrupt": b"entry"}, *values(b"x")]
     rows = read(REPORT, TypedRead(DIGITS), *messages, **how)
@@ -237,12 +237,12 @@ def test_what_the_format_could_not_read_keeps_its_reason() -> None:
     ]
 
 
-def test_without_anything_to_decode_nothing_is_wrong() -> None:
+def test_without_decoded_columns_no_message_is_bad() -> None:
     schema = pa.schema([("value", pa.binary()), ("_error", pa.string())])
     assert read(schema, TypedRead(), *values(b"x")) == [{"value": b"x", "_error": None}]
 
 
-def test_a_task_tells_how_many_were_bad(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_counts_bad_messages(caplog: pytest.LogCaptureFixture) -> None:
     stage = TypedRows(VALUE, TypedRead(DIGITS), TABLE, on_corrupt="skip")
     batches = typed_batches(stage, lambda _: iter([batch_of(stage, *values(b"x", b"1", b"y"))] * 2), "task 7")
     with caplog.at_level(logging.WARNING):
@@ -250,7 +250,7 @@ def test_a_task_tells_how_many_were_bad(caplog: pytest.LogCaptureFixture) -> Non
     assert "task 7: 4 messages could not be decoded; the first: message 0: value: field n: no number" in caplog.text
 
 
-def test_the_read_ends_with_the_rows() -> None:
+def test_closing_the_rows_closes_the_read() -> None:
     stage = TypedRows(VALUE, TypedRead(DIGITS), TABLE)
     ended = []
 
@@ -278,7 +278,7 @@ def pair(key: bytes | None, value: bytes | None) -> bytes:
 PAIR = pa.schema([("key", pa.struct([("n", pa.int64())])), ("value", NUMBERS), ("_error", pa.string())])
 
 
-def test_a_side_that_is_bytes_stays_so() -> None:
+def test_a_side_that_is_bytes_is_unchanged() -> None:
     schema = pa.schema([("key", pa.binary()), ("value", NUMBERS)])
     typed = TypedRead(DIGITS, None, is_inline=True)
     assert read(schema, typed, {"value": pair(b"k", b"2")}) == [{"key": b"k", "value": {"n": 2, "text": "2"}}]
@@ -288,7 +288,7 @@ def test_a_side_that_is_bytes_stays_so() -> None:
 
 
 @pytest.mark.parametrize("on_corrupt", ["skip", "null"])
-def test_messages_of_several_rows_give_their_columns_to_each_row(on_corrupt: str) -> None:
+def test_each_row_has_the_columns_of_its_message(on_corrupt: str) -> None:
     table = ColumnTable(
         Column("value", ("binary",)), Column("id", ("bigint",)), Column("attributes", ("map<string,string>",)),
         *CORRUPT_COLUMNS, position=("id",), properties="attributes",

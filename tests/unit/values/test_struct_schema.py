@@ -63,7 +63,7 @@ def record(*fields: dict[str, object]) -> str:
     return json.dumps({"type": "record", "name": "F", "fields": list(fields)})
 
 
-def test_every_type_of_a_struct_has_its_place():
+def test_every_type_of_a_struct_has_a_schema():
     derived = derive_definition(STRUCT, "json")
     assert json.loads(derived) == {
         "type": "record",
@@ -72,12 +72,12 @@ def test_every_type_of_a_struct_has_its_place():
     }
 
 
-def test_what_is_derived_is_a_schema_and_fits():
+def test_a_derived_schema_is_valid_and_fits():
     derived = derive_definition(STRUCT, "json")
     check_struct(STRUCT, derived)
 
 
-def test_what_has_no_place_is_refused_all_at_once():
+def test_all_types_without_a_schema_are_in_one_error():
     with pytest.raises(OptionError) as caught:
         derive_definition(
             pa.struct(
@@ -113,7 +113,7 @@ def test_what_has_no_place_is_refused_all_at_once():
         (pa.struct([("x", pa.int32())]), {"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}]}),
     ],
 )
-def test_what_a_reader_can_read_fits(type_, kind):
+def test_structs_that_a_reader_can_read_fit(type_, kind):
     check_struct(pa.struct([("a", type_)]), record({"name": "a", "type": kind}))
 
 
@@ -135,13 +135,13 @@ def test_what_a_reader_can_read_fits(type_, kind):
         ),
     ],
 )
-def test_what_a_reader_could_not_read_is_refused(type_, kind, sentence):
+def test_structs_that_a_reader_cannot_read_are_refused(type_, kind, sentence):
     with pytest.raises(OptionError) as caught:
         check_struct(pa.struct([("a", type_)]), record({"name": "a", "type": kind}))
     assert str(caught.value) == f"the struct in column value does not fit the given schema: {sentence}"
 
 
-def test_only_what_a_schema_requires_must_be_there():
+def test_only_required_fields_must_exist():
     wanted = [
         {"name": "a", "type": "int"},
         {"name": "b", "type": ["null", "int"]},
@@ -152,7 +152,7 @@ def test_only_what_a_schema_requires_must_be_there():
         check_struct(pa.struct([("b", pa.int32())]), record(*wanted))
 
 
-def test_a_record_that_is_named_again_is_known():
+def test_a_record_can_be_referenced_by_its_name():
     point = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
     schema = record({"name": "a", "type": point}, {"name": "b", "type": ["null", "P"]})
     one = pa.struct([("x", pa.int32())])
@@ -177,7 +177,7 @@ POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]
         ([[{"x": 1}, {"x": None}]], {"type": "array", "items": POINT}, "value.a[].x"),
     ],
 )
-def test_what_is_null_where_the_schema_has_no_place_for_it_is_refused(rows, kind, path):
+def test_a_null_in_a_field_that_is_not_nullable_is_refused(rows, kind, path):
     schema = record({"name": "a", "type": kind})
     # NULLs outside of the slice of a column, or in a row that is NULL, are ignored.
     column = pa.array([{"a": None}, None, *({"a": row} for row in rows), {"a": None}]).slice(1, len(rows) + 1)
@@ -197,7 +197,7 @@ def test_a_value_of_a_map_that_is_null_is_refused():
         check_nulls(pa.array([{"a": [("k", 1), ("l", None)]}], type_), schema)
 
 
-def test_a_field_with_a_default_may_be_left_out():
+def test_a_field_with_a_default_may_be_omitted():
     schema = parse_avro(record({"name": "a", "type": "long", "default": 0}))
     check_nulls(pa.array([{"a": 1}, {"a": None}]), schema)
 
@@ -250,7 +250,7 @@ def test_a_decimal_of_json_in_a_given_schema(kind, problem):
         check_struct(type_, definition)
 
 
-def test_a_text_may_be_written_where_the_schema_has_a_decimal():
+def test_a_text_may_be_written_to_a_decimal():
     kind = {"type": "string", "logicalType": "decimal", "precision": 10, "scale": 2}
     check_struct(pa.struct([("price", pa.string())]), record({"name": "price", "type": kind}))
 

@@ -103,7 +103,7 @@ def values_of(decode):
         ),
     ],
 )
-def test_types_are_those_of_from_avro(schema, type_):
+def test_column_types_are_those_of_from_avro(schema, type_):
     assert arrow_type_of(json.dumps(schema)) == type_
 
 
@@ -198,7 +198,7 @@ def test_what_follows_a_value_is_ignored(values_of):
         ({"type": "array", "items": record()}, number(-(2**62)) + b"\0\0", "an array or a map has more items than"),
     ],
 )
-def test_a_bad_payload_is_a_reason_and_leaves_no_trace(decode, schema, payload, reason):
+def test_a_bad_payload_has_a_reason_and_leaves_no_state(decode, schema, payload, reason):
     good = {"type": "record", "name": "G", "fields": [{"name": "g", "type": "string"}, {"name": "bad", "type": schema}]}
     head = b"\2g"
     decoded = decode(schema, payload)
@@ -279,14 +279,14 @@ def with_default(kind, default):
         (logical("long", "timestamp-millis"), 7, datetime(1970, 1, 1, 0, 0, 0, 7000, timezone.utc)),
     ],
 )
-def test_what_was_not_written_has_the_readers_default(values_of, kind, default, expected):
+def test_missing_fields_have_the_readers_default(values_of, kind, default, expected):
     kind = {**kind, "name": "Inner"} if isinstance(kind, dict) and "name" in kind else kind
     reader = with_default(kind, default)
     reader["fields"].append({"name": "a", "type": "int"})
     assert values_of(record(a="int"), b"\2", reader=reader) == [{"d": expected, "a": 1}]
 
 
-def test_the_items_of_a_default_do_not_count_as_the_payloads(values_of):
+def test_items_of_a_default_are_not_counted_as_those_of_the_payload(values_of):
     nulls = {"type": "array", "items": "null"}
     reader = with_default(nulls, [None] * 1500)
     reader["fields"].append({"name": "a", "type": nulls})
@@ -302,7 +302,7 @@ def nested_unions(depth, name):
     return schema
 
 
-def test_unions_within_unions_are_resolved_in_a_time_that_does_not_double_at_each_level(values_of, monkeypatch):
+def test_nested_unions_are_resolved_in_less_than_exponential_time(values_of, monkeypatch):
     reads = []
     read = resolution._read
     monkeypatch.setattr(resolution, "_read", lambda *types: reads.append(0) or read(*types))
@@ -359,13 +359,13 @@ def test_aliases_are_those_of_javas_library(values_of, writer, reader, expected)
         ("a", "x:a a", "a was not written and has no default"),
     ],
 )
-def test_aliases_that_leave_open_which_field_is_meant_are_refused(writer, reader, sentence):
+def test_ambiguous_aliases_are_refused(writer, reader, sentence):
     reader = json.dumps(with_aliases(reader))
     with pytest.raises(OptionError, match=sentence):
         avro_decoder(json.dumps(with_aliases(writer)), arrow_type_of(reader), reader)
 
 
-def test_a_branch_that_the_reader_lacks_is_bad_only_in_values_that_have_it(decode):
+def test_only_values_with_a_branch_that_the_reader_lacks_are_bad(decode):
     decoded = decode(["int", "string"], b"\0\2", b"\2\2a", reader="long")
     assert decoded.values.to_pylist() == [1, None]
     assert decoded.reasons == {1: "string cannot be read as long"}
@@ -407,7 +407,7 @@ def test_schemas_that_cannot_be_resolved_are_refused(writer, reader, sentence):
         avro_decoder(json.dumps(writer), arrow_type_of(json.dumps(reader)), json.dumps(reader))
 
 
-def test_what_is_not_wanted_needs_no_resolution(values_of):
+def test_unwanted_fields_need_no_resolution(values_of):
     writer, reader = record(a="int", b="string"), record(a="int", b="int", c="int")
     assert values_of(writer, b"\2\2x", wanted=pa.struct([("a", pa.int32())]), reader=reader) == [{"a": 1}]
 
@@ -434,12 +434,12 @@ WIDE = record(
         (pa.int32(), "value cannot be int32"),
     ],
 )
-def test_what_the_schema_does_not_have_is_refused(wanted, sentence):
+def test_fields_that_the_schema_lacks_are_refused(wanted, sentence):
     with pytest.raises(OptionError, match=sentence):
         avro_decoder(json.dumps(WIDE), wanted)
 
 
-def test_names_that_differ_in_case_alone_must_be_written_as_they_are(values_of):
+def test_names_that_differ_only_in_case_are_matched_exactly(values_of):
     schema = record(ab="int", AB="string")
     assert values_of(schema, b"\2\2x", wanted=pa.struct([("AB", pa.string())])) == [{"AB": "x"}]
     with pytest.raises(OptionError, match=r"value\.Ab is in the schema in several cases"):
@@ -531,7 +531,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("chosen", ["", "python"])
-def test_without_compiled_modules_all_but_typed_avro_works(chosen):
+def test_without_compiled_modules_all_except_typed_avro_works(chosen):
     environment = os.environ | {"SPARK_MQ_SOURCE_IMPL": chosen}
     command = [sys.executable, "-W", "ignore", "-c", WITHOUT_COMPILED_MODULES]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

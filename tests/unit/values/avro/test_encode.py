@@ -59,7 +59,7 @@ def encode():
         (pa.struct([("member0", pa.int32()), ("member1", pa.string())]), {}, ["int", "string"], "exactly one member"),
     ],
 )
-def test_a_value_that_has_no_form_is_refused(encode, type_, value, schema, sentence):
+def test_a_value_that_avro_cannot_represent_is_refused(encode, type_, value, schema, sentence):
     with pytest.raises(UnwritableRowError, match=sentence):
         encode(pa.array([None, value], type_), schema)
 

@@ -91,7 +91,7 @@ def test_each_step_has_a_branch_in_the_compiled_loop_that_reads_all_its_bytes():
         (Step("SEQUENCE", steps=(INT,)), None),
     ],
 )
-def test_a_step_that_would_corrupt_an_array_is_no_plan(step, type_):
+def test_a_step_that_would_corrupt_an_array_is_refused(step, type_):
     with pytest.raises(AssertionError, match=r"^step \w+ with steps \(.*\) within cannot fill "):
         check_step(step, type_)
 
@@ -112,7 +112,7 @@ COLUMN = replace(WriteStep("INT"), column=0)
         (WriteStep("MAP", steps=(COLUMN,)), pa.map_(pa.string(), pa.int32())),
     ],
 )
-def test_a_write_step_that_would_read_other_memory_is_no_plan(step, type_):
+def test_a_write_step_that_would_read_other_memory_is_refused(step, type_):
     with pytest.raises(AssertionError, match=r"^write step \w+ with steps \(.*\) within cannot read "):
         check_write_step(step, type_, _READS)
 

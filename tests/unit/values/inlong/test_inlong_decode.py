@@ -86,7 +86,7 @@ def test_fields(layout: StreamLayout, record: bytes, rows: list[tuple[object, ..
     assert [tuple("nan" if str(cell) == "nan" else cell for cell in row) for row in found] == rows
 
 
-def test_fields_in_the_attributes_come_first() -> None:
+def test_fields_in_the_attributes_precede_others() -> None:
     attributes = "streamId=s&__addcol2__y=two&__addcol1__x=1"
     assert fields(StreamLayout(), b"0.5", attributes=attributes) == [(1, "two", 0.5)]
     kv = StreamLayout("kv", Delimiters("&", "="))
@@ -120,7 +120,9 @@ def test_fields_of_all_types() -> None:
         ),
     ],
 )
-def test_a_record_that_does_not_fit_makes_its_message_one_null(layout: StreamLayout, record: bytes, why: str) -> None:
+def test_a_message_with_a_record_that_does_not_fit_is_one_null_row(
+    layout: StreamLayout, record: bytes, why: str
+) -> None:
     good = b'{"a": 1}' if layout.kind == "json" else b"a=1" if layout.kind == "kv" else b"1"
     encoding = Encoding("inlong", FIELDS, layout=layout)
     found = decoded(encoding, message(good), message(good, record, good), message(good))
@@ -128,7 +130,7 @@ def test_a_record_that_does_not_fit_makes_its_message_one_null(layout: StreamLay
     assert [row and row["data"]["a"] for row in found.values.to_pylist()] == [1, None, 1]
 
 
-def test_rows_that_would_be_too_large_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_too_large_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "_PIECE_BYTES", 500)
     found = decoded(Encoding("inlong"), message(b"a"), message(b"b", b"c"), message(b"d"))
     assert (found.values.field("data").to_pylist(), found.payloads) == ([b"a", b"b", b"c"], 2)

@@ -71,7 +71,7 @@ CELLS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_fields_are_read_as_they_were_written(layout: StreamLayout) -> None:
+def test_written_fields_are_read_back(layout: StreamLayout) -> None:
     texts = ["", "x", "a&b=c", "\\ \n"] if layout.delimiters.escape or layout.kind == "json" else ["", "x"]
     cells = CELLS if texts[2:] else {**CELLS, "j": "a;b"}
     data = [cells, dict.fromkeys(CELLS), *({**cells, "j": text} for text in texts), {**cells, "d": float("-inf")}]
@@ -124,7 +124,7 @@ def test_columns_that_cannot_be_written(ddl: str, definition: str, why: str) -> 
         encoder_for(Encoding("inlong", definition), arrow_type_of_ddl(ddl))
 
 
-def test_the_columns_by_which_inlong_knows_a_message() -> None:
+def test_the_columns_by_which_inlong_identifies_a_message() -> None:
     found = message_columns(structs([row()]), COLUMNS)
     properties = {"version": "2", "msgEnType": "2", "inlongGroupId": "g", "inlongStreamId": "s"}
     assert {name: array.to_pylist() for name, array in found.items()} == {

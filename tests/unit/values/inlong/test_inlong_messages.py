@@ -39,7 +39,7 @@ def test_blocks_of_records_with_the_same_attributes(version: int, snappy: bool) 
     assert read(message, version="2") == read(message)
 
 
-def test_records_with_attributes_of_their_own() -> None:
+def test_records_with_separate_attributes() -> None:
     inner = sized(b"a", b"k=1", b"b", b"k=2")
     found = [("g", "s", 1_700_000_000_001_000, of(f"{ATTRIBUTES}&k={n}"), one) for n, one in ((1, b"a"), (2, b"b"))]
     assert read(inlong_msg(3, [(ATTRIBUTES, [inner])])) == found

@@ -124,7 +124,7 @@ def test_reasons(payload: bytes | str, type_: pa.DataType, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
-def test_nesting_is_bounded_in_what_is_wanted_and_what_is_not(opening: str, closing: str) -> None:
+def test_nesting_is_bounded_in_wanted_and_skipped_values(opening: str, closing: str) -> None:
     def nested(depth: int) -> str:
         return opening * depth + "1" + closing * depth
 
@@ -250,7 +250,7 @@ class Flight(official_schema.Record):
     leg = Leg()
 
 
-def test_what_the_python_client_writes() -> None:
+def test_values_of_the_python_client() -> None:
     flight = Flight(
         number=2**62,
         delay=math.nan,
@@ -326,7 +326,7 @@ def test_the_type_of_a_definition_can_be_read() -> None:
         ({"type": "array", "items": "int"}, pa.struct([])), ({"type": "map", "values": "int"}, pa.list_(pa.int32())),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_with_its_field(kind: Any, wanted: pa.DataType) -> None:
+def test_types_that_contradict_the_definition_are_refused_with_their_field(kind: Any, wanted: pa.DataType) -> None:
     with pytest.raises(OptionError, match="field f: the schema of the JSON values says"):
         json_decoder(pa.struct([("f", wanted)]), record(("f", kind)))
 
@@ -340,11 +340,11 @@ def test_what_cannot_be_is_refused_with_its_field(kind: Any, wanted: pa.DataType
         (pa.struct([("a", pa.int8()), ("a", pa.int8())]), "two of the wanted fields are the key 'a'"),
     ],
 )
-def test_what_has_no_json_is_refused(wanted: pa.DataType, message: str) -> None:
+def test_types_without_json_are_refused(wanted: pa.DataType, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         json_decoder(wanted)
 
 
-def test_a_definition_that_is_none_is_refused() -> None:
+def test_an_invalid_definition_is_refused() -> None:
     with pytest.raises(OptionError, match="the definition of the JSON schema is not an Avro schema"):
         json_decoder(pa.struct([]), '{"type": "record"}')

@@ -36,7 +36,7 @@ def test_other_types(values, type_, text):
     assert json.loads(found[1]) == json.loads(text)
 
 
-def test_times_can_be_texts():
+def test_times_can_be_written_as_texts():
     moment = datetime.datetime(1969, 12, 31, 23, 59, 59, 5, datetime.timezone.utc)
     inner = pa.struct([("local", pa.timestamp("us")), ("day", pa.date32())])
     type_ = pa.struct([("at", pa.timestamp("us", "Europe/Paris")), ("in", pa.map_(pa.string(), pa.list_(inner)))])
@@ -100,13 +100,13 @@ def test_elements_beneath_a_null_are_not_written():
     assert json_texts(maps).to_pylist() == ['{"good":"good"}', None, '{"end":"end"}']
 
 
-def test_what_is_no_utf8_is_refused():
+def test_invalid_utf8_is_refused():
     column = pa.array([b"good", b"\xff"], pa.binary()).view(pa.string())
     with pytest.raises(UnwritableRowError, match="not UTF-8"):
         json_texts(pa.StructArray.from_arrays([column], names=["a"]))
 
 
 @pytest.mark.parametrize("type_", [pa.duration("us"), pa.map_(pa.int32(), pa.string()), pa.list_(pa.duration("us"))])
-def test_what_has_no_json_is_refused_without_a_row(type_):
+def test_types_without_json_are_refused_without_a_row(type_):
     with pytest.raises(TypeError, match="there is no JSON for"):
         json_texts(pa.array([], type_))

@@ -62,7 +62,7 @@ def wire(number, payload):
 # -- types
 
 
-def test_nothing_is_looked_at_in_an_entry_that_a_closed_enum_drops(decode):
+def test_an_entry_dropped_by_a_closed_enum_is_not_checked(decode):
     message = schema("M: by map<string, Color> 1", syntax="proto2", enums="Color: A 0, B 9")
     bad_key = wire(1, b"\xff")
     payloads = [wire(1, bad_key + wire(2, 77)), wire(1, bad_key + wire(2, 77)) + wire(1, wire(1, "k") + wire(2, 9))]
@@ -143,7 +143,7 @@ def test_a_message_without_a_required_field_is_corrupt(decode):
 # -- any order, any number of times
 
 
-def test_a_message_that_a_oneof_forgets_must_be_one_too(decode):
+def test_a_message_replaced_within_a_oneof_must_be_valid_too(decode):
     message = schema(
         "M: a int32 1 / o, b Part 2 / o\nPart: required x int32 1, y string 2, at Timestamp 3", syntax="proto2"
     )
@@ -154,7 +154,7 @@ def test_a_message_that_a_oneof_forgets_must_be_one_too(decode):
     assert "(" in reasons[0]
 
 
-def test_the_last_entry_of_a_key_counts(decode):
+def test_the_last_entry_of_a_key_is_taken(decode):
     message = schema("M: a map<string, int32> 1, b map<bool, int32> 2")
 
     def entries(number, *pairs):
@@ -194,7 +194,7 @@ def test_the_last_entry_of_a_key_counts(decode):
         ),
     ],
 )
-def test_entries_that_are_taken_back_leave_no_trace(decode, item, values):
+def test_replaced_entries_leave_no_state(decode, item, values):
     item = item.removeprefix("optional ")
     message = schema(
         f"M: f map<int32, {item}> 1\nPart: n int32 1, optional ok bool 2, repeated t string 3, by map<int32, string> 4"
@@ -216,7 +216,7 @@ def test_an_entry_of_a_map_may_have_fields_that_are_unknown(value):
     assert value(schema("M: f map<int32, int32> 1"), wire(1, wire(1, 1) + wire(3, "x") + wire(2, 2))) == [(1, 2)]
 
 
-def test_a_field_0_passes_in_a_group_that_is_skipped(decode):
+def test_a_field_0_is_accepted_in_a_skipped_group(decode):
     message = schema("M: a int32 1 / o, g group:Part 2 / o, c int32 3\nPart: x int32 1", syntax="proto2")
     payload = tag(2, 3) + b"\x00\x7f" + tag(2, 4) + wire(3, 1)
     assert decode(message, payload)[0] == [None]
@@ -261,7 +261,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("payload", REASONS, ids=lambda payload: payload.hex())
-def test_a_bad_payload_is_a_reason_and_leaves_no_trace(decode, payload):
+def test_a_bad_payload_has_a_reason_and_leaves_no_state(decode, payload):
     message = schema(HOSTILE)
     good = wire(1, 1) + wire(2, "z") + wire(4, wire(1, "x")) + wire(5, b"\x01\x02") + wire(7, wire(1, "k"))
     rows, reasons = decode(message, good, good + payload, None, payload, good)
@@ -271,7 +271,7 @@ def test_a_bad_payload_is_a_reason_and_leaves_no_trace(decode, payload):
     assert reasons[3] == REASONS[payload]
 
 
-def test_the_next_thousand_after_a_bad_payload_are_right():
+def test_a_thousand_payloads_after_a_bad_one_are_decoded():
     message = schema(HOSTILE)
     wanted = arrow_type_of(message.descriptors, "M")
     good = [
@@ -434,7 +434,7 @@ def test_a_name_in_another_case_must_be_unambiguous():
         protobuf_decoder(schema("M: aa int32 1, aA int64 2").descriptors, "M", pa.struct([("AA", pa.int32())]))
 
 
-def test_a_message_that_contains_itself_has_a_type_only_as_wanted(decode):
+def test_a_recursive_message_requires_a_wanted_type(decode):
     message = schema("M: id int32 1, repeated children M 2")
     with pytest.raises(OptionError) as caught:
         arrow_type_of(message.descriptors, "M")
@@ -447,7 +447,7 @@ def test_a_message_that_contains_itself_has_a_type_only_as_wanted(decode):
     assert decode(message, payload, wanted=wanted) == ([{"id": 1, "children": [{"id": 2}]}], {})
 
 
-def test_a_json_struct_contains_itself():
+def test_a_json_struct_is_recursive():
     files = FileDescriptorSet(file=[FileDescriptorProto.FromString(struct_pb2.DESCRIPTOR.serialized_pb)])
     with pytest.raises(
         OptionError, match=r"google.protobuf.Struct contains itself at field fields.value.struct_value,"
@@ -458,7 +458,7 @@ def test_a_json_struct_contains_itself():
 # -- descriptors
 
 
-def test_files_come_in_any_order():
+def test_descriptor_files_may_be_in_any_order():
     message = schema("M: at Timestamp 1")
     files = FileDescriptorSet.FromString(message.descriptors)
     turned = FileDescriptorSet(file=reversed(files.file)).SerializeToString()
@@ -509,7 +509,7 @@ def test_bad_descriptors_are_an_error(descriptors, problem):
     assert str(caught.value).startswith(problem)
 
 
-def test_an_edition_says_by_features_what_a_syntax_said(decode):
+def test_features_of_an_edition_correspond_to_a_syntax(decode):
     file = new_file("")
     file.syntax, file.edition = "editions", 1000
     color = file.enum_type.add(name="Color")

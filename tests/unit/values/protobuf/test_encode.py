@@ -50,7 +50,7 @@ def made(schema, **fields):
 # -- values
 
 
-def test_fields_are_in_the_order_of_their_numbers_whatever_the_columns(encode):
+def test_fields_are_in_the_order_of_their_numbers_for_any_columns(encode):
     message = schema("M: z int32 5, y int32 70000, x string 1, w int32 16")
     columns = {"y": pa.int32(), "X": pa.string(), "z": pa.int32()}
     assert encode(message, columns, {"y": 1, "X": "a", "z": 2}) == [made(message, x="a", z=2, y=1)]
@@ -188,7 +188,7 @@ def test_all_problems_are_in_one_sentence(encode):
     )
 
 
-def test_what_is_no_struct_is_no_message():
+def test_only_a_struct_can_be_a_message():
     with pytest.raises(OptionError, match="column value is int32: a protobuf message is written of a struct"):
         protobuf_encoder(pa.int32(), schema("M:").descriptors, "M")(pa.array([1], pa.int32()))
 
@@ -197,7 +197,7 @@ def test_what_is_no_struct_is_no_message():
 
 
 @pytest.mark.parametrize("code", BRANCHES)
-def test_a_step_is_planned_only_where_the_loop_has_a_branch(code):
+def test_only_steps_with_a_branch_in_the_loop_are_planned(code):
     """The codes are those of a column as a field, in an array, and as a packed array."""
     value = WriteStep(code, column=0)
     parts = tuple(WriteStep("LONG") for _ in range(2))
