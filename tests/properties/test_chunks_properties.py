@@ -79,7 +79,7 @@ def read(topic: list[Chunk], implementation: str, start: int, end: int, memory: 
     steps = 0
     while at < end:
         steps += 1
-        assert steps < 100 * len(topic), "it never ends"
+        assert steps < 100 * len(topic), "the read does not end"
         if cuts and at == cuts[0] and at >= done:
             del cuts[0]
             pending = decoder.pending_chunk_start()

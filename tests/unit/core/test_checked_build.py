@@ -9,7 +9,7 @@ import pytest
 
 from tests import native
 
-pytestmark = pytest.mark.skipif(not native.has_compiler(), reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(not native.has_compiler(), reason="needs a C compiler")
 
 PROGRAM = """
 from tests import native

@@ -9,7 +9,7 @@ import pytest
 from spark_mq_source.core import stamps
 from tests import native
 
-pytestmark = pytest.mark.skipif(not native.has_compiler(), reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(not native.has_compiler(), reason="needs a C compiler")
 
 
 @pytest.mark.parametrize("name", native.hot_modules())

@@ -250,7 +250,7 @@ def test_a_paused_connection_applies_back_pressure_and_its_timers_fire(scripted_
     client.driver.pause_reading()
     assert client.connection.paused
     client.driver.send("ready")
-    assert blocked.wait(PATIENCE), "the peer was never held back"
+    assert blocked.wait(PATIENCE), "the peer was never blocked"
     assert client.lines == []
     ticks = client.connection.ticks
     deadline = Deadline.after_ms(60_000)
@@ -306,11 +306,11 @@ def test_the_end_of_the_stream(scripted_server, start):
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "sentence"),
+    ("line", "kind", "sentence"),
     [("bad", RemoteProtocolError, "the peer said bad"), ("bug", LocalProtocolError, "ZeroDivisionError: a bug")],
 )
-def test_an_error_in_the_connection_ends_it_for_all_callers(scripted_server, start, said, kind, sentence):
-    server = scripted_server([expect(b"go\n"), send(f"before\n{said}\nafter\n".encode()), expect_eof()])
+def test_an_error_in_the_connection_ends_it_for_all_callers(scripted_server, start, line, kind, sentence):
+    server = scripted_server([expect(b"go\n"), send(f"before\n{line}\nafter\n".encode()), expect_eof()])
     client = start(server.port)
     client.driver.send("go")
     error = client.wait_for_end()
@@ -318,7 +318,7 @@ def test_an_error_in_the_connection_ends_it_for_all_callers(scripted_server, sta
     assert sentence in str(error)
     with pytest.raises(kind, match=sentence):
         client.driver.send("x")
-    if said == "bad":
+    if line == "bad":
         # Lines before the error are delivered, though they arrived in the same piece.
         assert client.lines == ["before"]
 
@@ -387,7 +387,7 @@ def test_closing_from_many_threads(scripted_server, start):
     def work():
         begin.wait()
         client.driver.close()
-        assert client.errors, "close() came back before the thread had ended"
+        assert client.errors, "close() returned before the thread had ended"
 
     workers = [threading.Thread(target=work) for _ in range(6)]
     for worker in workers:

@@ -146,7 +146,7 @@ def test_a_redirect_to_an_unknown_host_does_not_get_the_token():
         assert second.asked == []
         assert first.origin in str(caught.value)
         assert "secret" not in str(caught.value)
-        assert fetch(f"{first.origin}/here") == json.loads(JSON), "there is nothing to be kept from it"
+        assert fetch(f"{first.origin}/here") == json.loads(JSON), "a redirect without a token is followed"
         assert fetch(f"{first.origin}/here", headers=TOKEN, is_trusted=["localhost"].__contains__) == json.loads(JSON)
     assert [asked.get("Authorization") for _, asked in second.asked] == [None, "Bearer secret"]
 

@@ -11,13 +11,13 @@ from spark_mq_source.net.inbox import Inbox
 
 
 @pytest.fixture
-def told():
+def calls():
     return []
 
 
 @pytest.fixture
-def inbox(told):
-    return Inbox[bytes](10, size_of=len, hold=lambda: told.append("hold"), let_go=lambda: told.append("let go"))
+def inbox(calls):
+    return Inbox[bytes](10, size_of=len, hold=lambda: calls.append("hold"), let_go=lambda: calls.append("let go"))
 
 
 def take(inbox, max_bytes=1 << 20, timeout_seconds=0.0):
@@ -43,35 +43,35 @@ def test_an_item_that_is_too_large_is_taken_alone(inbox):
     assert take(inbox, 1) == [b"x" * 100]
 
 
-def test_reading_pauses_above_the_bound_and_resumes_at_half_of_it(inbox, told):
+def test_reading_pauses_above_the_bound_and_resumes_at_half_of_it(inbox, calls):
     inbox.put([b"aaaaa", b"bbbbb"], 10)
-    assert told == []
+    assert calls == []
     inbox.put([b"c", b"d"], 2)
-    assert told == ["hold"]
+    assert calls == ["hold"]
     inbox.put([b"e"], 1)
     take(inbox, 1)
-    assert (told, inbox.held) == (["hold"], True)
+    assert (calls, inbox.held) == (["hold"], True)
     take(inbox, 1)
-    assert (told, inbox.held) == (["hold", "let go"], False)
+    assert (calls, inbox.held) == (["hold", "let go"], False)
 
 
-def test_reading_resumes_at_exactly_half_of_the_bound(inbox, told):
+def test_reading_resumes_at_exactly_half_of_the_bound(inbox, calls):
     inbox.put([b"a" * 6, b"b" * 5], 11)
     take(inbox, 1)
-    assert told == ["hold", "let go"]
+    assert calls == ["hold", "let go"]
 
 
-def test_the_bound_is_suspended_while_an_answer_is_awaited(inbox, told):
+def test_the_bound_is_suspended_while_an_answer_is_awaited(inbox, calls):
     inbox.put([b"x" * 11], 11)
     inbox.lift()
     inbox.lift()
     inbox.put([b"y"], 1)
     inbox.restore()
     inbox.put([b"y"], 1)
-    assert told == ["hold", "let go"]
+    assert calls == ["hold", "let go"]
     inbox.restore()
     inbox.put([b"z"], 1)
-    assert told == ["hold", "let go", "hold"]
+    assert calls == ["hold", "let go", "hold"]
 
 
 def test_the_first_error_is_raised_after_all_received_items(inbox):
@@ -84,13 +84,13 @@ def test_the_first_error_is_raised_after_all_received_items(inbox):
             take(inbox)
 
 
-def test_a_closed_inbox_accepts_no_items(inbox, told):
+def test_a_closed_inbox_accepts_no_items(inbox, calls):
     inbox.put([b"a" * 11], 11)
     assert inbox.waiting() == (b"a" * 11,)
     assert inbox.close() == (b"a" * 11,)
     assert not inbox.put([b"b"], 1)
     assert inbox.waiting() == ()
-    assert told == ["hold"]
+    assert calls == ["hold"]
 
 
 def test_a_waiting_reader_is_woken(inbox):

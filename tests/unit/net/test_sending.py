@@ -60,14 +60,14 @@ def test_a_task_wakes_only_to_act_or_when_done_and_closes_its_writer():
     writer, reports = Entries(), []
     task = threading.Thread(target=lambda: reports.append(writer.write_all(iter(BATCHES))))
     task.start()
-    wait_until(lambda: writer._awaited is not None, "it waits for both")
+    wait_until(lambda: writer._awaited is not None, "the task waits for both")
     writer.answer(is_lost=True)
-    wait_until(lambda: writer.sent == 3 and writer._awaited is not None, "it has sent one again")
+    wait_until(lambda: writer.sent == 3 and writer._awaited is not None, "the task has sent one again")
     with writer._arrived:
         seen = writer.checks
     writer.answer()
     with writer._arrived:
-        assert writer.checks == seen + 1, "asked by the thread that answers, and not by the task"
+        assert writer.checks == seen + 1, "the check runs in the thread of the answer, not in the task"
     writer.answer()
     task.join()
     assert (reports, writer.rows, writer.sent) == ([5], -1, 3)

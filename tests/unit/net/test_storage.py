@@ -95,7 +95,7 @@ def test_a_store_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(LocalStore, "create", overwrite)
     with pytest.raises(UnsupportedFeatureError, match="cannot make a file exclusively"):
         open_store(str(tmp_path), probe=True)
-    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+    assert list(tmp_path.iterdir()) == [], "no file remains"
 
 
 def test_a_store_that_checks_before_it_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -419,7 +419,7 @@ def test_certificates_may_be_for_the_admin_interface_alone(scope):
     options = made(given, scope)
     assert not options.uses_tls
     assert TlsSettings.of(options).trust_certs == "/ca"
-    assert authentication_of(options) is None, "not who we are where there is no TLS"
+    assert authentication_of(options) is None, "no client certificate without TLS"
     assert refusal(given | {"adminUrl": "http://h:8080"}, scope).startswith("trustCerts has no meaning without TLS")
 
 

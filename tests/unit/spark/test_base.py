@@ -65,7 +65,7 @@ MESSAGE_ID = StructType(
     ]
 )
 OPTIONS = {"serviceurl": "pulsar://127.0.0.1:6650", "topic": "t"}
-needs_filters = pytest.mark.skipif(not FILTER_OPERATORS, reason="this Spark hands data sources no conditions")
+needs_filters = pytest.mark.skipif(not FILTER_OPERATORS, reason="this Spark passes no conditions to data sources")
 
 
 def schema_of(**columns: DataType) -> StructType:

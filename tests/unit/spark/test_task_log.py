@@ -29,7 +29,7 @@ logging.getLogger("spark_mq_source.pulsar.read.reader").warning("messages are go
 """
 
 
-def said(environment: dict[str, str]) -> str:
+def stderr_of(environment: dict[str, str]) -> str:
     inherited = {name: text for name, text in os.environ.items() if name not in {task_log.ENVIRONMENT, WORKER}}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -44,7 +44,7 @@ def said(environment: dict[str, str]) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _restore_logging() -> Iterator[None]:
     package = logging.getLogger("spark_mq_source")
     before = package.level, task_log.logger.level, package.handlers[:]
     yield
@@ -54,11 +54,11 @@ def _as_before() -> Iterator[None]:
 
 
 def test_without_configured_logging_warnings_are_shown_and_no_counters() -> None:
-    assert said({}) == "messages are gone\n"
+    assert stderr_of({}) == "messages are gone\n"
 
 
 def test_the_environment_shows_the_counters_on_stderr() -> None:
-    counters, warning = said({"SPARK_MQ_SOURCE_LOG": "info"}).splitlines()
+    counters, warning = stderr_of({"SPARK_MQ_SOURCE_LOG": "info"}).splitlines()
     assert counters.endswith(
         " INFO spark_mq_source.spark.task_log: pulsar-native: wrote task 3: 5 rows in 1 entries of 10 B, "
         "0 reconnects, waited 0.000 s, worked 0.000 s"

@@ -106,7 +106,7 @@ def test_an_ephemeral_channel_is_deleted_with_its_last_subscriber_and_an_ephemer
     first.close()
     until(nsq, topic, "c#ephemeral", client_count=1)
     second.close()
-    wait_until(lambda: nsq.topic_stats(topic) == {}, "the topic is gone")
+    wait_until(lambda: nsq.topic_stats(topic) == {}, "the topic is deleted")
 
 
 def test_an_ephemeral_channel_holds_no_more_than_its_queue(nsq_private: Private, connect: Connect):
@@ -424,7 +424,7 @@ def test_a_secret_without_authorizations_is_refused(nsq_private: Private, connec
 
 @pytest.mark.parametrize("of_lookupd", [False, True])
 @pytest.mark.parametrize(
-    ("said", "answer"),
+    ("data", "answer"),
     [
         (b"  V2IDENTIFY\n", b"400 Bad Request"),
         (b"hello\r\n", b"400 Bad Request"),
@@ -436,11 +436,11 @@ def test_a_secret_without_authorizations_is_refused(nsq_private: Private, connec
         (b"GET /ping HTTP/9.1\r\nHost: x\r\n\r\n", b"505 HTTP Version Not Supported: unsupported protocol version"),
     ],
 )
-def test_invalid_http_is_refused_at_once(nsq: NsqUnderTest, said: bytes, answer: bytes, of_lookupd: bool):
+def test_invalid_http_is_refused_at_once(nsq: NsqUnderTest, data: bytes, answer: bytes, of_lookupd: bool):
     client = RawClient(nsq.lookupd_address if of_lookupd else nsq.http_address)
     head = b"Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
     expected = b"HTTP/1.1 %b\r\n%b%b" % (answer, head, answer)
-    client.send(said)
+    client.send(data)
     assert client.read(len(expected)) == expected
     client.expect_closed()
     client.close()
@@ -531,12 +531,12 @@ def test_all_brokers_of_a_lookup_daemon_are_found(nsq_private: Private):
     assert first.ask("POST", first.lookupd_address, "/topic/tombstone", **parameters)[0] == 200
     assert [p["tcp_port"] for p in found()["producers"]] == [first.broker.tcp_port]
     first.post("/topic/delete", topic=topic)
-    wait_until(lambda: found()["producers"] == [], "nobody is found any more")
+    wait_until(lambda: found()["producers"] == [], "no broker is found")
     assert found()["channels"] == ["known"]
     assert len(first.ask("GET", first.lookupd_address, "/nodes")[1]["producers"]) == 2
     second.broker.stop()
     nodes = lambda: first.ask("GET", first.lookupd_address, "/nodes")[1]["producers"]  # noqa: E731
-    wait_until(lambda: len(nodes()) == 1, "a broker that ended is no node")
+    wait_until(lambda: len(nodes()) == 1, "the stopped broker is no longer a node")
 
 
 def test_a_restarted_broker_listens_on_the_same_ports(nsq_private: Private):

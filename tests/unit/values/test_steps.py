@@ -33,5 +33,5 @@ def test_a_loop_has_all_codes(module: str, name: str, codes: Collection[str]) ->
     try:
         compiled = getattr(import_module(f"spark_mq_source.values.{module}"), name)
     except ImportError:
-        pytest.skip("there is no compiled module")
+        pytest.skip("needs the compiled module")
     assert codes_of(compiled).keys() == set(codes)

@@ -33,7 +33,7 @@ RECORDED = [frame for frame in FROM_NSQD if frame[7] == MESSAGE]
 
 @pytest.fixture
 def loops(impl: str) -> Any:
-    """The module itself, for the functions of one piece of work."""
+    """Return the module, for its separate functions."""
     if impl == "native":
         from spark_mq_source.nsq.payload import _messages_native
 
@@ -171,7 +171,7 @@ def test_the_error_of_an_invalid_text_names_its_message(impl: str, bad: bytes) -
     with pytest.raises(UnicodeDecodeError) as python_says:
         bad.decode()
     assert f"(byte {python_says.value.start})" in text
-    # Nothing of the run is kept, and the decoder goes on.
+    # The run is dropped, and the decoder continues.
     made.append(run(frame(b"after")))
     assert made.take_batch().column(0).to_pylist() == ["before", "after"]
 

@@ -191,7 +191,7 @@ def test_an_end_within_the_handshake_names_the_step() -> None:
         made.receive_eof()
 
 
-# -- what is sent
+# -- sending
 
 
 def test_no_command_is_sent_before_the_handshake_is_over() -> None:
@@ -241,7 +241,7 @@ def test_commands_about_messages_are_sent_as_one_piece() -> None:
     assert made.data_to_send() == b""
 
 
-# -- what comes
+# -- receiving
 
 
 def test_messages_are_reported_in_runs_between_answers() -> None:

@@ -81,7 +81,7 @@ def test_the_last_ones_are_remembered_and_memory_is_bounded(is_ordered: bool):
     assert split_ids(recent.last) == split_ids(ids(*range(most - RECENT_IDS + 1, most + 1)))
     for number in (0, most - RECENT_IDS + 1, most):
         assert recent.repeated(ids(number)) == {0}
-    assert recent.repeated(ids(1)) == set(), "which was long ago"
+    assert recent.repeated(ids(1)) == set(), "it is too old"
 
 
 def test_each_message_is_read_once_in_any_order():

@@ -81,7 +81,7 @@ def test_a_plugin_answers_challenges_with_the_state_of_its_connection(plugin):
         state["steps"] += challenge
         return "steps", state["steps"]
 
-    def said(challenge):
+    def respond(challenge):
         connection.receive_data(encode_command(c.AuthChallenge("b", c.AuthData("steps", challenge), 19)))
         return connection.data_to_send()
 
@@ -92,10 +92,10 @@ def test_a_plugin_answers_challenges_with_the_state_of_its_connection(plugin):
     connection = PulsarConnection(client_version="test", authentication=first, now=0.0)
     assert b"\x05steps" in (connect := connection.data_to_send())
     assert b"hello broker" in connect
-    assert [said(challenge) for challenge in (b"2", b"3")] == [answer(b"12"), answer(b"123")]
+    assert [respond(challenge) for challenge in (b"2", b"3")] == [answer(b"12"), answer(b"123")]
     connection.receive_data(encode_command(c.Connected("b", 19, 1024)))
-    assert said(b"PulsarAuthRefresh") == answer(b"hello broker")
-    assert said(b"2") == answer(b"12")
+    assert respond(b"PulsarAuthRefresh") == answer(b"hello broker")
+    assert respond(b"2") == answer(b"12")
     # Connections with the same first data are equal, whatever their state.
     assert first == PluginAuthentication("of_mine:function", "broker")
     assert "123" not in repr(first)

@@ -423,10 +423,10 @@ def test_commands_to_a_consumer_update_its_state(broker, client):
     def subscribe(_, request):
         return [c.ActiveConsumerChange(request.consumer_id, True), c.Success(request.request_id)]
 
-    def told(_, request):
+    def notify(_, request):
         return [c.ActiveConsumerChange(request.consumer_id, False), c.ReachedEndOfTopic(request.consumer_id)]
 
-    one = broker({c.Subscribe: subscribe, c.Flow: told})
+    one = broker({c.Subscribe: subscribe, c.Flow: notify})
     asking = client(one.url)
     consumer = asking.open_consumer(TP, EARLIEST)
     assert (consumer.is_active, consumer.has_ended, consumer.chosen.done()) == (True, False, True)
@@ -740,13 +740,13 @@ def test_a_full_queue_pauses_the_broker_and_an_empty_one_resumes_it(broker, clie
     consumer.grant(count)
     one.wait_for(lambda: one.of(c.Flow))
     held = flood.wait_until_held()
-    assert held < count - 10, "the broker was not held back"
+    assert held < count - 10, "the broker was not paused"
     # The bound of the queue, and one receive in addition; the rest is in the sockets of the system.
     assert consumer._inbox._bytes <= (1 << 20) + BLOCK_BYTES
     got: list[c.Message] = []
     while len(got) < count:
         burst = consumer.receive(max_bytes=1 << 18, timeout_seconds=PATIENCE)
-        assert burst, f"nothing more after {len(got)} messages"
+        assert burst, f"no message followed the first {len(got)}"
         got += burst
     assert [m.entry_id for m in got] == list(range(count))
     flood.thread.join()

@@ -181,7 +181,7 @@ def test_with_made_ids_all_chunks_but_the_last_have_the_id_of_the_entry_before(i
     again = encode(impl, {"value": values}, max_message_bytes=1000, chunking=True, numbering=EntryNumbers(3))
     uuids = [{parse(send)[0].uuid for send in attempt if send.is_chunk} for attempt in (sends, again)]
     assert [len(one) for one in uuids] == [2, 2]
-    assert uuids[0].isdisjoint(uuids[1]), "the chunks of two attempts would be taken for one message's"
+    assert uuids[0].isdisjoint(uuids[1]), "the chunks of two attempts would be assembled to one message"
 
 
 @pytest.mark.parametrize(

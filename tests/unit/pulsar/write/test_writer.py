@@ -235,7 +235,7 @@ def test_a_chunk_dropped_as_a_duplicate_of_its_message_is_an_unsupported_feature
         write_and_finish(made, rows(b"x" * (11 << 20)))
 
 
-def names_asked_for(broker: Broker) -> list[str | None]:
+def requested_names(broker: Broker) -> list[str | None]:
     return [command.producer_name for command in broker.of(c.Producer)]
 
 
@@ -245,7 +245,7 @@ def test_entries_whose_refusal_may_be_lost_are_sent_again_under_a_new_name(broke
     made = writer(at)
     write(made, b"a", b"b")
     assert sent(at) == [0, 1, 0, 1]
-    assert names_asked_for(at) == [None, "made-up-1", None]
+    assert requested_names(at) == [None, "made-up-1", None]
 
 
 def test_a_refused_entry_is_sent_again_under_a_new_name(broker, writer) -> None:
@@ -261,7 +261,7 @@ def test_a_refused_entry_is_sent_again_under_a_new_name(broker, writer) -> None:
     made = writer(at)
     write(made, b"a", b"b")
     assert sent(at) == [0, 1, 0]
-    assert names_asked_for(at) == [None, "made-up-1", None]
+    assert requested_names(at) == [None, "made-up-1", None]
 
 
 @pytest.mark.parametrize("last", [-1, 0])
@@ -270,7 +270,7 @@ def test_entries_without_stored_successors_are_sent_again_under_the_same_name(br
     made = writer(at)
     write(made, b"a", b"b")
     assert sent(at) == [0, 1, 0, 1]
-    assert names_asked_for(at) == [None, "made-up-1"]
+    assert requested_names(at) == [None, "made-up-1"]
 
 
 def test_no_refusal_is_lost_if_the_broker_closes_the_producer(broker, writer) -> None:
@@ -279,7 +279,7 @@ def test_no_refusal_is_lost_if_the_broker_closes_the_producer(broker, writer) ->
     )
     made = writer(at)
     write(made, b"a", b"b")
-    assert names_asked_for(at) == [None, "made-up-1"]
+    assert requested_names(at) == [None, "made-up-1"]
 
 
 def test_a_final_refusal_is_not_hidden_by_a_retryable_one(broker, writer) -> None:
@@ -436,7 +436,7 @@ def test_a_transaction_that_ends_soon_does_not_wait_for_receipts(broker, writer)
     assert sent(at) == [0]
     assert [type(one) for one in first.requests].count(c.EndTxn) == 0
     assert len(others) == 1
-    assert made._counters.reconnects == 0, "it gave up only when it had lost the connection"
+    assert made._counters.reconnects == 0, "it gave up only after the connection was lost"
     assert transactions.ended == [c.TxnAction.ABORT]
 
 

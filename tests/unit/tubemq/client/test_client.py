@@ -382,7 +382,7 @@ def test_heartbeats_continue_while_an_event_is_handled(server: Servers, client: 
 def test_a_permanently_refused_member_reports_the_error(server: Servers, client: Clients) -> None:
     one = server({c.ConsumerHeartbeat: lambda _, __: c.ConsumerHeartbeatResponse(False, 450, "no")})
     member = join(client(one))
-    wait_until(lambda: member.error is not None, "it is no member any more", 30)
+    wait_until(lambda: member.error is not None, "the member has ended", 30)
     assert "CONSUME_GROUP_FORBIDDEN (450)" in str(member.error)
     member.close()
 

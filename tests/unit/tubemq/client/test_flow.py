@@ -1,4 +1,4 @@
-"""The flow rules of a group, beside what the Java client does with them (`PartitionExt`)."""
+"""The flow rules of a group, compared with the Java client (`PartitionExt`)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_twelfth_of_the_limit_in_five_seconds_then_each_fetch_waits(clock: Clock) -> None:
     pace = FlowPace(FlowRules(group=limit(12)), filtered=False)
     clock.now = 1.0
-    assert pace.wait_ms(answer(1)) == 500  # what earlier tasks have fetched is unknown
+    assert pace.wait_ms(answer(1)) == 500  # the amount that earlier tasks have fetched is unknown
     clock.now = 6.1
     assert [pace.wait_ms(answer(1 << 19)) for _ in range(4)] == [0, 0, 500, 500]
     clock.now = 11.2

@@ -97,7 +97,7 @@ def test_the_end_of_the_connection_fails_every_call_and_consumer(server: Servers
     assert isinstance(consumer.lost, ConnectionLostError)
     with pytest.raises(MQSourceError, match=one.address):
         made.wait(consumer.get_and_commit()[0], "it")
-    # A new one for the next who asks.
+    # The next caller gets a new connection.
     assert made.wait(consumer_of(made, one).register(curr_offset=0), "register").err_code == 200
 
 
@@ -122,7 +122,7 @@ def test_a_refused_token_is_renewed_once_during_the_call(server: Servers, client
         answers = [consumer.register(curr_offset=0) for _ in range(3)]
         assert [late.wait(answer, "register").err_code for answer in answers] == [200] * 3
         assert late.authorization.given == TOKEN
-    # As a producer of nothing, once for all of them.
+    # Registered once, as a producer without topics, for all of them.
     assert [request.topic_list for request in one.of(c.RegisterProducer)] == [()]
     assert len(one.of(c.RegisterPartition)) == 6
     refusing = server({c.RegisterPartition: lambda _, __: c.RegisterPartitionResponse(False, 415, "no")})

@@ -1,4 +1,4 @@
-"""The decoder of TubeMQ's messages, both implementations: recorded answers, rows, errors, what comes after them."""
+"""Both decoders of TubeMQ's messages: recorded answers, rows, errors, and decoding after errors."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def broken(message_id: int = 9) -> Any:
     return message(b"broken", message_id=message_id, check_sum=1)
 
 
-# What a broker sent
+# Recorded answers
 
 
 def recorded(name: str) -> bytes:
-    """The body of a recorded answer to GET_MESSAGE."""
+    """Return the body of a recorded answer to GET_MESSAGE."""
     for line in (FOLDER / "tubemq" / "server-2.4.0.jsonl").read_text(encoding="utf-8").splitlines():
         item = json.loads(line)
         if item["name"] == name:
@@ -189,7 +189,7 @@ def test_batches_outlive_the_decoder_and_the_answer(impl: str) -> None:
         assert [dict(a) for a in batch.column("attributes").to_pylist()] == [{"n": str(n)}] * 30
 
 
-# What is corrupt
+# Corrupt messages
 
 CORRUPT = [
     pytest.param(broken(7), "the checksum does not match: 0x00000001 announced", id="checksum"),

@@ -22,9 +22,9 @@ from tests.protobuf import tubemq as pb
 from tests.tubemq_server import decode_request, encode_response
 from tests.vectors import RecordedCall, tubemq_calls
 
-# Requests that no client of ours makes.
+# Requests that our client does not send.
 FOREIGN = {"exception response (required field missing)", "exception response (unknown method 99)"}
-# What the official Java client and the servers sent each other.
+# Recordings of the official Java client and the servers.
 JAVA = tubemq_calls("java-client-2.4.0.jsonl")
 
 
@@ -35,13 +35,13 @@ def frame_of(data: bytes) -> Frame:
 
 
 def scalars(text: str) -> set[tuple[str, str]]:
-    """The numbers and truths of protobuf's text, by field name in snake_case."""
+    """Return the numbers and booleans of protobuf's text, by field name in snake_case."""
     found = re.findall(r"(\w+): (-?\d+|true|false)(?=\s|$)", re.sub(r'"(?:[^"\\]|\\.)*"', '""', text))
     return {(re.sub(r"(?=[A-Z])", "_", name).lower(), value) for name, value in found}
 
 
 def values(command: object) -> set[tuple[str, str]]:
-    """The same of a command."""
+    """Return the numbers and booleans of a command, by field name."""
     found = set()
     names = command._fields if isinstance(command, tuple) else [field.name for field in dataclasses.fields(command)]  # type: ignore[arg-type, attr-defined]
     for name in names:
@@ -67,7 +67,7 @@ def test_a_recorded_answer_is_decoded_as_by_protobuf(recorded: RecordedCall) -> 
     frame = frame_of(recorded.answer)
     method, response = decode_response(frame)
     text = recorded.text.rpartition("=>")[2]
-    # Of messages this is not the place, and where they are large the text ends in them.
+    # Messages are tested elsewhere, and large ones cut off the text.
     text = text.partition("messages {")[0]
     assert scalars(text) - {("status", "0")} <= values(response)
     if not isinstance(response, c.RpcException):
@@ -153,7 +153,7 @@ def test_fields_in_another_order_are_read_too() -> None:
 
 
 def test_a_port_that_a_master_omits_is_the_default() -> None:
-    # As master 2.4.0 says it of a broker on 8123; of others it says the port.
+    # Master 2.4.0 omits the port 8123 of a broker; it reports other ports.
     assert Broker.parse("1:127.0.0.1: ") == Broker(1, "127.0.0.1", 8123)
 
 

@@ -472,7 +472,7 @@ def flushing(*flushed: int) -> Callable[[Link, Any], object]:
     return answer
 
 
-def asked_for_disk(server: Server) -> int:
+def disk_requests(server: Server) -> int:
     registered = [one for one in server.of(c.RegisterPartition) if one.op_type == c.RegisterType.REGISTER]
     return sum(one.qry_priority_id == FLUSHED_ONLY for one in registered)
 
@@ -482,7 +482,7 @@ def test_a_task_waits_until_its_rows_are_on_the_disk(server: Servers, writer: An
     made = writer(one, waitForDisk="true")
     made.write(rows(b"1", b"2"))
     made.flush()
-    assert asked_for_disk(one) == 3
+    assert disk_requests(one) == 3
     assert len({id(link) for link in one.links if any(isinstance(r, c.SendMessage) for r in link.requests)}) == 1
 
 
@@ -491,7 +491,7 @@ def test_a_connection_that_ends_before_its_rows_are_on_the_disk_fails_the_task(s
     usual = flushing(0, 280)
 
     def answer(link: Link, request: Any) -> object:
-        if asked_for_disk(one) == 2 and not cuts:
+        if disk_requests(one) == 2 and not cuts:
             cuts.append(link)
             link.close()
             return None
