@@ -24,6 +24,6 @@ def test_seeds_that_once_failed(name: str, seed: int) -> None:
     assert TARGETS[name].run(seed) > 0
 
 
-def test_there_is_a_target_for_each_format_and_encoding() -> None:
+def test_each_format_and_encoding_has_a_target() -> None:
     names = ["avro", "json", "nsq", "pairs", "protobuf", "pulsar", "tubemq"]
     assert list(TARGETS) == [f"directed_{name}" for name in names]

@@ -115,7 +115,7 @@ READERS = {
 
 @pytest.mark.parametrize(("loops", "faults"), [("native", 12), ("python", 2)])
 @pytest.mark.parametrize("name", READERS)
-def test_after_a_corrupt_entry_the_next_thousand_are_right(name: str, loops: str, faults: int) -> None:
+def test_a_thousand_entries_after_a_corrupt_one_are_decoded(name: str, loops: str, faults: int) -> None:
     make_reader, make, shapes = READERS[name]
     decode, take, expect = make_reader(loops)
     rng = Random(27)

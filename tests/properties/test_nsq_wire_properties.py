@@ -52,7 +52,7 @@ def flat(events: list[Event]) -> list[object]:
 
 @settings(deadline=None)
 @given(frames, st.lists(st.integers(0), max_size=20))
-def test_any_cut_of_the_bytes_gives_the_same_events(parts: list[bytes], cuts: list[int]) -> None:
+def test_any_split_of_the_bytes_has_the_same_events(parts: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(parts)
     whole, cut = subscribed(), subscribed()
     whole.receive_data(stream)
@@ -64,7 +64,7 @@ def test_any_cut_of_the_bytes_gives_the_same_events(parts: list[bytes], cuts: li
 
 @settings(deadline=None)
 @given(frames, st.sampled_from(["deflate", "snappy"]), st.integers(1, 2000))
-def test_a_compressed_stream_gives_the_same_events(parts: list[bytes], kind: str, step: int) -> None:
+def test_a_compressed_stream_has_the_same_events(parts: list[bytes], kind: str, step: int) -> None:
     theirs = DeflateStream(6) if kind == "deflate" else SnappyStream()
     made = NsqConnection(c.Identify("i", "h", "u", deflate=kind == "deflate", snappy=kind == "snappy"), now=0.0)
     made.receive_data(received(f"{kind} upgrade", 0))
@@ -84,7 +84,7 @@ def test_a_compressed_stream_gives_the_same_events(parts: list[bytes], kind: str
 @settings(deadline=None)
 @given(st.binary(max_size=2000), st.booleans())
 @example(b"\x00\x00\x00\x06\x00\x00\x00\x00OK" * 3, True)
-def test_garbage_is_an_error_of_ours_or_waits_for_more(garbage: bytes, after_sub: bool) -> None:
+def test_garbage_is_refused_or_waited_for(garbage: bytes, after_sub: bool) -> None:
     made = subscribed() if after_sub else NsqConnection(c.Identify("i", "h", "u"), now=0.0)
     try:
         made.receive_data(garbage)
@@ -96,7 +96,7 @@ def test_garbage_is_an_error_of_ours_or_waits_for_more(garbage: bytes, after_sub
 
 @settings(deadline=None)
 @given(st.sampled_from(FROM_NSQD), st.data())
-def test_damaged_frames_are_errors_of_ours_or_other_frames(frame: bytes, data: st.DataObject) -> None:
+def test_damaged_frames_are_refused_or_other_frames(frame: bytes, data: st.DataObject) -> None:
     damaged = bytearray(frame)
     for at in data.draw(st.lists(st.integers(0, len(frame) - 1), min_size=1, max_size=4)):
         damaged[at] = data.draw(st.integers(0, 255))

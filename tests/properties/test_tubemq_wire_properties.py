@@ -78,7 +78,7 @@ def test_a_request_survives_the_wire(serial_no: int, request: c.Request, timeout
         ("auth_info", "x"),
     ],
 )  # fmt: skip
-def test_a_message_that_does_not_fit_the_protocol_is_an_error_of_ours(field: str, content: object) -> None:
+def test_a_message_that_does_not_fit_the_protocol_is_a_local_error(field: str, content: object) -> None:
     sound = c.SendMessage("client", "flights", 1, b"data", 0, 1 << 28, 2130706433, "type", "202611230000", None)
     with pytest.raises(LocalProtocolError, match="SendMessage cannot be sent: "):
         encode_request(1, sound._replace(**{field: content}), timeout_ms=10_000)
@@ -157,7 +157,7 @@ def test_the_fast_path_recognises_stored_messages_at_the_beginning(
     st.lists(st.integers(0)),
 )
 @settings(deadline=None)
-def test_any_split_of_the_stream_gives_the_same(frames: list[bytes], cuts: list[int]) -> None:
+def test_any_split_of_the_stream_has_the_same_events(frames: list[bytes], cuts: list[int]) -> None:
     data = b"".join(frames)
     assert converse(split(data, cuts)) == converse([data])
 
@@ -200,7 +200,7 @@ def test_a_call_of_garbage_is_refused_or_decoded(payload: bytes) -> None:
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=5), st.binary(max_size=20))
 @settings(deadline=None)
-def test_a_payload_survives_any_cut_into_blocks(blocks: list[bytes], trailing: bytes) -> None:
+def test_a_payload_survives_any_split_into_blocks(blocks: list[bytes], trailing: bytes) -> None:
     sized = b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
     data = BEGIN_TOKEN + (7).to_bytes(4, "big") + len(blocks).to_bytes(4, "big") + sized
     frame = take_frame(memoryview(data + trailing), 0)

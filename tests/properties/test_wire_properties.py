@@ -80,7 +80,7 @@ def test_the_fast_path_of_acknowledgements_agrees_with_protobuf(
 
 
 @given(st.lists(st.sampled_from(FROM_BROKER) | commands.map(encode_command), max_size=8), st.lists(st.integers(0)))
-def test_any_split_of_the_stream_gives_the_same(frames: list[bytes], cuts: list[int]) -> None:
+def test_any_split_of_the_stream_has_the_same_events(frames: list[bytes], cuts: list[int]) -> None:
     data = b"".join(frames)
     whole_events, whole_answers, whole_error = converse([data])
     events, answers, error = converse(split(data, cuts))
