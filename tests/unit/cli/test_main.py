@@ -107,7 +107,7 @@ def test_peek_creates_no_channel_unless_requested(broker: NsqBroker):
     assert channels(broker, "flights") == ["c"]
 
 
-def test_peek_creates_no_channel_on_an_nsqd_beside_one_that_has_it():
+def test_peek_creates_no_channel_on_an_nsqd_without_it():
     with NsqLookupd() as lookupd, NsqBroker(lookupd=lookupd) as one, NsqBroker(lookupd=lookupd) as other:
         # A channel that exists first is created with the topic, as in nsqd.
         other.create_topic("flights")

@@ -90,7 +90,7 @@ for call in {list(RAISED)}:
     assert done.stdout.splitlines() == list(RAISED.values())
 
 
-def test_a_broken_rule_ends_the_process_where_nothing_can_be_raised() -> None:
+def test_a_broken_rule_ends_the_process_where_no_error_can_be_raised() -> None:
     done = run(f"""
 import os
 for rule in {list(ENDED)}:

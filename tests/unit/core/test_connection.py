@@ -54,7 +54,7 @@ def test_bytes_to_send_are_returned_once(lines):
     assert lines.data_to_send() == b""
 
 
-def test_events_are_the_same_however_the_bytes_are_cut(lines):
+def test_events_are_the_same_for_any_split_of_the_bytes(lines):
     for byte in b"one\ntwo\nthr":
         lines.receive_data(bytes([byte]))
     assert lines.events_received() == ["one", "two"]

@@ -23,7 +23,7 @@ def test_the_twin_can_be_requested() -> None:
     assert (chosen.name, chosen.module) == ("python", _messages_python)
 
 
-def test_a_compiled_module_may_have_a_name_of_its_own() -> None:
+def test_a_compiled_module_may_have_another_name() -> None:
     name = "spark_mq_source.nsq.payload._absent"
     assert Implementation(_messages_python, "python", compiled=name).module is _messages_python
     with pytest.raises(ImportError, match=f"the compiled loop cannot be loaded: No module named '{name}'"):

@@ -78,7 +78,7 @@ def test_encoding_agrees_with_protobuf(message: object) -> None:
     assert codec.decode(type(message), data, **given) == message
 
 
-def test_unsigned_numbers_from_2_to_the_63_on_are_negative() -> None:
+def test_unsigned_numbers_of_2_to_the_63_and_more_are_negative() -> None:
     for number in (-1, 2**64 - 1):
         data = ProtobufCodec().encode(Everything("", number))
         assert PROTOBUF.Everything.FromString(data).id == 2**64 - 1

@@ -41,7 +41,7 @@ def made(kind: Any, scope: Scope = READ, **given: str) -> Any:
     return kind.from_spark(needed | given, scope)
 
 
-def test_every_default_text_is_its_default_and_passes_its_own_check(kind: Any):
+def test_every_default_text_is_parsed_to_the_default_and_valid(kind: Any):
     for one in kind.described():
         text = one.declared.default_text
         if text is not None and isinstance(one.field.default, int):

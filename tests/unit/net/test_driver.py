@@ -265,7 +265,7 @@ def test_a_paused_connection_applies_back_pressure_and_its_timers_fire(scripted_
     client.driver.close()
 
 
-def test_sending_goes_on_while_reading_is_paused(scripted_server, start):
+def test_sending_continues_while_reading_is_paused(scripted_server, start):
     server = scripted_server([send(b"early\n"), expect(b"one\ntwo\n"), send(b"late\n"), expect_eof()])
     client = start(server.port)
     client.wait_for(lambda: client.lines == ["early"])
@@ -510,7 +510,7 @@ def test_a_faulty_link(scripted_server, fault_proxy, start, fault, lines, end):
     assert "the peer closed" in str(client.wait_for_end())
 
 
-def test_a_deaf_link_answers_nothing_and_the_next_one_works(scripted_server, fault_proxy, start):
+def test_a_silent_link_sends_no_answer_and_the_next_one_works(scripted_server, fault_proxy, start):
     server = scripted_server([expect(b"x\n"), send(b"y\n"), stay_silent])
     proxy = fault_proxy(HOST, server.port)
     proxy.add(Fault("deaf"))
@@ -537,7 +537,7 @@ def test_an_error_that_the_peer_sent_before_a_reset_is_reported(start, scripted_
     client.driver.pause_reading()
     go.set()
     with contextlib.suppress(MQSourceError):
-        # The socket's buffers are filled until the reset is here; the rest is left to the driver's thread.
+        # The socket's buffers are filled until the reset arrives; the driver's thread does the rest.
         client.driver.send("x" * 50_000_000)
     assert "the peer said bad" in str(client.wait_for_end())
     assert client.lines == ["one"]

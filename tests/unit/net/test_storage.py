@@ -123,7 +123,7 @@ def test_a_folder_under_a_file_cannot_be_written_to(tmp_path: Path):
 
 @pytest.mark.parametrize("has_links", [True, False])
 @pytest.mark.parametrize("method", ["write", "create"])
-def test_a_full_disk_names_the_file_and_leaves_none(
+def test_the_error_of_a_full_disk_names_the_file_and_no_file_remains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, has_links: bool
 ):
     store = open_store(str(tmp_path), name="x ")

@@ -163,7 +163,7 @@ def test_offsets_in_json():
     }
 
 
-def test_a_partition_comes_before_its_topic():
+def test_offsets_of_a_partition_take_precedence_over_its_topic():
     offsets = parse_offsets('{"t": "earliest", "t-partition-1": {"ledger": 1, "entry": 2}}')
     assert offsets.at(T + "-partition-0") == EARLIEST
     assert offsets.at(T + "-partition-1") == Position(1, 2)

@@ -81,7 +81,7 @@ def test_a_read_has_one_line_when_it_ends(caplog: pytest.LogCaptureFixture, is_a
     (record,) = caplog.records
     assert (record.levelname, record.name) == ("INFO", "spark_mq_source.spark.task_log")
     assert record.getMessage().startswith("nsq: read nsqd one: 6 rows in 2 entries of 0 B, 0 reconnects, ")
-    # As Spark's JSON of a worker's logs has them.
+    # The fields that Spark writes in its JSON logs of workers.
     fields = json.loads(json.dumps(record.__dict__["context"]))
     assert fields["rows"] == "6"
     assert (fields["format"], fields["what"]) == ("nsq", "read nsqd one")

@@ -190,7 +190,7 @@ def test_fins_are_executed_in_any_mix_and_pieces(nsq: NsqUnderTest, connect: Con
     until(nsq, topic, depth=0, in_flight_count=0)
 
 
-def test_a_client_that_wants_a_sample_deletes_the_rest(nsq: NsqUnderTest, connect: Connect):
+def test_a_sample_rate_deletes_the_other_messages(nsq: NsqUnderTest, connect: Connect):
     topic = nsq.topic("c")
     client = connect()
     assert client.identify(sample_rate=10)["sample_rate"] == 10

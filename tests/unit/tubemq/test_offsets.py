@@ -25,7 +25,7 @@ def test_offsets_as_words():
     assert parse_offsets("LATEST").at(TP) == LATEST
 
 
-def test_a_partition_wins_over_its_topic():
+def test_offsets_of_a_partition_take_precedence_over_its_topic():
     wanted = parse_offsets('{"t": "earliest", "1:t:0": 56, "2:u:10000": "latest"}')
     assert wanted.at(TP) == 56
     assert wanted.at(TopicPartition("t", 1, 1)) == EARLIEST

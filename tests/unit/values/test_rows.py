@@ -162,7 +162,7 @@ def definitions(version: bytes) -> Encoding | None:
 BY_VERSION = TypedRead(DIGITS, by_version=True)
 
 
-def test_each_message_is_decoded_by_its_own_version() -> None:
+def test_each_message_is_decoded_with_its_version() -> None:
     asked = []
 
     def lookup(version: bytes) -> Encoding | None:
@@ -284,7 +284,7 @@ def test_a_side_that_is_bytes_is_unchanged() -> None:
     assert read(schema, typed, {"value": pair(b"k", b"2")}) == [{"key": b"k", "value": {"n": 2, "text": "2"}}]
 
 
-# -- messages that give several rows
+# -- messages with several rows
 
 
 @pytest.mark.parametrize("on_corrupt", ["skip", "null"])

@@ -89,7 +89,7 @@ def test_every_column_can_be_read_as_each_of_its_types(impl: str) -> None:
         "bigint": pa.int64(),
         "int": pa.int32(),
     }
-    # No message of NSQ is corrupt; whether its value can be decoded is found out later.
+    # No message of NSQ is corrupt; its value is decoded later.
     names = set(COLUMNS.readable) - {column.name for column in CORRUPT_COLUMNS}
     assert set(COLUMNS.default) == names - {"timestamp_ns"}
     for name in names:
@@ -99,7 +99,7 @@ def test_every_column_can_be_read_as_each_of_its_types(impl: str) -> None:
             assert list(row) == [name]
 
 
-def test_without_columns_there_are_still_rows(impl: str) -> None:
+def test_without_columns_rows_are_counted(impl: str) -> None:
     made = decoder(impl, pa.schema([]))
     made.append(run(frame(b"a"), frame(b"b")))
     assert made.take_batch().num_rows == 2
@@ -144,7 +144,7 @@ TEXT = pa.schema([("value", pa.string()), ("message_id", pa.string())])
 def test_a_column_never_exceeds_the_range_of_offsets(
     impl: str, monkeypatch: pytest.MonkeyPatch, column: str, body: bytes
 ) -> None:
-    # Growing doubles the room, which once let the bound pass unnoticed.
+    # Growth doubles the capacity, which once exceeded the bound without an error.
     made = decoder(impl, pa.schema([ALL.field(column)]))
     most = 3 * (len(body) or 64 * len(ID))
     monkeypatch.setattr(sys.modules[type(made._columns).__base__.__module__], "MAX_COLUMN_BYTES", most + 8)
@@ -243,7 +243,7 @@ def test_incomplete_ids_are_refused(loops: Any) -> None:
     assert encode_id_commands(b"FIN", ID) == b"FIN " + ID + b"\n"
 
 
-# -- the choice
+# -- columns
 
 
 def test_columns_that_cannot_be_built_are_refused(impl: str) -> None:

@@ -103,7 +103,7 @@ def test_the_compressed_ok_may_follow_the_answer_immediately(together: bool) -> 
     assert b"".join(SnappyStream().decompress(made.data_to_send())) == b"NOP\n"
 
 
-def test_bytes_in_the_clear_where_tls_begins_are_refused() -> None:
+def test_unencrypted_bytes_after_the_tls_upgrade_are_refused() -> None:
     made = connection(tls_v1=True)
     made.receive_data(agreed(tls_v1=True) + OK)
     with pytest.raises(RemoteProtocolError, match="in plain text"):

@@ -111,7 +111,7 @@ def kept(attempts: list[int], known: set[int], repeated: set[int] = frozenset(),
     ("attempts", "known", "repeated", "expected"),
     [
         ([1, 1, 1], set(), set(), [0, 1, 2]),
-        # A first delivery is compared with nothing, the second one is.
+        # A first delivery is not compared with known messages, a second one is.
         ([1, 1], {0}, set(), [0, 1]),
         ([1, 2], {1}, set(), [0]),
         ([2, 1], {1}, set(), [0]),

@@ -154,7 +154,7 @@ def test_a_refused_token_ends_at_once(broker, client):
 
 
 @pytest.mark.parametrize("silence", [stay_silent, close], ids=["silent", "closing"])
-def test_a_port_that_is_no_broker(client, silence):
+def test_a_port_without_a_broker(client, silence):
     with ScriptedServer([lambda peer: (peer.read(4), None)[1], silence], repeat=True) as server:
         one = client(f"pulsar://{server.address}", operationTimeout="600ms", connectTimeout="300ms")
         with pytest.raises((ConnectTimeoutError, ConnectionLostError), match="binary port") as caught:
@@ -238,7 +238,7 @@ def test_a_standalone_that_names_itself_as_a_proxy_gets_one_connection(broker, c
     assert len(one.links) == 1
 
 
-def test_a_broker_that_cannot_be_reached_from_here(broker, client):
+def test_an_unreachable_broker(broker, client):
     one = broker({c.Lookup: found(f"pulsar://{HOST}:{free_port()}")})
     with pytest.raises(TransportError, match="the broker advertises itself as") as caught:
         client(one.url, operationTimeout="300ms").fetch_bounds([TP])
@@ -861,7 +861,7 @@ def test_a_queue_emptied_while_it_is_being_paused_resumes(broker, client, monkey
     inner = session._set_reading
 
     def slow(reading):
-        # The driver's thread has decided to pause, and loses the processor here.
+        # The driver's thread has decided to pause, and is preempted here.
         if not reading:
             pausing.set()
             emptied.wait(1)

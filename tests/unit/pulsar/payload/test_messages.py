@@ -294,7 +294,7 @@ def numbered(count: int, **fields: Any) -> bytes:
         ((0, 1 << 5, -1), [69]),
     ],
 )
-def test_acknowledged_messages_are_left_out(impl: str, ack_set: tuple[int, ...], expected: Sequence[int]) -> None:
+def test_acknowledged_messages_are_dropped(impl: str, ack_set: tuple[int, ...], expected: Sequence[int]) -> None:
     rows = rows_of(impl, numbered(70), ack_set)
     assert indexes(rows) == list(expected)
     assert [r["value"] for r in rows] == [b"%d" % n for n in expected]
@@ -849,7 +849,7 @@ def test_columns_have_the_order_and_types_of_the_schema(impl: str) -> None:
         assert result.schema.equals(schema, check_metadata=True)
 
 
-def test_no_column_at_all(impl: str) -> None:
+def test_a_schema_without_columns(impl: str) -> None:
     d = decoder(impl, pa.schema([]))
     d.decode(1, 1, numbered(5))
     d.decode(1, 1, entry())

@@ -212,7 +212,7 @@ class FaultyStore(HttpServer):
 def test_a_request_that_fails_is_repeated(
     folder: Path, faults: list[str], direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Small parts, so that there are many; behind a proxy none is read by a signed URL.
+    # The parts are small, so that a range has many; behind a proxy no part is read with a signed URL.
     monkeypatch.setattr(offloaded, "PART_BYTES", 300)
     monkeypatch.setattr(signed_reads, "getproxies", lambda: {} if direct else {"http": "http://x"})
     store = FaultyStore(folder, faults)

@@ -171,7 +171,7 @@ class OnTopic(FakeStream):
         ('{"t": {"ledger": 5, "entry": 1}}', LEDGERS, None, Position(5, 1)),
         ('{"t": {"ledger": 5, "entry": 0}}', LEDGERS, Position(5, 0), Position(5, 0)),
         ('{"t": {"ledger": 7, "entry": 3}}', LEDGERS, None, Position(7, 2)),
-        # TTL has moved the watcher, and 5:0 is there.
+        # TTL has moved the watcher, and 5:0 still exists.
         ('{"t": {"ledger": 5, "entry": 0}}', LEDGERS, Position(5, 1), Position(5, 0)),
         ('{"t": {"ledger": 4, "entry": 0}}', LEDGERS, None, "the ledger of 4:0, and whatever followed it up to 5:-1"),
         ('{"t": {"ledger": 7, "entry": 4}}', LEDGERS, None, "position 7:4 does not exist"),

@@ -51,7 +51,7 @@ def flat(entries: list[list[bytes]]) -> list[bytes]:
 
 
 @given(ENTRIES, st.lists(st.integers(0, 6), max_size=3))
-def test_each_row_is_stored_once_however_many_attempts_are_killed(entries, kills) -> None:
+def test_each_row_is_stored_once_after_any_number_of_killed_attempts(entries, kills) -> None:
     broker = Deduplicating()
     for killed_after in kills:
         attempt(broker, entries, killed_after=killed_after)

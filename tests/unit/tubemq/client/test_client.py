@@ -123,7 +123,7 @@ def test_a_request_to_a_master_that_reads_its_configuration_is_repeated(
     ("read_seconds_ago", "options", "most"),
     [(1, {}, 9), (1, {"operationTimeout": "2s"}, 2), (-3, {}, 10), (60, {}, None), (-60, {}, None)],
 )
-def test_a_master_that_has_just_started_is_given_time_to_read_its_topics(
+def test_a_new_master_has_time_to_read_its_topics(
     server: Servers,
     client: Clients,
     monkeypatch: pytest.MonkeyPatch,

@@ -21,7 +21,7 @@ def test_a_recorded_frame_is_split_and_joined(recorded: RecordedCall) -> None:
 
 
 @pytest.mark.parametrize("size", [1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES])
-def test_a_payload_is_cut_into_blocks_of_8192(size: int) -> None:
+def test_a_payload_is_split_into_blocks_of_8192(size: int) -> None:
     payload = bytes(n % 251 for n in range(size))
     data = encode_frame(-3, payload)
     assert int.from_bytes(data[8:12], "big") == -(-size // 8192)

@@ -267,7 +267,7 @@ def test_a_range_that_ends_with_a_fetch(world: World) -> None:
 @pytest.mark.parametrize(
     ("behind", "found"),
     [
-        # The first message from the end on is where the fetch that passes the end is cut.
+        # A fetch past the end is truncated before the first message at or after the end.
         ([(200, 560, 588, body(2))], [b"0", b"1"]),
         ([(404, -1, 580), (200, 580, 588, body(2))], [b"0", b"1"]),
         # No message of this partition is before the fetch's end.
@@ -275,7 +275,7 @@ def test_a_range_that_ends_with_a_fetch(world: World) -> None:
         ([(200, 560, 574, b""), (200, 574, 588, b"")], [b"0", b"1", b"2"]),
     ],
 )
-def test_a_fetch_that_passes_the_end_is_cut_there(world: World, behind: list[Any], found: list[bytes]) -> None:
+def test_a_fetch_past_the_end_is_truncated_there(world: World, behind: list[Any], found: list[bytes]) -> None:
     assert rows(Consumer([(200, 0, 588, body(0, 1, 2)), *behind])) == found
 
 

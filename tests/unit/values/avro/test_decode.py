@@ -149,7 +149,7 @@ def test_names_are_found_in_their_namespace():
 INTS = {"type": "array", "items": "int"}
 
 
-def test_what_follows_a_value_is_ignored(values_of):
+def test_bytes_after_a_value_are_ignored(values_of):
     assert values_of("int", b"\x02\xff\xff") == [1]
 
 

@@ -377,7 +377,7 @@ PUTS = {
 
 @pytest.mark.parametrize("kind", PUTS)
 @pytest.mark.parametrize("put", list(codes_of(_decode_native.Put)))
-def test_a_column_takes_only_what_fits_it(kind, put):
+def test_a_column_accepts_only_steps_that_fit_it(kind, put):
     message = schema(f"M: f {kind} 1\nPart: x int32 1, y int32 2")
     wanted = arrow_type_of(message.descriptors, "M")
     plan = protobuf_schema.plan_of(message.descriptors, "M", wanted)
