@@ -19,7 +19,7 @@ PAYLOADS = 60
 
 
 def run(seed: int) -> int:
-    """Compare decoders and encoders with the oracle; return how many payloads and rows were compared."""
+    """Compare decoders and encoders with the oracle; return the number of payloads and rows."""
     rng = Random(seed)
     names: list[int] = []
     schema = random_root(rng, names)

@@ -71,7 +71,7 @@ def run_decoder(rng: Random, seed: int, loops: str) -> int:
 
 
 def random_frame(rng: Random) -> bytes:
-    """Return a frame: nearly always of a message."""
+    """Return a frame, nearly always that of a message."""
     value = rng.choice(VALUES[:6]) if rng.random() < 0.97 else rng.choice(VALUES)
     message_id = b"%016x" % rng.getrandbits(64) if rng.random() < 0.99 else rng.randbytes(16)
     nanoseconds = rng.choice([0, -1, 1_700_000_000_123_456_789, rng.getrandbits(63), -rng.getrandbits(63)])

@@ -144,7 +144,7 @@ def random_key(rng: Random, name: str, contents: list[tuple[str, Any]]) -> None:
 
 
 def random_time(rng: Random) -> int:
-    """Return a time in ms: nearly always one that a timestamp can hold."""
+    """Return a time in ms, nearly always within the range of timestamps."""
     return rng.choice([0, 1, 1_700_000_000_123, 2**64 - 5]) if rng.random() < 0.98 else rng.choice([2**62, 2**63])
 
 

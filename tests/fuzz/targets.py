@@ -64,7 +64,7 @@ FULL_BYTES = 4 << 20
 
 TIME = pa.timestamp("us", "UTC")
 MAP = pa.map_(pa.string(), pa.string())
-# Of several faults in one input, each implementation names the one that it meets first.
+# Of several faults in one input, each implementation reports the first that it finds.
 PULSAR_SCHEMA = schema_of(COLUMNS, without=(ERROR,))
 TUBEMQ_SCHEMA = schema_of(TUBEMQ_COLUMNS, without=(ERROR,))
 # The reader makes the other columns from the rows that it logs.
@@ -114,7 +114,7 @@ class DecoderSession:
         try:
             outcome = self.decode(data)
         except MQSourceError as error:
-            # Of several faults in one input, each implementation names the one that it meets first.
+            # Of several faults in one input, each implementation reports the first that it finds.
             outcome = type(error)
         if decoder.nbytes > FULL_BYTES:
             self.take()

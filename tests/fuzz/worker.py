@@ -41,7 +41,7 @@ MAX_BYTES = 4096
 """The size limit of an input."""
 GROUP_INPUTS = 256
 COMPARED = 16
-"""One in this many groups also runs on the twin."""
+"""One of this many groups runs on the twin, too."""
 SHARED_BYTES = 64 + GROUP_INPUTS * (MAX_BYTES + 4)
 # executions, initial and found inputs, seed of the session, inputs in the group, bytes of the group
 HEAD = struct.Struct("<QQQQQ")

@@ -134,7 +134,7 @@ def test_white_space_is_allowed_between_all_tokens(space: str) -> None:
 
 
 @pytest.mark.parametrize("space", SPACES[1:], ids=repr)
-def test_white_space_is_allowed_in_each_place_alone(space: str) -> None:
+def test_white_space_is_allowed_in_each_single_place(space: str) -> None:
     parts = ["{", '"x"', ":", "1", ",", '"w"', ":", "5", ",", '"y"', ":", '"z"', ",", '"v"', ":", "[", "]", "}"]
     texts = ["".join([*parts[:at], space, *parts[at:]]) for at in range(len(parts) + 1)]
     assert check(WANTED, texts) > 0

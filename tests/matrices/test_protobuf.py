@@ -168,7 +168,7 @@ def differences(decoder, payloads, expected, text):
         found = [*map(repr, decoded.values.cast(in_micros(decoder.type)).to_pylist())]
         for row in decoded.reasons:
             found[row] = "refused" if found[row] == "None" else f"refused and {found[row]}"
-        # The row before the last one only moves the others.
+        # The last but one row only shifts the others.
         return [*found[:-2], found[-1]]
 
     def buffers(decoded):

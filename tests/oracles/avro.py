@@ -157,7 +157,7 @@ def fits(schema: Schema, wanted: pa.DataType) -> bool:
 
 
 def members_of(schema: Schema) -> dict[str, Schema]:
-    """Return the fields of a record, or those of the struct that stands for a union."""
+    """Return the fields of a record, or those of the struct that represents a union."""
     if kind_of(schema) == "record":
         return {field["name"]: field["type"] for field in schema["fields"]}
     return {f"member{n}": branch for n, branch in enumerate(not_null(schema))}
@@ -655,7 +655,7 @@ HOSTILE = [b"\x80" * 11, *map(number, (-1, -2, 3, 1025, 2**31, -(2**31) - 1, 2**
 
 
 def random_schema(rng: Random, depth: int, names: list[int], *, in_union: bool = False) -> Schema:
-    """Return a schema; names in it are new."""
+    """Return a schema with new names."""
     kind = rng.choice(("leaf", "leaf", "leaf", "array", "map", "record", "record", "union", "union"))
     if not depth or kind == "leaf" or (kind == "union" and in_union):
         leaf = rng.choice(LEAVES)

@@ -41,7 +41,7 @@ def check(holds: bool, what: str) -> None:
 
 
 def make_class(name: str, fields: Mapping[str, tuple[int, str]]) -> Any:
-    """Return protobuf's class for a message, of field name to number and type; ``*`` before a type: repeated."""
+    """Return protobuf's class of a message from names to number and type of fields; ``*type`` is repeated."""
     message = DescriptorProto(name=name)
     for field, (number, kind) in fields.items():
         if kind == "*int32":

@@ -385,7 +385,7 @@ def storage_of(type_: pa.DataType, *, bits: bool = False) -> pa.DataType:
         return pa.list_(storage_of(type_.value_type, bits=bits))
     if pa.types.is_temporal(type_) or (bits and pa.types.is_floating(type_)):
         return pa.int32() if type_.bit_width == 32 else pa.int64()
-    # pyarrow 26 casts void within a map or list to one of another length.
+    # pyarrow 26 casts void within a map or list to an array of another length.
     return pa.int8() if pa.types.is_null(type_) and not bits else type_
 
 

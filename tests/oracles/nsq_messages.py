@@ -48,7 +48,7 @@ def scan(data: bytes, most: int) -> tuple[int, int]:
 
 @dataclass
 class Reader:
-    """The columns of a decoder: name to whether it is text."""
+    """The columns of a decoder: their names, and whether they are text."""
 
     columns: dict[str, bool]
 

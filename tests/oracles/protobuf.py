@@ -160,7 +160,7 @@ def random_schema(rng: Random) -> Schema:
     for name in names:
         file.message_type.add(name=name)
     for at, message in enumerate(file.message_type):
-        # Messages but the first may contain themselves.
+        # All messages except the first may contain themselves.
         _fill(rng, message, syntax, names[max(at - 1, 0) :])
     return Schema(file, imports=imports)
 
@@ -437,7 +437,7 @@ def _field(file, declared, field, type_):
     """Complete a field of the class; return its reader and writer if it is wanted."""
     kind, inner, name = field.type, field.message_type, field.name
     if type_ is None and kind == KINDS["group"]:
-        # Without fields, as in a group that is skipped: upb takes a field 0 in it for an unknown one.
+        # Without fields, like a skipped group: upb accepts a field 0 in it as an unknown one.
         declared.type_name = f".o.{file.message_type.add(name=f'M{len(file.message_type)}').name}"
         return None
     if type_ is None and inner is not None:

@@ -1,4 +1,4 @@
-"""A reference for TubeMQ's answers to GET_MESSAGE and for its SEND_MESSAGE: protobuf's runtime reads the messages."""
+"""A reference for TubeMQ's answers to GET_MESSAGE and for SEND_MESSAGE: protobuf's runtime reads the messages."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def through_json(position):
     return decode_offsets(json.loads(json.dumps(encode_offsets({T: position}))))[T]
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail it
 @given(POSITIONS, POSITIONS)
 def test_order_survives_json(a, b):
     c, d = through_json(a), through_json(b)
@@ -45,7 +45,7 @@ def test_order_survives_json(a, b):
     assert (a < b, a <= b, a == b, a >= b, a > b) == (c < d, c <= d, c == d, c >= d, c > d)
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail it
 @given(POSITIONS, POSITIONS, POSITIONS)
 def test_order_is_total(a, b, c):
     assert [a < b, a == b, a > b].count(True) == 1
@@ -55,7 +55,7 @@ def test_order_is_total(a, b, c):
     assert EARLIEST <= a <= LATEST
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail it
 @given(POSITIONS, POSITIONS)
 def test_a_whole_entry_is_after_its_messages_and_before_the_next_entry(a, b):
     whole = Position(a.ledger, a.entry)
@@ -64,7 +64,7 @@ def test_a_whole_entry_is_after_its_messages_and_before_the_next_entry(a, b):
         assert (b.ledger, b.entry) > (a.ledger, a.entry)
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail it
 @given(st.dictionaries(TOPIC_PARTITIONS, POSITIONS, min_size=1))
 def test_checkpoints_survive_json_and_are_valid_as_options(positions):
     document = encode_offsets(positions)
@@ -73,7 +73,7 @@ def test_checkpoints_survive_json_and_are_valid_as_options(positions):
     assert json.dumps(document) == json.dumps(encode_offsets(dict(reversed(positions.items()))))
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail it
 @given(TOPICS, st.integers(-1, 2**31 - 1))
 def test_partition_names_survive_parsing(topic, partition):
     name = str(TopicPartition(topic, partition))
@@ -93,7 +93,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail it
 @given(st.text() | st.text().map("{".__add__) | JSON.map(json.dumps))
 @example("9" * 6000)
 @example('{"t":' + "9" * 6000 + "}")
@@ -106,7 +106,7 @@ def test_any_text_is_read_or_refused_with_a_message(text):
             assert str(error)  # noqa: PT017 - both outcomes are right
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail it
 @given(JSON)
 def test_any_checkpoint_is_read_or_refused_with_a_message(document):
     try:

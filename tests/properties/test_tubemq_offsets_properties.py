@@ -26,7 +26,7 @@ offsets = (st.integers(0, 3) | st.integers(2**53 // 28, 2**53 // 28 + 2) | st.in
 positions = st.dictionaries(partitions, offsets, max_size=5)
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail it
 @given(positions, positions)
 def test_a_checkpoint_survives_json(at: dict[TopicPartition, int], begins: dict[TopicPartition, int]) -> None:
     trigger = Trigger(at, begins)

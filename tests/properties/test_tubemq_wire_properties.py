@@ -62,7 +62,7 @@ def renumbered(serial_no: int, answer: bytes) -> bytes:
 
 
 @given(st.integers(-(2**31), 2**31 - 1), requests, st.integers(0, 2**31 - 1))
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail it
 def test_a_request_survives_the_wire(serial_no: int, request: c.Request, timeout_ms: int) -> None:
     frame = take_frame(memoryview(encode_request(serial_no, request, timeout_ms=timeout_ms)), 0)
     assert frame is not None

@@ -216,7 +216,7 @@ authSecret = {{ env = "NSQ_SECRET" }}
 
 
 def written(broker: NsqBroker, folder: Path) -> dict[str, str]:
-    """Write the profiles; the environment of a command that finds them, in every platform's folder."""
+    """Write the profiles; return the environment with which a command finds them on every platform."""
     environment = {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / ".config"), "NSQ_SECRET": "t0psecret"}
     (folder / ".config" / "spark-mq").mkdir(parents=True)
     (folder / ".config" / "spark-mq" / "profiles.toml").write_text(PROFILES.format(lookupd=broker.lookupd_address))

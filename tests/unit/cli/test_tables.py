@@ -1,4 +1,4 @@
-"""Tables fit the width, and nothing in them is cut off."""
+"""Tables fit the width, without truncated cells."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_garbage_is_corrupt(codec: str, garbage: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", ["LZ4", "ZLIB", "ZSTD", "SNAPPY"])
-def test_every_proper_prefix_is_corrupt_or_whole(codec: str) -> None:
+def test_every_proper_prefix_is_corrupt_or_complete(codec: str) -> None:
     data = TEXT[:300]
     compressed = compress(codec, data)
     for size in range(len(compressed)):

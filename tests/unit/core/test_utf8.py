@@ -96,7 +96,7 @@ def column(name: str, bad: bytes, row: int, *, in_key: bool) -> pa.Array:
 @pytest.mark.parametrize(("bad", "byte"), BAD.values(), ids=BAD)
 @pytest.mark.parametrize("row", [0, 2, ROWS - 1], ids=["first", "middle", "last"])
 @pytest.mark.parametrize(("write", "name"), PLACES.values(), ids=PLACES)
-def test_text_that_is_not_utf8_is_refused_by_the_number_of_its_row(
+def test_text_that_is_not_utf8_is_refused_with_the_number_of_its_row(
     write: Callable[[pa.RecordBatch], None], name: str, row: int, bad: bytes, byte: int
 ) -> None:
     sentence = f"its {name} is not UTF-8 (byte {byte}); make_valid_utf8 replaces such bytes; nothing of its batch was"

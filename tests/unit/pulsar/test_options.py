@@ -414,7 +414,7 @@ def test_security_refused(options, sentence):
 
 
 @pytest.mark.parametrize("scope", [READ, STREAM, WRITE])
-def test_certificates_may_be_for_the_admin_interface_alone(scope):
+def test_certificates_may_be_only_for_the_admin_interface(scope):
     given = {**URL, "topic": "t", "adminUrl": "https://h:8443", "trustCerts": "/ca", "clientCert": "/c"}
     options = made(given, scope)
     assert not options.uses_tls

@@ -297,7 +297,7 @@ def test_source_and_reader_survive_cloudpickle() -> None:
 
 
 class Context:
-    """A substitute of Spark's `TaskContext`, which exists only in tasks."""
+    """A substitute for Spark's `TaskContext`, which exists only in tasks."""
 
     def __init__(self, **properties: str) -> None:
         self._properties = properties

@@ -111,7 +111,7 @@ def test_unencrypted_bytes_after_the_tls_upgrade_are_refused() -> None:
     assert made.state is ConnectionState.CLOSED
 
 
-def test_tls_is_not_started_unasked() -> None:
+def test_tls_is_not_started_without_a_request() -> None:
     with pytest.raises(LocalProtocolError, match="TLS was started while connected"):
         connected().tls_started()
 

@@ -163,14 +163,14 @@ def test_a_port_without_a_broker(client, silence):
         one.close()
 
 
-def test_the_second_address_is_used_when_the_first_is_dead(broker, client):
+def test_the_second_address_is_used_if_the_first_is_unreachable(broker, client):
     one = broker()
     for _ in range(8):  # the order is random
         url = f"pulsar://{HOST}:{free_port()},{HOST}:{one.port}"
         assert client(url, operationTimeout="5s").fetch_partitions([TOPIC]) == [TP]
 
 
-def test_all_addresses_dead_names_them_all(client):
+def test_the_error_of_unreachable_addresses_names_them_all(client):
     ports = [free_port(), free_port()]
     url = f"pulsar://{HOST}:{ports[0]},{HOST}:{ports[1]}"
     with pytest.raises(TransportError) as caught:

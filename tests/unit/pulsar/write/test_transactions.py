@@ -1,4 +1,4 @@
-"""Transactions against scripted brokers on real sockets: answers that are lost, refused, or never come."""
+"""Transactions against scripted brokers on real sockets: lost answers, refusals, and no answers."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_work_is_linear_in_the_length_of_a_payload(name: str, monkeypatch: pytes
     monkeypatch.setattr(explain, "_MARK", Mark())
 
     def work_of(size: int) -> int:
-        """Return the number of calls that decoding and finding the reason make."""
+        """Return the number of calls made to decode and to find the reason."""
         calls = itertools.count()
         decoder: Any = json_decoder(type_, None, "native")
         text = make(size)
