@@ -331,7 +331,7 @@ class Query:
                 world.pause()
                 end = _copy(stream.latest(start, limited=self.limited))
                 self.newest = _copy(stream.newest)
-                # A new query has a first batch, also an empty one: `MicroBatchExecution` compares with what is committed.
+                # A new query has a first batch, even an empty one: its offset is compared with a committed one.
                 if end == start and log.offsets:
                     if available_now:
                         return
