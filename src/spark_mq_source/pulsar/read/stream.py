@@ -152,7 +152,9 @@ class PulsarStream:
         self._stops.check_begins(initial, {tp: bounds[tp].first for tp in initial})
         # A durable subscription is moved there with the first planned trigger, not before: a query that was interrupted
         # in its first batch calls this too, and that batch may begin earlier.
-        self._initial = encode_offsets(initial)
+        # If nothing is new, it is the end of the first trigger, too: Spark runs an empty first batch, and gets another
+        # start for it if it has to repeat it.
+        self._initial = encode_offsets(initial, initial)
         return self._initial
 
     def latest(self, start: Mapping[str, object], *, limited: bool = True) -> dict[str, object]:
@@ -201,12 +203,11 @@ class PulsarStream:
         if limited:
             starts = {tp: self._firsts.get(tp, begin.get(tp, EARLIEST)) for tp in ends}
             if begin == given and not is_last and self._is_delayed(starts, ends):
-                ends = dict(given)
-            else:
-                ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))
-        # Spark runs the first batch even if it is empty, and gives it a new start when it repeats it.
-        is_first = start == self._initial
-        offered = dict(start) if given == ends and not is_first else encode_offsets(ends, given if is_first else None)
+                return dict(start)
+            ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))
+        offered = encode_offsets(ends, given if start == self._initial else None)
+        if given == ends:
+            offered = dict(start)
         if self._target is None:
             stopped = {tp: ends.get(tp, EARLIEST) for tp in bounds}
             self._end_if_all_is_read(offered, stopped, reads_newest=ends == newest)
