@@ -305,7 +305,7 @@ def _read_one(source: Source) -> str:
 
 
 class _Printer:
-    """Prints messages in the form that the options of `peek` and `tail` select."""
+    """Printer of messages in the form that the options of `peek` and `tail` select."""
 
     def __init__(self, source: Source, template: str | None, *, as_hex: bool, as_json: bool) -> None:
         if as_json and template is not None:

@@ -26,7 +26,7 @@ _ENTRY_BYTES: Final = 8
 
 
 class Columns:
-    """Collects rows of the requested columns until `take_arrays`; each format adds rows in its own way.
+    """Collector of rows of the requested columns until `take_arrays`; each format adds rows in its own way.
 
     Args:
         schema: exactly the requested columns, with types that the format's table allows.

@@ -135,7 +135,7 @@ class Tail(Protocol[RangeT_co]):
 
 
 class Inspector(Protocol):
-    """Inspects a broker without Spark and without changing it. Rows have plain values, and one shape per method."""
+    """Inspector of a broker, without Spark; it changes nothing. Rows have plain values, and one shape per method."""
 
     def topics(self) -> Iterable[Mapping[str, object]]:
         """Yield the topics of the options, or all topics with those of `BaseFormat.parse_list_options`."""

@@ -103,7 +103,7 @@ class _Plan(NamedTuple):
 
 
 class ProtobufCodec:
-    """Encodes and decodes messages; evaluates the annotations of a class once.
+    """Encoder and decoder of messages; it evaluates the annotations of a class once.
 
     None is not written, and an absent field gets the class's default.
 

@@ -6,7 +6,7 @@ import time
 
 
 class TriggerPace:
-    """Decides whether the waiting rows make a trigger, as Spark's Kafka source does.
+    """Decision whether the waiting rows make a trigger, as in Spark's Kafka source.
 
     A trigger is planned if enough rows wait, or if the last one was planned `maxTriggerDelay` ago. The first trigger of
     a query or after a restart is not delayed, because checkpoints do not contain the time of the last plan.

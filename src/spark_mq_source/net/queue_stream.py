@@ -39,7 +39,7 @@ A query that was stopped for longer has read nothing meanwhile, and a clock that
 
 
 class QueueStream(ABC, Generic[SourceT, TaskT]):
-    """Plans the triggers of one query.
+    """Planner of the triggers of one query.
 
     Not thread-safe. After any error the same call can be repeated.
 

@@ -163,7 +163,7 @@ def drained(inflow: Inflow, limits: Limits, *, is_peek: bool) -> Iterator[pa.Rec
 
 
 class Collector(ABC, Generic[InflowT]):
-    """Fills the log of a task: receives, stores and acknowledges messages until the limits or the end of the log.
+    """Receiver that fills the log of a task: it stores and acknowledges messages until a limit or the end of the log.
 
     Args:
         where: the task, the beginning of logs.

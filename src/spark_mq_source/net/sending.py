@@ -26,7 +26,7 @@ ReportT = TypeVar("ReportT")
 
 
 class Writer(RowWriter, Closing, Generic[OptionsT, ReportT]):
-    """Writes the rows of one task. For one thread; a context manager that closes its connections.
+    """Writer of the rows of one task. For one thread; a context manager that closes its connections.
 
     Args:
         attempt: the task attempt. Its partition also selects where the first rows without a place go, so that tasks

@@ -11,7 +11,7 @@ PositionT = TypeVar("PositionT", bound=Any)
 
 
 class Finish:
-    """Counts the triggers that find nothing, after which a query can end.
+    """Counter of the triggers that find nothing, after which a query can end.
 
     Not the first one: a trigger without data may follow, in which Spark completes results behind a watermark.
 

@@ -154,8 +154,8 @@ class NsqInspector:
                     f"messages waiting in it; set createChannel=true (-o createChannel=true) to accept that"
                 )
         logger.warning(
-            "%s: reading copies from an own channel, %s, which nsqd deletes when this ends; no other channel "
-            "loses a message",
+            "%s: reading copies from a separate channel, %s, which nsqd deletes when this command ends; "
+            "no other channel loses a message",
             self._options.topics_text,
             self._options.channel,
         )

@@ -127,7 +127,7 @@ if HAS_ADMISSION_CONTROL:
 else:
 
     class StreamReaderBase(_StreamReader):  # type: ignore[no-redef]
-        """Applies the limits; Spark runs `Trigger.AvailableNow` as one batch."""
+        """Limits in `latestOffset`; Spark runs `Trigger.AvailableNow` as one batch."""
 
         @called_by_spark
         def latestOffset(self) -> dict[str, object]:  # type: ignore[override]  # noqa: N802

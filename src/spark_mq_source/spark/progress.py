@@ -122,7 +122,7 @@ class TriggerProgress:
 
 
 class ProgressListener(StreamingQueryListener):
-    """Prints a line for each trigger, and keeps the latest triggers.
+    """Listener that prints a line for each trigger, and keeps the latest triggers.
 
     Args:
         say: called with each line; None for no output.

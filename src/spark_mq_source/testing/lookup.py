@@ -127,7 +127,7 @@ class Registry:
 
 
 class LookupHttp:
-    """Answers HTTP requests from the registrations."""
+    """Handler that answers HTTP requests from the registrations."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

@@ -20,7 +20,7 @@ _NO_LATENCY: Final = {"count": 0, "percentiles": None}
 
 
 class NsqdHttp:
-    """Answers HTTP requests.
+    """Handler of HTTP requests.
 
     Args:
         server: the broker.

@@ -51,7 +51,7 @@ _IDENTIFY_FIELDS: Final[Mapping[str, type]] = {
 
 
 class _FatalError(Exception):
-    """Sends an error frame and closes the connection."""
+    """Error whose frame is sent before the connection is closed."""
 
 
 class IncompleteError(Exception):

@@ -55,7 +55,7 @@ def _with_next_attempt(frame: bytes) -> bytes:
 
 
 class MessageIds:
-    """Generates rising message ids, unique within a topic.
+    """Generator of rising message ids, unique within a topic.
 
     Args:
         node_id: 0 to 1023.

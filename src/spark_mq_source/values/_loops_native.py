@@ -27,7 +27,7 @@ _MIN_ROOM = cython.declare(cython.Py_ssize_t, 4096)
 
 @cython.cclass
 class RowDecoder:
-    """Decodes payloads one by one into values of the Arrow type `type_`; see `ValueDecoder`."""
+    """Decoder of payloads, one by one, into values of the Arrow type `type_`; see `ValueDecoder`."""
 
     def __init__(self, type_):
         self.type = type_
@@ -69,7 +69,7 @@ class RowDecoder:
 
 @cython.cclass
 class RowEncoder:
-    """Encodes the rows of one array, concatenated.
+    """Encoder of the rows of one array, concatenated.
 
     Args:
         step: the Python step that writes a value.

@@ -24,7 +24,7 @@ class BadPayloadError(Exception):
 
 
 class RowDecoder:
-    """Decodes payloads one by one into values of the Arrow type `type_`; see `decoder.ValueDecoder`."""
+    """Decoder of payloads, one by one, into values of the Arrow type `type_`; see `decoder.ValueDecoder`."""
 
     def __init__(self, type_: pa.DataType) -> None:
         self.type = type_

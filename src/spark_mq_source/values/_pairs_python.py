@@ -14,7 +14,7 @@ TOO_SHORT: Final = "a pair of key and value that ends too early"
 
 
 class PairDecoder(RowDecoder):
-    r"""Splits payloads of a key and a value, as written by Pulsar's KEY_VALUE schema with the encoding INLINE.
+    r"""Splitter of payloads of a key and a value, as written by Pulsar's KEY_VALUE schema with the encoding INLINE.
 
     Each part is an int32 with its size, -1 for NULL, and the bytes (`KeyValue.decode` of the Java client).
 

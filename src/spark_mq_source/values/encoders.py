@@ -115,7 +115,7 @@ def _json_encoder(encoding: Encoding, type_: pa.DataType, column: str) -> ValueE
 
 
 class BatchEncoder:
-    """Encodes the columns of batches.
+    """Encoder of the columns of batches.
 
     Raises:
         OptionError: a column does not fit its encoding.

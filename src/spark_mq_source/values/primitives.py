@@ -131,7 +131,7 @@ def _converts_to(kind: str, given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 class _TextDecoder:
-    """Decodes strings, which are the whole payload."""
+    """Decoder of strings, which are the whole payload."""
 
     def __init__(self, wanted: pa.DataType) -> None:
         self.type = wanted
@@ -153,7 +153,7 @@ class _TextDecoder:
 
 
 class _FixedDecoder:
-    """Decodes values of a fixed width: all of a batch at once, without an object per value."""
+    """Decoder of values of a fixed width: all of a batch at once, without an object per value."""
 
     def __init__(self, kind: str, wanted: pa.DataType) -> None:
         self.type = wanted
@@ -200,7 +200,7 @@ class _FixedDecoder:
 
 
 class PrimitiveEncoder:
-    r"""Encodes single values in one layout; equal values always give equal bytes.
+    r"""Encoder of single values in one layout; equal values always give equal bytes.
 
     Args:
         kind: a name from the table above.

@@ -132,7 +132,7 @@ class _Group:
 
 
 class TypedRows:
-    """Decodes the batches of one task.
+    """Decoder of the batches of one task.
 
     Args:
         schema: the wanted columns, exactly as Spark has them.

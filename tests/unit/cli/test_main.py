@@ -153,7 +153,9 @@ def test_tail_prints_messages_until_ctrl_c_and_leaves_no_channel(broker: NsqBrok
     broker.publish("flights", b"before")
     with following(*at(broker, "-t", "flights", "-o", "channel=spark", *VALUES)) as process:
         said = process.stderr.readline()
-        assert re.search(r"from an own channel, spark-mq-tail-\w+#ephemeral, which nsqd deletes when this ends", said)
+        assert re.search(
+            r"from a separate channel, spark-mq-tail-\w+#ephemeral, which nsqd deletes when this command ends", said
+        )
         wait_until(lambda: len(channels(broker, "flights")) == 2, "the channels")
         broker.publish("flights", b"one", b"two")
         assert [process.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]

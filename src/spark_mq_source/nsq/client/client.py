@@ -111,7 +111,7 @@ class ChannelStats:
 
 
 class NsqClient:
-    """Finds nsqd and opens connections to them, according to the options.
+    """Client that finds nsqd and opens connections to them, according to the options.
 
     Example:
         ::

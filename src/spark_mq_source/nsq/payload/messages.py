@@ -61,7 +61,7 @@ def encode_id_commands(name: bytes, ids: ByteString, tail: bytes = b"") -> bytes
 
 
 class MessageDecoder(ColumnDecoder):
-    r"""Collects messages as columns, until they are taken as a batch.
+    r"""Collector of messages as columns, until they are taken as a batch.
 
     Args:
         nsqd: the column ``nsqd``: the address of the nsqd.

@@ -351,7 +351,7 @@ class _Attempt:
 
 
 class _Collector(_Attempt, Collector[_Inflow]):
-    """Fills the log of a task, see `net.queue_task.Collector`."""
+    """Receiver that fills the log of a task, see `net.queue_task.Collector`."""
 
     def __init__(self, options: NsqOptions, task: NsqRange, log: TaskLog, counters: Counters, backoff: Backoff) -> None:
         _Attempt.__init__(self, options, task, counters)
@@ -397,7 +397,7 @@ class _Collector(_Attempt, Collector[_Inflow]):
 
 
 class _Projection:
-    """Converts logged rows to the requested columns."""
+    """Conversion of logged rows to the requested columns."""
 
     def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> None:
         self._schema = schema
@@ -447,7 +447,7 @@ class _Projection:
 
 
 class _TimeoutExtender:
-    """Extends the timeout of all messages held here (TOUCH), as long as the context lasts.
+    """Extension of the timeout of all messages held here (TOUCH), as long as the context lasts.
 
     nsqd 1.3.0 allows this up to `-max-msg-timeout` after the delivery, 15 min by default.
 

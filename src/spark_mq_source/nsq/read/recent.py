@@ -33,7 +33,7 @@ def split_ids(ids: bytes) -> tuple[bytes, ...]:
 
 
 class RecentIds:
-    """Distinguishes messages that were read before from new ones.
+    """Memory of messages, which distinguishes those that were read before from new ones.
 
     nsqd numbers messages in the order of publishing, so that a message almost always has a larger id than all before
     it, and cannot be one of them: this takes less than 0.1 us a message, with `remember`. Otherwise sets are needed,

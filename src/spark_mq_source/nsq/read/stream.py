@@ -30,7 +30,7 @@ EPHEMERAL: Final = "#ephemeral"
 
 
 class NsqStream(QueueStream[Source, NsqRange]):
-    """Plans the triggers of one query."""
+    """Planner of the triggers of one query."""
 
     task_type = NsqRange
 

@@ -80,7 +80,7 @@ class _Target:
 
 
 class NsqWriter(Writer["NsqOptions", int]):
-    """Writes the rows of one task, see `net.sending.Writer`. Tasks begin with different nsqd.
+    """Writer of the rows of one task, see `net.sending.Writer`. Tasks begin with different nsqd.
 
     Raises:
         MQSourceError: no nsqlookupd answered, or none knows an nsqd.

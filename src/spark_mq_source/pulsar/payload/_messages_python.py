@@ -106,7 +106,7 @@ _CUT_OFF: Final = "the batch ends within this message"
 
 
 class EntryColumns(Columns):
-    """Parses entries and collects their rows.
+    """Parser of entries, which collects their rows.
 
     One entry at a time: `open_entry` parses the bytes around the payload, then one call of `append_batch` or
     `append_single` adds all of its rows, or none if it raises an error. It reads no byte beyond its arguments. A batch

@@ -48,7 +48,7 @@ class _Message:
 
 
 class ChunkAssembly:
-    """Assembles chunked messages, many at a time, within a fixed amount of memory.
+    """Assembly of chunked messages, many at a time, within a fixed amount of memory.
 
     The chunks of one message carry the same uuid, and each is stored after the one before it. A message is the latest
     chunk 0 of a uuid and the chunks that follow it, which is also what the Java client delivers (ConsumerImpl

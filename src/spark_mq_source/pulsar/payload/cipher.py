@@ -58,7 +58,7 @@ key that is missing is an OptionError.
 
 
 class PayloadEncryptor:
-    """Encrypts payloads with a data key that it renews.
+    """Encryption of payloads with a data key, which is renewed.
 
     Args:
         names: names of the public keys; each one's owner can decrypt.
@@ -108,7 +108,7 @@ class PayloadEncryptor:
 
 
 class PayloadDecryptor:
-    """Decrypts payloads; remembers data keys, and why one cannot be decrypted.
+    """Decryption of payloads, with a memory of data keys and of why one cannot be decrypted.
 
     Args:
         keys: reads the private keys, once for each data key.

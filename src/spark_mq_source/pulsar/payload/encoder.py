@@ -39,7 +39,7 @@ _SIZE_BYTES: Final = 4
 
 
 class Numbering(Protocol):
-    """Computes the first and last sequence id of an entry from the number and content of its rows."""
+    """Computation of the first and last sequence id of an entry from the number and content of its rows."""
 
     @property
     def last_id(self) -> int:
@@ -70,7 +70,7 @@ def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first
 
 
 class EntryEncoder:
-    """Encodes the rows for one topic-partition as the SENDs of one producer.
+    """Encoder of the rows for one topic-partition as the SENDs of one producer.
 
     The division into entries depends only on the rows and the arguments: not on time, nor on the division of the rows
     into RecordBatches. Only `flush` ends an entry early.

@@ -82,7 +82,7 @@ class ChunkHead(NamedTuple):
 
 
 class HeadReader:
-    """Reads the bytes before the payload of entries, with the same loop as `EntryDecoder`.
+    """Reader of the bytes before the payload of entries, with the same loop as `EntryDecoder`.
 
     Example:
         >>> metadata = bytes.fromhex("0a0170 1000 1801 5803")  # producer "p", sequence 0, time 1, a batch of 3
@@ -115,7 +115,7 @@ class HeadReader:
 
 
 class EntryDecoder(ColumnDecoder):
-    """Decodes the entries of one topic-partition into RecordBatches.
+    """Decoder of the entries of one topic-partition into RecordBatches.
 
     Not for use by several threads at once.
 

@@ -84,7 +84,7 @@ def default_columns(value: pa.DataType) -> pa.Schema:
 
 
 class SparkRows:
-    """Makes rows of pulsar-spark's columns from those of a read.
+    """Conversion of the rows of a read to pulsar-spark's columns.
 
     Args:
         schema: the wanted columns, exactly as Spark has them.
@@ -157,7 +157,7 @@ def _message_ids(positions: pa.Array, partition: int) -> pa.Array:
 
 
 class SparkWrite:
-    """Makes our rows to write from those for pulsar-spark's sink.
+    """Conversion of rows for pulsar-spark's sink to our rows to write.
 
     Args:
         has_topic: whether the option `topic` is set: as in pulsar-spark, it takes precedence over `__topic`.

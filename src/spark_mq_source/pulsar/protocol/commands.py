@@ -254,7 +254,7 @@ class AuthResponse(Handshake):
 
 @_command(18)
 class Ping(Handshake):
-    """Probes whether the peer is alive."""
+    """Probe whether the peer is alive."""
 
 
 @_command(19)
@@ -264,7 +264,7 @@ class Pong(Handshake):
 
 @_command(21, since=7)
 class PartitionedMetadata(Request):
-    """Requests the number of partitions; without `metadata_auto_creation_enabled=False` it may create the topic."""
+    """Request for the number of partitions; without `metadata_auto_creation_enabled=False` it may create the topic."""
 
     topic: Annotated[str, 1]
     request_id: Annotated[Uint64, 2]
@@ -288,7 +288,7 @@ class PartitionedMetadataResponse(Response):
 
 @_command(23, since=7)
 class Lookup(Request):
-    """Requests the broker that serves a topic."""
+    """Request for the broker that serves a topic."""
 
     topic: Annotated[str, 1]
     request_id: Annotated[Uint64, 2]
@@ -317,7 +317,7 @@ class LookupResponse(Response):
 
 @_command(32, since=12)
 class GetTopicsOfNamespace(Request):
-    """Requests the topics of a namespace (`tenant/name`)."""
+    """Request for the topics of a namespace (`tenant/name`)."""
 
     request_id: Annotated[Uint64, 1]
     namespace: Annotated[str, 2]
@@ -367,7 +367,7 @@ class KeySharedMeta:
 
 @_command(4)
 class Subscribe(Request):
-    """Opens a consumer.
+    """Request to open a consumer.
 
     Seen on broker 4.0.8:
 
@@ -399,7 +399,7 @@ class Subscribe(Request):
 
 @_command(11)
 class Flow(Request):
-    """Allows the broker to send this many more messages; 1 to 2^31-1."""
+    """Permission for the broker to send this many more messages; 1 to 2^31-1."""
 
     consumer_id: Annotated[Uint64, 1]
     message_permits: Annotated[Uint32, 2]
@@ -423,7 +423,7 @@ class Message(NamedTuple):
 
 @_command(12)
 class Unsubscribe(Request):
-    """Deletes the subscription of a consumer, and closes the consumer; refused if it has other consumers."""
+    """Request to delete the subscription of a consumer, and close the consumer; refused if it has other consumers."""
 
     consumer_id: Annotated[Uint64, 1]
     request_id: Annotated[Uint64, 2]
@@ -431,7 +431,7 @@ class Unsubscribe(Request):
 
 @_command(16)
 class CloseConsumer(Request, Notice):
-    """Closes a consumer; from the broker, with `request_id` -1: it is closed, subscribe again.
+    """Request to close a consumer; from the broker, with `request_id` -1: it is closed, subscribe again.
 
     Attributes:
         assigned_broker_service_url: the topic's new broker, if known.
@@ -445,7 +445,7 @@ class CloseConsumer(Request, Notice):
 
 @_command(29, since=12)
 class GetLastMessageId(Request):
-    """Requests the end of a consumer's topic."""
+    """Request for the end of a consumer's topic."""
 
     consumer_id: Annotated[Uint64, 1]
     request_id: Annotated[Uint64, 2]
@@ -462,7 +462,7 @@ class GetLastMessageIdResponse(Response):
 
 @_command(28)
 class Seek(Request):
-    """Moves a subscription to a message or a publish time (ms); the broker closes its consumers first."""
+    """Request to move a subscription to a message or a publish time (ms); the broker closes its consumers first."""
 
     consumer_id: Annotated[Uint64, 1]
     request_id: Annotated[Uint64, 2]
@@ -472,7 +472,7 @@ class Seek(Request):
 
 @_command(25, since=8)
 class ConsumerStats(Request):
-    """Requests the statistics of a consumer; if the consumer is not open, the broker drops the connection."""
+    """Request for the statistics of a consumer; if the consumer is not open, the broker drops the connection."""
 
     request_id: Annotated[Uint64, 1]
     consumer_id: Annotated[Uint64, 4]
@@ -541,7 +541,7 @@ class ActiveConsumerChange(Notice):
 
 @_command(10, since=17)
 class Ack(Request):
-    """Acknowledges messages; answered only if it has a `request_id` (since 17) and its consumer is open."""
+    """Acknowledgement of messages; answered only if it has a `request_id` (since 17) and its consumer is open."""
 
     consumer_id: Annotated[Uint64, 1]
     ack_type: Annotated[AckType, 2]
@@ -578,7 +578,7 @@ class AckResponse(Response):
 
 @_command(20, since=2)
 class RedeliverUnacknowledgedMessages(Request):
-    """Requests redelivery of messages, to any consumer of the subscription; not answered.
+    """Request for redelivery of messages, to any consumer of the subscription; not answered.
 
     Attributes:
         message_ids: empty for all that the consumer has not acknowledged, which Exclusive and Failover always mean.
@@ -606,7 +606,7 @@ class Schema:
 
 @_command(34, since=12)
 class GetSchema(Request):
-    """Requests the schema of a topic, also by the name of a partition (seen on broker 4.0.8).
+    """Request for the schema of a topic, also by the name of a partition (seen on broker 4.0.8).
 
     Attributes:
         schema_version: as in a message; None for the latest.
@@ -629,7 +629,7 @@ class GetSchemaResponse(Response):
 
 @_command(5)
 class Producer(Request):
-    """Opens a producer; creates a missing topic if the broker may (seen on broker 4.0.8).
+    """Request to open a producer; it creates a missing topic if the broker may (seen on broker 4.0.8).
 
     Attributes:
         producer_name: None to let the broker generate one, for reuse after a reconnect.
@@ -671,7 +671,7 @@ class ProducerSuccess(Response):
 
 
 class Send(NamedTuple):
-    """Publishes one entry: a message, a batch of them, or a chunk of one.
+    """Publication of one entry: a message, a batch of them, or a chunk of one.
 
     Seen on broker 4.0.8: a SEND on a producer that the broker has closed is ignored silently; on one that the client
     has closed, it makes the broker drop the connection.
@@ -729,7 +729,7 @@ class SendError(Notice):
 
 @_command(15)
 class CloseProducer(Request, Notice):
-    """Closes a producer; from the broker (`request_id` -1): look the topic up again.
+    """Request to close a producer; from the broker (`request_id` -1): look the topic up again.
 
     Attributes:
         assigned_broker_service_url: the topic's new broker, if known.
@@ -743,7 +743,7 @@ class CloseProducer(Request, Notice):
 
 @_command(62, since=19)
 class TcClientConnectRequest(Request):
-    """Loads the transaction coordinator whose assignment topic the broker serves; needed once per load."""
+    """Request to load the transaction coordinator whose assignment topic the broker serves; needed once per load."""
 
     request_id: Annotated[Uint64, 1]
     tc_id: Annotated[Uint64, 2]
@@ -760,7 +760,7 @@ class TcClientConnectResponse(Response):
 
 @_command(50)
 class NewTxn(Request):
-    """Begins a transaction; a time to live of 0 or none expires at once (seen on broker 4.0.8)."""
+    """Request to begin a transaction; a time to live of 0 or none expires at once (seen on broker 4.0.8)."""
 
     request_id: Annotated[Uint64, 1]
     txn_ttl_millis: Annotated[Uint64, 2]
@@ -785,7 +785,7 @@ class NewTxnResponse(_TxnResponse):
 
 @_command(52)
 class AddPartitionToTxn(Request):
-    """Tells the coordinator which topic-partitions a transaction writes to; the broker does not check it (4.0.8)."""
+    """The topic-partitions to which a transaction writes, for the coordinator; the broker does not check it (4.0.8)."""
 
     request_id: Annotated[Uint64, 1]
     txnid_least_bits: Annotated[Uint64, 2]
@@ -800,7 +800,7 @@ class AddPartitionToTxnResponse(_TxnResponse):
 
 @_command(56)
 class EndTxn(Request):
-    """Commits or aborts a transaction; an ended one is TransactionNotFound, whatever its outcome."""
+    """Request to commit or abort a transaction; an ended one is TransactionNotFound, whatever its outcome."""
 
     request_id: Annotated[Uint64, 1]
     txnid_least_bits: Annotated[Uint64, 2]

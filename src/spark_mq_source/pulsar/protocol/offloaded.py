@@ -104,7 +104,7 @@ def parse_index(data: bytes) -> LedgerIndex:
 
 
 class EntryParser:
-    """Takes the entries out of a data object, which arrives in pieces of any size from the beginning of a block.
+    """Parser of the entries of a data object, which arrives in pieces of any size from the beginning of a block.
 
     Args:
         block: the block with which the first piece begins.

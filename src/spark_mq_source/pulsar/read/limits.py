@@ -95,7 +95,7 @@ class _Waiting:
 
 
 class Limiter:
-    """Moves the ends of a trigger back to the limits of the options. For one thread.
+    """Limits of the options, to which the ends of a trigger are moved back. For one thread.
 
     Args:
         client: fetches entries and ledgers; its owner closes it.
@@ -389,7 +389,7 @@ class Limiter:
 
 
 class ProgressGuard:
-    """Checks the ends of limited triggers against the entries that the broker delivers. For one thread.
+    """Check of the ends of limited triggers against the entries that the broker delivers. For one thread.
 
     The limiter computes an end from the lengths of ledgers. If it misreads a broker's answer (as 2.10.1's once), a
     query moves through positions past the end of a closed ledger endlessly: offsets grow and no trigger has rows. So a

@@ -170,7 +170,7 @@ def report_loss(options: PulsarOptions, loss: str) -> None:
 
 
 class TaskSplitter:
-    """Makes tasks of the ranges of a batch, or of each trigger of a stream.
+    """Division of the ranges of a batch, or of each trigger of a stream, into tasks.
 
     It remembers the ledgers of a topic-partition: those in the object store do not change, and of others each trigger
     need not ask again.

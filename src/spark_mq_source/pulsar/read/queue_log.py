@@ -81,7 +81,7 @@ class _Group:
 
 
 class ChunkGroups:
-    """Holds the chunks of messages until they are complete.
+    """Chunks of messages, held until they are complete.
 
     A message is the latest chunk 0 of a uuid and the chunks that follow it (`payload.chunks.ChunkAssembly`). Incomplete
     messages are delivered again after the consumer is closed. If a producer ended before its last chunk, the message
@@ -147,7 +147,7 @@ class ChunkGroups:
 
 
 class LogReader:
-    """Decodes entries of the log into rows.
+    """Decoder of entries of the log into rows.
 
     Attributes:
         damaged: the entries that could not be read and gave no error, with the reason.

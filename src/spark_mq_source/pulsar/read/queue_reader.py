@@ -632,7 +632,7 @@ class _Inflow:
 
 
 class _Collector(Collector[_Inflow]):
-    """Fills the log of a task, see `net.queue_task.Collector`."""
+    """Receiver that fills the log of a task, see `net.queue_task.Collector`."""
 
     def __init__(
         self,

@@ -141,7 +141,7 @@ def _tasks_per_source(options: PulsarOptions, sources: Sequence[QueueSource]) ->
 
 
 class _Backlogs:
-    """Fetches the backlog of a subscription in entries, and creates the subscription if necessary.
+    """Backlog of a subscription in entries, for which the subscription is created if necessary.
 
     The broker answers CONSUMER_STATS only to a consumer, so one joins without permits and leaves at once. If it stayed,
     it would get keys of a Key_Shared subscription, and prevent the redelivery of chunks, which the broker ties to a
@@ -207,7 +207,7 @@ def _by_partition(sources: Sequence[QueueSource]) -> dict[TopicPartition, QueueS
 
 
 class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
-    """Plans the triggers of one query."""
+    """Planner of the triggers of one query."""
 
     counts_held = True
     task_type = PulsarQueueRange

@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 
 class PulsarStream:
-    """Plans the triggers of one query.
+    """Planner of the triggers of one query.
 
     Not for use by several threads at once. After an error, the same call can be repeated.
 
@@ -515,9 +515,9 @@ class PulsarStream:
             return
         if watched > position and (following is None or first >= following):
             self._report_deleted(
-                f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones"
+                f"{tp}: messages after {position} up to {first} are gone, or nothing shows that they are not"
             )
-        # Whether it was reported as loss or is none: the range begins here, and no later trigger reports it again.
+        # The range begins here, after a reported loss or without one, and no later trigger reports it again.
         self._successors[tp, position] = first
 
     def _report_missing(self, vanished: Sequence[str]) -> None:

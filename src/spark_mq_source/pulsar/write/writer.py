@@ -287,7 +287,7 @@ class _Topic:
 
 
 class PulsarWriter(Writer["PulsarOptions", WriteReport]):
-    """Writes the rows of one task, see `net.sending.Writer`. Tasks begin with different topic-partitions."""
+    """Writer of the rows of one task, see `net.sending.Writer`. Tasks begin with different topic-partitions."""
 
     def __init__(self, options: PulsarOptions, attempt: TaskAttempt, counters: Counters | None = None) -> None:
         super().__init__(options, attempt, counters)

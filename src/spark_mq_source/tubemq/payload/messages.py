@@ -50,7 +50,7 @@ def without_messages(body: bytes | memoryview) -> bytes:
 
 
 class MessageDecoder(ColumnDecoder):
-    """Decodes the messages of one topic-partition into RecordBatches.
+    """Decoder of the messages of one topic-partition into RecordBatches.
 
     Not for use by several threads at once.
 

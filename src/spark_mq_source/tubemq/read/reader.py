@@ -181,7 +181,7 @@ class _Cursor:
             wait_ms = None if self._pace is None else self._pace.wait_ms(got, default_ms)
             if got.err_code == SUCCESS and got.curr_offset != self.position:
                 raise ServiceNotReadyError(
-                    f"{self._consumer.address}: a fetch began at {got.curr_offset} where {self.position} was to follow"
+                    f"{self._consumer.address}: a fetch began at {got.curr_offset}, expected was {self.position}"
                 )
             if ended > self.position:
                 self._advance = max(ended - self.position, 1)
@@ -227,8 +227,8 @@ class _Cursor:
         ).values()
         if bounds.first > position:
             raise ServiceNotReadyError(
-                f"{self._consumer.address}: its first message is at {bounds.first} now, behind {position}, "
-                f"from where on fetches found none"
+                f"{self._consumer.address}: its first message is now at {bounds.first}, after {position}, "
+                f"where fetches have found none"
             )
 
     def _wait(

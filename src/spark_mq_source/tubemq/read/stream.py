@@ -70,7 +70,7 @@ Positions = Mapping[TopicPartition, int]
 
 
 class TubeMQStream:
-    """Plans the triggers of one query.
+    """Planner of the triggers of one query.
 
     Not for use by several threads at once. After an error, the same call can be repeated.
 
@@ -608,7 +608,9 @@ class Membership:
             try:
                 self._leave(tp, deadline)
             except MQSourceError as error:
-                logger.warning("tubemq: group %s: %s is kept, and left when asked again: %s", self._group, tp, error)
+                logger.warning(
+                    "tubemq: group %s: %s is kept until the master requests it again: %s", self._group, tp, error
+                )
             else:
                 left.append(partition)
         return left
@@ -618,7 +620,7 @@ class Membership:
         with self._changed:
             if tp in self._pending and not self._closing:
                 raise ServiceNotReadyError(
-                    f"Spark has not written down within {PLANNED_WITHIN_SECONDS:.0f} s whether a trigger reads it"
+                    f"no trigger has shown within {PLANNED_WITHIN_SECONDS:.0f} s whether it reads the partition"
                 )
             held = self._held.pop(tp, None)
         if held is None:

@@ -87,7 +87,7 @@ _new_tuple = tuple.__new__
 
 
 class RowEncoder:
-    r"""Encodes rows as messages.
+    r"""Encoder of rows as messages.
 
     Attributes are pairs of texts. The first ones are the message's type and time, as in the Java client (2.4.0).
     Ambiguous texts are refused, as in that client.
@@ -359,7 +359,7 @@ class _Topic:
 
 
 class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
-    """Writes the rows of one task, see `net.sending.Writer`. Tasks begin with different partitions.
+    """Writer of the rows of one task, see `net.sending.Writer`. Tasks begin with different partitions.
 
     Attributes:
         report: the receipts, with `logReceipts`.

@@ -56,7 +56,7 @@ _WHYS = {Fault.ENDS_: ENDS, Fault.NO_END_: NO_END, Fault.NO_LENGTH_: NO_LENGTH}
 @cython.final
 @cython.cclass
 class AvroDecoder(RowDecoder):
-    """Decodes payloads that were written with one schema.
+    """Decoder of payloads that were written with one schema.
 
     Args:
         step: the step that reads a value, from `avro.resolution.resolve`.

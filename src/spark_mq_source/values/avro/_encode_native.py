@@ -36,7 +36,7 @@ _HEAD_ROOM = cython.declare(cython.Py_ssize_t, 64)
 @cython.final
 @cython.cclass
 class AvroEncoder(RowEncoder):
-    """Encodes the values of one array, by a step from `avro.write_steps`."""
+    """Encoder of the values of one array, by a step from `avro.write_steps`."""
 
     def describe(self, step, described):
         step.code = _CODES[described.code]

@@ -43,7 +43,7 @@ def inlong_type(encoding: Encoding) -> pa.DataType:
 
 
 class InlongDecoder:
-    """Decodes messages into rows of (a part of) a record's type.
+    """Decoder of messages into rows of (a part of) a record's type.
 
     Raises:
         ValueError: a field is unknown or has another type.

@@ -27,7 +27,7 @@ _REQUIRED: Final = ("groupId", "streamId", DATA)
 
 
 class InlongEncoder:
-    """Encodes structs of `groupId`, `streamId`, `data` and, if they have them, `dt` and `attributes`.
+    """Encoder of structs of `groupId`, `streamId`, `data` and, if they have them, `dt` and `attributes`.
 
     Args:
         type_: the type of the structs; `data` is binary, text, or a struct of fields.

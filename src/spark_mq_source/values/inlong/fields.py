@@ -38,7 +38,7 @@ class StreamLayout:
 
 
 class RecordDocuments:
-    r"""Makes JSON objects of records.
+    r"""Conversion of records to JSON objects.
 
     Raises:
         ValueError: a field of csv or kv has a type with parts.

@@ -60,7 +60,7 @@ for _digit, _letter in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrst
 @cython.final
 @cython.cclass
 class JsonDecoder(RowDecoder):
-    """Decodes JSON payloads; the compiled form of `json.explain.JsonDecoder`."""
+    """Decoder of JSON payloads; the compiled form of `json.explain.JsonDecoder`."""
 
     def __init__(self, step):
         RowDecoder.__init__(self, step.type)

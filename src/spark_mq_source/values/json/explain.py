@@ -76,7 +76,7 @@ class _NamedNumber(str):
 
 
 class _RawTextNeeded(Exception):  # noqa: N818 - no error
-    """Signals that an array or object is read as a text."""
+    """Signal that an array or object is read as a text."""
 
 
 class JsonDecoder(RowDecoder):

@@ -44,7 +44,7 @@ _HEAD_ROOM = cython.declare(cython.Py_ssize_t, 32)
 @cython.final
 @cython.cclass
 class ProtobufEncoder(RowEncoder):
-    """Encodes the values of one array, by a step from `protobuf.write_steps`."""
+    """Encoder of the values of one array, by a step from `protobuf.write_steps`."""
 
     def describe(self, step, described):
         at: cython.Py_ssize_t

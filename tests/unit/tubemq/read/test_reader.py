@@ -158,12 +158,12 @@ def test_skipped_fetches_require_that_their_messages_still_exist(world: World, f
     if is_kept:
         made.next_fetch(10**4)
     else:
-        with pytest.raises(ServiceNotReadyError, match=f"its first message is at {first} now, behind 28, from"):
+        with pytest.raises(ServiceNotReadyError, match=f"its first message is now at {first}, after 28, where"):
             made.next_fetch(10**4)
 
 
 def test_a_fetch_that_began_elsewhere_is_refused(world: World) -> None:
-    with pytest.raises(ServiceNotReadyError, match="a fetch began at 56 where 28 was to follow"):
+    with pytest.raises(ServiceNotReadyError, match="a fetch began at 56, expected was 28"):
         cursor(Consumer([(200, 56, 84)]), 28).next_fetch(560)
 
 
