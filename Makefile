@@ -28,7 +28,7 @@ help: ## Print this list
 	@echo "  Needs git, make, Python 3.11+, Java 17 and Maven; a C compiler makes reading faster."
 	@echo "  SPARK_MQ_SOURCE_CACHE   where downloads are kept   (default: ~/.cache/spark-mq-source)"
 	@echo "  PYTHON                  the interpreter to use     (default: python3)"
-	@echo "  TEST_JOBS               parts of the tests at once (default: 3)"
+	@echo "  TEST_JOBS               parts of the tests at once (default: 4)"
 	@echo "  PYTEST_FLAGS            more arguments for pytest, e.g. PYTEST_FLAGS='-k chunked -x'"
 
 .PHONY: setup

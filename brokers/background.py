@@ -56,11 +56,11 @@ class Background:
         return bool(self.started) and _start_time(self.pid) == self.started
 
     def stop(self) -> None:
-        """Sends SIGTERM to its process group, waits, and kills it after the timeout."""
+        """Send SIGTERM to its process group, wait, and kill it after the timeout."""
         self._end(signal.SIGTERM, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Kills its process group."""
+        """Kill its process group."""
         self._end(signal.SIGKILL)
 
     def _end(self, *signals: signal.Signals) -> None:
@@ -83,7 +83,7 @@ class Record:
     def launch(
         self, name: str, command: Sequence[str], *, log: Path, folder: Path, environment: Mapping[str, str] = os.environ
     ) -> Background:
-        """Starts and records a process."""
+        """Start and record a process."""
         with log.open("ab") as output:
             # In a new session it outlives this command, and its process group can be ended by id.
             process = subprocess.Popen(
@@ -110,7 +110,7 @@ class Record:
             return {}
 
     def stop(self) -> bool:
-        """Stops the processes in reverse order; returns whether any was running."""
+        """Stop the processes in reverse order; return whether any was running."""
         running = [process for process in self.processes.values() if process.alive]
         for process in reversed(running):
             process.stop()
@@ -137,15 +137,15 @@ class Kind(Protocol):
         ...
 
     def start(self, record: Record) -> None:
-        """Starts its processes, and waits until it is ready."""
+        """Start its processes, and wait until it is ready."""
         ...
 
     def wait(self, record: Record) -> None:
-        """Waits until it is ready."""
+        """Wait until it is ready."""
         ...
 
     def describe(self) -> str:
-        """Its addresses."""
+        """Return its addresses."""
         ...
 
 
@@ -163,26 +163,26 @@ class Pulsar:
         self._broker = PulsarStandalone(folder, overrides=self.overrides, ports=ports)
 
     def start(self, record: Record) -> None:
-        """Starts the broker, and waits until it is ready."""
+        """Start the broker, and wait until it is ready."""
         command, environment = self._broker.prepare()
         folder = self._broker.folder
         record.launch(self.name, command, log=self._broker.log, folder=folder, environment=environment)
         self.wait(record)
 
     def wait(self, record: Record) -> None:
-        """Waits until it is ready, and configures it."""
+        """Wait until it is ready, and configure it."""
         process = record.processes[self.name]
         wait_until_ready(self._broker.admin, self._broker.log, still_alive=lambda: process.alive)
         self.configure(self._broker.admin)
 
     @staticmethod
     def configure(admin: PulsarAdmin) -> None:
-        """Enables retention and deduplication."""
+        """Enable retention and deduplication."""
         admin.set_retention(PULSAR_NAMESPACE)
         admin.set_deduplication(PULSAR_NAMESPACE, enabled=True)
 
     def describe(self) -> str:
-        """Its addresses."""
+        """Return its addresses."""
         broker = self._broker
         return f"{broker.service_url}   admin {broker.admin_url}   (Pulsar {pulsar_broker.VERSION}, log {broker.log})"
 
@@ -198,7 +198,7 @@ class TubeMQ:
         self._folder = cache_folder() / "brokers" / self.name
 
     def start(self, record: Record) -> None:
-        """Starts all servers, and waits until the topic is ready."""
+        """Start all servers, and wait until the topic is ready."""
 
         def launch(server: tubemq_servers.Server) -> Background:
             folder = tubemq_servers.distribution()
@@ -207,7 +207,7 @@ class TubeMQ:
         TubeCluster(self._folder, broker_count=2, topics=[TUBEMQ_TOPIC], ports=TUBEMQ_PORTS, launch=launch).start()
 
     def wait(self, record: Record) -> None:
-        """Waits until the topic is ready."""
+        """Wait until the topic is ready."""
         cluster = TubeCluster(self._folder, broker_count=2, ports=TUBEMQ_PORTS)
         cluster.prepare()
         for server in cluster.servers:
@@ -215,7 +215,7 @@ class TubeMQ:
         cluster.wait_for_topics([TUBEMQ_TOPIC.name])
 
     def describe(self) -> str:
-        """Its addresses, and the topic."""
+        """Return its addresses, and the topic."""
         web = f"http://{tubemq_servers.HOST}:{TUBEMQ_PORTS[2]}"
         return (
             f"{tubemq_servers.HOST}:{TUBEMQ_PORTS[1]}   admin {web}   topic {TUBEMQ_TOPIC.name}"
@@ -240,21 +240,21 @@ class Nsq:
         self.ports = NSQ_PORTS
 
     def start(self, record: Record) -> None:
-        """Starts the processes, and waits until they answer."""
+        """Start the processes, and wait until they answer."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for name, command in self._commands.items():
             record.launch(name, command, log=self._folder / f"{name}.log", folder=self._folder)
         self.wait(record)
 
     def wait(self, record: Record) -> None:
-        """Waits until both HTTP interfaces answer."""
+        """Wait until both HTTP interfaces answer."""
         processes = record.processes.values()
         for address, name in ((self._lookupd.http_address, "nsqlookupd"), (self._nsqd.http_address, "nsqd")):
             log = self._folder / f"{name if name in self._commands else self.name}.log"
             wait_until_answering(address, log, lambda: all(process.alive for process in processes))
 
     def describe(self) -> str:
-        """Its addresses."""
+        """Return its addresses."""
         kind = "nsqd and nsqlookupd" if nsqd_on_path() else "embedded broker"
         return (
             f"{self._nsqd.tcp_address}   http {self._nsqd.http_address}   lookupd {self._lookupd.http_address}"
@@ -266,7 +266,7 @@ KINDS: tuple[Callable[[], Kind], ...] = (Pulsar, TubeMQ, Nsq)
 
 
 def main() -> None:
-    """Parses the command line.
+    """Parse the command line.
 
     Raises:
         SystemExit: a broker did not start, or (status) is not running.
@@ -292,7 +292,7 @@ def main() -> None:
 
 
 def start(kind: Kind) -> None:
-    """Starts a broker unless it is running, waits until it is ready, and prints one line.
+    """Start a broker unless it is running, wait until it is ready, and print one line.
 
     Raises:
         SystemExit: it could not be started; the message says why.
@@ -312,7 +312,7 @@ def start(kind: Kind) -> None:
 
 
 def is_running(kind: Kind, record: Record) -> bool:
-    """Whether all its processes are running."""
+    """Return whether all its processes are running."""
     processes = record.processes.values()
     return len(processes) == kind.processes and all(process.alive for process in processes)
 
@@ -322,7 +322,7 @@ def _say(kind: Kind, text: str) -> None:
 
 
 def _start_time(pid: int) -> str:
-    """The start time of a process from /proc, or else from ps; empty if the process does not exist."""
+    """Return the start time of a process from /proc, or else from ps; empty if the process does not exist."""
     if Path("/proc/self/stat").exists():
         try:
             # The command's name, in parentheses, may contain blanks; the start time is field 22.

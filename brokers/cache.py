@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
@@ -18,7 +19,7 @@ MAVEN_INSTALL = "org.apache.maven.plugins:maven-install-plugin:3.1.1:install-fil
 
 
 def cache_folder() -> Path:
-    """The cache folder, created if missing: SPARK_MQ_SOURCE_CACHE, or a folder in XDG_CACHE_HOME or ~/.cache."""
+    """Return the cache folder, created if missing: SPARK_MQ_SOURCE_CACHE, or a folder in XDG_CACHE_HOME or ~/.cache."""
     named = os.environ.get("SPARK_MQ_SOURCE_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(named) if named else Path(base) / "spark-mq-source"
@@ -28,16 +29,23 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def exclusive(name: str) -> Iterator[None]:
-    """Holds the cache's lock of this name; other processes wait. The lock ends with its process."""
-    with (cache_folder() / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    """Hold the cache's lock of this name; other processes wait. The lock ends with its process.
+
+    The time counts for no alarm, such as that of pytest-timeout: a download takes as long as the network needs.
+    """
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        with (cache_folder() / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left)
 
 
 def unpacked_artifact(
     coordinates: str, *, say: str, top_folder: str = "", folder_name: str = "", parent: str = ""
 ) -> Path:
-    """The unpacked folder of a tar.gz or jar with Maven coordinates, downloaded once.
+    """Return the unpacked folder of a tar.gz or jar with Maven coordinates, downloaded once.
 
     Safe for concurrent processes: one downloads, the others wait. An interrupted download leaves no folder.
 
@@ -74,7 +82,7 @@ def unpacked_artifact(
 
 
 def artifact(coordinates: str, *, say: str) -> Path:
-    """One file with Maven coordinates (group:artifact:version:type), downloaded once.
+    """Return one file with Maven coordinates (group:artifact:version:type), downloaded once.
 
     Raises:
         RuntimeError: Maven is missing or failed; with the end of its output.
@@ -93,7 +101,7 @@ def artifact(coordinates: str, *, say: str) -> Path:
 
 
 def artifact_with_dependencies(coordinates: str, *, say: str) -> Path:
-    """A folder with the jar of Maven coordinates (group:artifact:version) and all its dependencies.
+    """Return a folder with the jar of Maven coordinates (group:artifact:version) and all its dependencies.
 
     Raises:
         RuntimeError: Maven is missing or failed; with the end of its output.
@@ -122,7 +130,7 @@ def artifact_with_dependencies(coordinates: str, *, say: str) -> Path:
 
 
 def go_program(package: str, version: str) -> Path:
-    """A program that a Go package contains, compiled once.
+    """Return a program that a Go package contains, compiled once.
 
     Raises:
         RuntimeError: there is no Go toolchain, or it failed; with the end of its output.
@@ -146,7 +154,7 @@ def go_program(package: str, version: str) -> Path:
 
 
 def _fetch(coordinates: str, folder: Path, parent: str = "") -> Path:
-    """Copies one artifact into the folder with Maven, whose settings contain the repository."""
+    """Copy one artifact into the folder with Maven, whose settings contain the repository."""
     kind = coordinates.split(":")[3]
     copy = [MAVEN_COPY, f"-Dartifact={coordinates}", f"-DoutputDirectory={folder}"]
     done = _maven(copy, folder)

@@ -1,4 +1,4 @@
-"""Creates temporary credentials for a local broker: a certificate authority, certificates, tokens, a password file."""
+"""Temporary credentials for a local broker: a certificate authority, certificates, tokens, a password file."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Credentials:
         return self.folder / "other-ca.pem"
 
     def certificate(self, name: str) -> Path:
-        """The certificate file of `server`, `client` (role client), or `stranger`, which no broker trusts."""
+        """Return the certificate file of `server`, `client` (role client), or `stranger`, which no broker trusts."""
         return self.folder / f"{name}.pem"
 
     def key(self, name: str) -> Path:
-        """The private key file of `server`, `client` or `stranger`, PKCS 8."""
+        """Return the private key file of `server`, `client` or `stranger`, PKCS 8."""
         return self.folder / f"{name}.key"
 
     @property
@@ -59,7 +59,7 @@ class Credentials:
         return self.folder / "htpasswd"
 
     def token(self, role: str, *, expires_at_s: float | None = None) -> str:
-        """A JSON Web Token (HS256) for a role.
+        """Return a JSON Web Token (HS256) for a role.
 
         Args:
             role: the token's subject; `admin` is the super user.
@@ -79,7 +79,7 @@ class Credentials:
 
 
 def make_credentials(folder: Path) -> Credentials:
-    """Writes new certificates, keys and a password file into the folder, which is created if missing."""
+    """Write new certificates, keys and a password file into the folder, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     credentials = Credentials(folder, secrets.token_bytes(32))
     ours, others = Authority("spark-mq-source test authority"), Authority("another test authority")

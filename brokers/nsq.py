@@ -24,7 +24,7 @@ START_TIMEOUT_S = 30.0
 
 
 def nsqd_on_path() -> bool:
-    """Whether both programs are on PATH."""
+    """Return whether both programs are on PATH."""
     return shutil.which("nsqd") is not None and shutil.which("nsqlookupd") is not None
 
 
@@ -46,12 +46,12 @@ class NsqlookupdProcess:
         self._process: ManagedProcess | None = None
 
     def command(self) -> list[str]:
-        """Its command line."""
+        """Return its command line."""
         program = shutil.which("nsqlookupd") or "nsqlookupd"
         return [program, f"-tcp-address={self.tcp_address}", f"-http-address={self.http_address}"]
 
     def start(self) -> Self:
-        """Starts it and waits until it answers.
+        """Start it and wait until it answers.
 
         Raises:
             RuntimeError: it ended, or does not answer; with the end of the log.
@@ -67,7 +67,7 @@ class NsqlookupdProcess:
         return self._process is not None
 
     def stop(self) -> None:
-        """Ends it."""
+        """End it."""
         if self._process is not None:
             self._process.stop()
             self._process = None
@@ -129,7 +129,7 @@ class NsqdProcess:
         return self.lookupds[0].http_address
 
     def command(self) -> list[str]:
-        """Its command line."""
+        """Return its command line."""
         flags = {
             "tcp_address": self.tcp_address,
             "http_address": self.http_address,
@@ -143,7 +143,7 @@ class NsqdProcess:
         return [shutil.which("nsqd") or "nsqd", *(one for name, value in flags.items() for one in _flags(name, value))]
 
     def start(self) -> Self:
-        """Starts it and waits until it answers.
+        """Start it and wait until it answers.
 
         Raises:
             RuntimeError: it ended, or does not answer; with the end of the log.
@@ -169,19 +169,19 @@ class NsqdProcess:
             time.sleep(0.02)  # there is no event for it
 
     def stop(self) -> None:
-        """Stops it cleanly; its messages are on disk."""
+        """Stop it cleanly; its messages are on disk."""
         if self._process is not None:
             self._process.stop()
         self._close()
 
     def crash(self) -> None:
-        """Kills it; messages in memory are lost."""
+        """Kill it; messages in memory are lost."""
         if self._process is not None:
             self._process.kill()
         self._close()
 
     def restart(self, *, crash: bool = False) -> None:
-        """Stops or kills it, and starts it again with the same data and ports.
+        """Stop or kill it, and start it again with the same data and ports.
 
         Raises:
             RuntimeError: it did not start.
@@ -203,7 +203,7 @@ class NsqdProcess:
 
 
 def wait_until_answering(http_address: str, log: Path, still_alive: Callable[[], bool]) -> None:
-    """Waits until a daemon answers /ping.
+    """Wait until a daemon answers /ping.
 
     Raises:
         RuntimeError: it ended, or does not answer; with the end of the log.
@@ -241,7 +241,7 @@ def _flags(name: str, value: object) -> list[str]:
 
 
 def _authorization_server(authorize: Authorize) -> ThreadingHTTPServer:
-    """An authorization server for nsqd that calls a function."""
+    """Return an authorization server for nsqd that calls a function."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

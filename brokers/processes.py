@@ -15,7 +15,7 @@ SUPERVISOR = Path(__file__).with_name("supervise.py")
 
 
 def free_ports(count: int) -> list[int]:
-    """This many different free TCP ports of 127.0.0.1.
+    """Return this many different free TCP ports of 127.0.0.1.
 
     They are not reserved: another program may take one first, so callers retry.
     """
@@ -29,7 +29,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def log_tail(log: Path, lines: int = 25) -> str:
-    """The last lines of a log file, or a note that it does not exist."""
+    """Return the last lines of a log file, or a note that it does not exist."""
     try:
         return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
     except FileNotFoundError:
@@ -75,7 +75,7 @@ class ManagedProcess:
         return self._supervisor.poll() is None
 
     def wait(self, timeout_s: float) -> int:
-        """Waits until the program has ended by itself; returns its exit code.
+        """Wait until the program has ended by itself; return its exit code.
 
         Raises:
             subprocess.TimeoutExpired: it is still running.
@@ -85,13 +85,13 @@ class ManagedProcess:
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the program's process group, unless it has ended."""
+        """Send a signal to the program's process group, unless it has ended."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def stop(self, timeout_s: float = 20.0) -> None:
-        """Sends SIGTERM, waits, and kills the process group after the timeout."""
+        """Send SIGTERM, wait, and kill the process group after the timeout."""
         self.signal(signal.SIGTERM)
         try:
             self._supervisor.wait(timeout_s)
@@ -100,7 +100,7 @@ class ManagedProcess:
         self._close()
 
     def kill(self) -> None:
-        """Kills the process group (SIGKILL) and waits until it has ended."""
+        """Kill the process group (SIGKILL) and wait until it has ended."""
         self.signal(signal.SIGKILL)
         self._supervisor.wait(20)
         self._close()

@@ -72,7 +72,7 @@ OPENED_FOR_JAVA_17 = [
 
 
 def distribution(version: str = VERSION) -> Path:
-    """The unpacked Pulsar distribution, downloaded on first use."""
+    """Return the unpacked Pulsar distribution, downloaded on first use."""
     return unpacked_artifact(
         f"org.apache.pulsar:pulsar-server-distribution:{version}:tar.gz:bin",
         top_folder=f"apache-pulsar-{version}",
@@ -81,7 +81,7 @@ def distribution(version: str = VERSION) -> Path:
 
 
 def offloaders(version: str = VERSION) -> Path:
-    """The folder of the offloaders of Pulsar, for its setting `offloadersDirectory`; downloaded on first use."""
+    """Return the folder of the offloaders of Pulsar, for its setting `offloadersDirectory`; downloaded on first use."""
     home = unpacked_artifact(
         f"org.apache.pulsar:pulsar-offloader-distribution:{version}:tar.gz:bin",
         top_folder=f"apache-pulsar-offloaders-{version}",
@@ -91,7 +91,7 @@ def offloaders(version: str = VERSION) -> Path:
 
 
 def program_environment(log_folder: Path, jvm: Mapping[str, str] = SMALL_JVM) -> dict[str, str]:
-    """The environment for Pulsar's shell scripts, which then write only into the folder."""
+    """Return the environment for Pulsar's shell scripts, which then write only into the folder."""
     return {
         **jvm,
         "PULSAR_GC_LOG": " ",  # the default writes GC logs next to the distribution
@@ -103,7 +103,7 @@ def program_environment(log_folder: Path, jvm: Mapping[str, str] = SMALL_JVM) ->
 
 
 def class_data(version: str = VERSION, role: str = "", jvm: Mapping[str, str] = SMALL_JVM) -> ClassData:
-    """The archive of classes of Pulsar's JVMs: of standalone, or of one role of a cluster."""
+    """Return the archive of classes of Pulsar's JVMs: of standalone, or of one role of a cluster."""
     home = distribution(version)
     return ClassData(cache_folder(), f"{home.name}{role and '-' + role}", [home, home / "lib"], jvm.values())
 
@@ -111,7 +111,7 @@ def class_data(version: str = VERSION, role: str = "", jvm: Mapping[str, str] = 
 def archived_environment(
     log_folder: Path, jvm: Mapping[str, str], archive: ClassData | None, home: Path
 ) -> dict[str, str]:
-    """The same for a JVM that maps an archive of classes, or records one."""
+    """Return the same for a JVM that maps an archive of classes, or records one."""
     environment = program_environment(log_folder, jvm)
     if archive is not None:
         # A JVM with a folder of files on its class path maps no archive, and bin/pulsar puts that of the logging
@@ -209,7 +209,7 @@ class PulsarStandalone:
         return self.ports
 
     def client(self, **options: Any) -> Any:  # noqa: ANN401 - pulsar.Client's own arguments and type; it has no annotations
-        """The official client (pulsar-client, C++), as super user; the caller closes it."""
+        """Return the official client (pulsar-client, C++), as super user; the caller closes it."""
         import pulsar  # imported here, since only this method needs it
 
         options.setdefault("logger", pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
@@ -227,7 +227,7 @@ class PulsarStandalone:
         self.stop()
 
     def start(self) -> Self:
-        """Starts the broker and waits until it is ready; retries with other free ports if one is in use.
+        """Start the broker and wait until it is ready; retry with other free ports if one is in use.
 
         Raises:
             RuntimeError: it ended, or was not ready in time; with the end of its log.
@@ -256,7 +256,7 @@ class PulsarStandalone:
             archive.make(self._process.pid)
 
     def prepare(self) -> tuple[list[str], dict[str, str]]:
-        """Writes the configuration; returns the command line and environment of the broker."""
+        """Write the configuration; return the command line and environment of the broker."""
         home = distribution(self.version)
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.featured and self.credentials is None:
@@ -322,7 +322,7 @@ class PulsarStandalone:
         return settings | dict(self.overrides)
 
     def stop(self) -> None:
-        """Stops the broker cleanly (SIGTERM): clients get CLOSE frames, then the end of the stream. Its data stays."""
+        """Stop the broker cleanly (SIGTERM): clients get CLOSE frames, then the end of the stream. Its data stays."""
         if self._process is not None:
             self._process.stop()
             self._process = None
@@ -330,7 +330,7 @@ class PulsarStandalone:
             self._admin.close()
 
     def kill(self) -> None:
-        """Kills the broker (SIGKILL), as in a crash. Its data stays."""
+        """Kill the broker (SIGKILL), as in a crash. Its data stays."""
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -338,7 +338,7 @@ class PulsarStandalone:
             self._admin.close()
 
     def restart(self, *, crash: bool = False) -> None:
-        """Stops or kills the broker, and starts it again with the same data and ports.
+        """Stop or kill the broker, and start it again with the same data and ports.
 
         Raises:
             RuntimeError: it did not start.
@@ -352,7 +352,7 @@ class PulsarStandalone:
     # -- the official Java programs
 
     def run_program(self, program: str, *arguments: str, timeout_s: float = 300.0) -> str:
-        """Runs a program of the distribution, such as pulsar-perf or pulsar-client; returns its output.
+        """Run a program of the distribution, such as pulsar-perf or pulsar-client; return its output.
 
         Raises:
             RuntimeError: it failed; with the end of its output. subprocess.TimeoutExpired: it took too long and was
@@ -378,7 +378,7 @@ class PulsarStandalone:
         return done.stdout
 
     def remove(self) -> None:
-        """Kills the broker and deletes its folder."""
+        """Kill the broker and delete its folder."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -386,7 +386,7 @@ class PulsarStandalone:
 def wait_until_ready(
     admin: PulsarAdmin, log: Path, *, still_alive: Callable[[], bool], cluster: str = "standalone"
 ) -> None:
-    """Waits until the broker serves topics, and creates the tests' namespace.
+    """Wait until the broker serves topics, and create the tests' namespace.
 
     An answer alone proves nothing: standalone opens its web port seconds before it creates its cluster, tenant and
     namespace (seen on 4.0.8), and all of those exist at a restart. Only a message that is stored proves that the
@@ -416,7 +416,7 @@ def wait_until_ready(
 
 
 def _first_cause(log: Path) -> str:
-    """The log's lines about a port in use, which are seldom at its end."""
+    """Return the log's lines about a port in use, which are seldom at its end."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -427,7 +427,7 @@ def _first_cause(log: Path) -> str:
 
 
 def configured(stock: str, settings: Mapping[str, str]) -> str:
-    """The default configuration with these settings replaced, or added at the end."""
+    """Return the default configuration with these settings replaced, or added at the end."""
     text = stock
     for name, value in settings.items():
         line = f"{name}={value}"

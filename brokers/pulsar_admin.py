@@ -53,11 +53,11 @@ class PulsarAdmin:
         self._http = urllib3.PoolManager(timeout=120.0, retries=redirects)
 
     def close(self) -> None:
-        """Closes the idle connections."""
+        """Close the idle connections."""
         self._http.clear()
 
     def request(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
-        """Sends one request below /admin/v2/ and returns the decoded answer (None if empty).
+        """Send one request below /admin/v2/ and return the decoded answer (None if empty).
 
         Raises:
             AdminError: the broker answered with an error status, or not at all.
@@ -83,7 +83,7 @@ class PulsarAdmin:
             return text
 
     def _create(self, path: str, body: object = None) -> None:
-        """Creates it; a slow broker that has done so may answer that it exists already (seen on 4.0.8)."""
+        """Create it; a slow broker that has done so may answer that it exists already (seen on 4.0.8)."""
         try:
             self.request("PUT", path, body)
         except AdminError as error:
@@ -93,7 +93,7 @@ class PulsarAdmin:
     # -- transactions
 
     def open_transactions(self, topics: Collection[str]) -> list[str]:
-        """The ids of the coordinator's transactions that have written to any of these topics and have not ended.
+        """Return the ids of the coordinator's transactions that have written to any of these topics and have not ended.
 
         A transaction that is being committed or aborted is one of them: until it has ended, the coordinator answers
         another outcome with InvalidTxnStatus, and then with TransactionNotFound.
@@ -104,17 +104,17 @@ class PulsarAdmin:
     # -- broker and namespaces
 
     def clusters(self) -> list[str]:
-        """The names of the clusters: ["standalone"] for a ready standalone broker, [] before."""
+        """Return the names of the clusters: ["standalone"] for a ready standalone broker, [] before."""
         found: list[str] = self.request("GET", "clusters")
         return found
 
     def namespaces(self, tenant: str = "public") -> list[str]:
-        """The tenant's namespaces, as tenant/namespace."""
+        """Return the tenant's namespaces, as tenant/namespace."""
         found: list[str] = self.request("GET", f"namespaces/{tenant}")
         return found
 
     def check_health(self) -> None:
-        """Has the broker write and read a message of a topic of its own.
+        """Have the broker write and read a message of a topic of its own.
 
         Raises:
             AdminError: it cannot.
@@ -122,48 +122,48 @@ class PulsarAdmin:
         self.request("GET", "brokers/health")
 
     def broker_version(self) -> str:
-        """The broker's own version, e.g. 4.0.8."""
+        """Return the broker's own version, e.g. 4.0.8."""
         return str(self.request("GET", "brokers/version"))
 
     def replicate(self, namespace: str, cluster: str, url: str, service_url: str) -> None:
-        """Has the brokers copy what is published in a namespace of the tenant `public` to another cluster."""
+        """Have the brokers copy what is published in a namespace of the tenant `public` to another cluster."""
         own = self.clusters()
         self.request("PUT", f"clusters/{cluster}", {"serviceUrl": url, "brokerServiceUrl": service_url})
         self.request("POST", "tenants/public", {"allowedClusters": [*own, cluster]})
         self.request("POST", f"namespaces/{namespace}/replication", [*own, cluster])
 
     def create_namespace(self, namespace: str, *, keep_data: bool = True) -> str:
-        """Creates a namespace unless it exists, by default with unlimited retention."""
+        """Create a namespace unless it exists, by default with unlimited retention."""
         self._create(f"namespaces/{namespace}", {})
         if keep_data:
             self.set_retention(namespace)
         return namespace
 
     def set_retention(self, namespace: str, *, minutes: int = -1, megabytes: int = -1) -> None:
-        """Sets the retention of acknowledged messages (-1: no limit), which also keeps idle topics."""
+        """Set the retention of acknowledged messages (-1: no limit), which also keeps idle topics."""
         policy = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
         self.request("POST", f"namespaces/{namespace}/retention", policy)
 
     def set_deduplication(self, namespace: str, *, enabled: bool) -> None:
-        """Enables or disables deduplication for the namespace's topics."""
+        """Enable or disable deduplication for the namespace's topics."""
         self.request("POST", f"namespaces/{namespace}/deduplication", enabled)
 
     def require_encryption(self, namespace: str) -> None:
-        """Has the brokers refuse producers that do not encrypt."""
+        """Have the brokers refuse producers that do not encrypt."""
         self.request("POST", f"namespaces/{namespace}/encryptionRequired", True)
 
     def grant(self, namespace: str, role: str, actions: Sequence[str]) -> None:
-        """Grants a role some of produce, consume, functions, sources, sinks, packages in the namespace."""
+        """Grant a role some of produce, consume, functions, sources, sinks, packages in the namespace."""
         self.request("POST", f"namespaces/{namespace}/permissions/{role}", list(actions))
 
     def revoke(self, namespace: str, role: str) -> None:
-        """Revokes all of the role's permissions in the namespace."""
+        """Revoke all of the role's permissions in the namespace."""
         self.request("DELETE", f"namespaces/{namespace}/permissions/{role}")
 
     # -- topics
 
     def create_topic(self, topic: str, partitions: int = 0) -> str:
-        """Creates a topic with this many partitions (0: not partitioned) and returns its name."""
+        """Create a topic with this many partitions (0: not partitioned) and return its name."""
         path = self._topic(topic)
         if partitions:
             self._create(f"{path}/partitions", partitions)
@@ -172,45 +172,45 @@ class PulsarAdmin:
         return topic
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Grows a partitioned topic to this many partitions."""
+        """Grow a partitioned topic to this many partitions."""
         self.request("POST", f"{self._topic(topic)}/partitions", partitions)
 
     def delete_topic(self, topic: str, *, partitioned: bool = False, force: bool = True) -> None:
-        """Deletes a topic; force disconnects its producers and consumers first."""
+        """Delete a topic; force disconnects its producers and consumers first."""
         suffix = "/partitions" if partitioned else ""
         self.request("DELETE", f"{self._topic(topic)}{suffix}?force={str(force).lower()}")
 
     def topics(self, namespace: str) -> list[str]:
-        """The namespace's persistent topics, with each partition as a topic."""
+        """Return the namespace's persistent topics, with each partition as a topic."""
         found: list[str] = self.request("GET", f"persistent/{namespace}")
         return found
 
     def unload(self, topic: str) -> None:
-        """Unloads a topic or partition from its broker, as a load balancer does; a new ledger begins."""
+        """Unload a topic or partition from its broker, as a load balancer does; a new ledger begins."""
         self.request("PUT", f"{self._topic(topic)}/unload")
 
     def unload_namespace(self, namespace: str) -> None:
-        """Unloads all bundles of a namespace, so that clients must look their topics up again."""
+        """Unload all bundles of a namespace, so that clients must look their topics up again."""
         self.request("PUT", f"namespaces/{namespace}/unload")
 
     def terminate(self, topic: str) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
-        """Terminates a topic and returns its last message id; readers then get REACHED_END_OF_TOPIC."""
+        """Terminate a topic and return its last message id; readers then get REACHED_END_OF_TOPIC."""
         return self.request("POST", f"{self._topic(topic)}/terminate")
 
     def stats(self, topic: str) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
-        """The topic's (or one partition's) statistics."""
+        """Return the topic's (or one partition's) statistics."""
         return self.request("GET", f"{self._topic(topic)}/stats")
 
     def partitioned_stats(self, topic: str) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
-        """The statistics of all partitions of a topic."""
+        """Return the statistics of all partitions of a topic."""
         return self.request("GET", f"{self._topic(topic)}/partitioned-stats")
 
     def internal_stats(self, topic: str) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
-        """The topic's ledgers and cursors."""
+        """Return the topic's ledgers and cursors."""
         return self.request("GET", f"{self._topic(topic)}/internalStats")
 
     def ledgers(self, topic: str) -> list[tuple[int, int]]:
-        """The topic's ledgers as (id, entries), oldest first; the last one is open, with its entries so far."""
+        """Return the topic's ledgers as (id, entries), oldest first; the last one is open, with its entries so far."""
         stats = self.internal_stats(topic)
         found = [(int(ledger["ledgerId"]), int(ledger["entries"])) for ledger in stats["ledgers"]]
         if found:
@@ -218,30 +218,30 @@ class PulsarAdmin:
         return found
 
     def subscriptions(self, topic: str) -> list[str]:
-        """The names of the topic's subscriptions."""
+        """Return the names of the topic's subscriptions."""
         found: list[str] = self.request("GET", f"{self._topic(topic)}/subscriptions")
         return found
 
     def create_subscription(self, topic: str, subscription: str) -> None:
-        """Creates a subscription at the end of a topic."""
+        """Create a subscription at the end of a topic."""
         self.request("PUT", f"{self._topic(topic)}/subscription/{quote(subscription, safe='')}")
 
     def delete_subscription(self, topic: str, subscription: str, *, force: bool = True) -> None:
-        """Deletes a subscription."""
+        """Delete a subscription."""
         self.request(
             "DELETE", f"{self._topic(topic)}/subscription/{quote(subscription, safe='')}?force={str(force).lower()}"
         )
 
     def skip_all(self, topic: str, subscription: str) -> None:
-        """Acknowledges a subscription's whole backlog."""
+        """Acknowledge a subscription's whole backlog."""
         self.request("POST", f"{self._topic(topic)}/subscription/{quote(subscription, safe='')}/skip_all")
 
     def trim(self, topic: str) -> None:
-        """Deletes the unretained ledgers of a topic or partition, without waiting for the next scan."""
+        """Delete the unretained ledgers of a topic or partition, without waiting for the next scan."""
         self.request("POST", f"{self._topic(topic)}/trim")
 
     def compact(self, topic: str, timeout_s: float = 60.0) -> None:
-        """Compacts the topic (or one partition) and waits until the broker reports success.
+        """Compact the topic (or one partition) and wait until the broker reports success.
 
         Raises:
             AdminError: the compaction failed or timed out.
@@ -249,7 +249,7 @@ class PulsarAdmin:
         self._run_job(topic, "compaction", None, timeout_s)
 
     def offload(self, topic: str, timeout_s: float = 120.0) -> None:
-        """Offloads all closed ledgers of the topic (or one partition) and waits until the broker reports success.
+        """Offload all closed ledgers of the topic (or one partition) and wait until the broker reports success.
 
         Raises:
             AdminError: the offload failed or timed out.
@@ -258,7 +258,7 @@ class PulsarAdmin:
         self._run_job(topic, "offload", {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}, timeout_s)
 
     def _run_job(self, topic: str, job: str, body: object, timeout_s: float) -> None:
-        """Starts a long-running job of the topic (or one partition) and waits until the broker reports success.
+        """Start a long-running job of the topic (or one partition) and wait until the broker reports success.
 
         Raises:
             AdminError: the job failed or timed out.
@@ -275,7 +275,7 @@ class PulsarAdmin:
 
     @staticmethod
     def _topic(topic: str) -> str:
-        """The REST path of a topic.
+        """Return the REST path of a topic.
 
         Raises:
             ValueError: not a full name.

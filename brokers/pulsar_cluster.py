@@ -301,7 +301,7 @@ class PulsarCluster:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a cluster until a signal."""
+    """Run a cluster until a signal."""
     parser = argparse.ArgumentParser(prog="python -m brokers.pulsar_cluster", description="A Pulsar cluster.")
     parser.add_argument("--brokers", type=int, default=3, help="number (default: 3)")
     parser.add_argument("--proxy", action="store_true", help="run a Pulsar proxy, too")

@@ -1,4 +1,4 @@
-"""Runs one program, and kills it with all its child processes when the owner process ends.
+"""A program that runs another one, and kills it with all its child processes when the owner process ends.
 
     python -I brokers/supervise.py PROGRAM ARGUMENT...
 
@@ -18,7 +18,7 @@ import threading
 
 
 def main() -> None:
-    """Starts the program, watches standard input, and passes on the exit code.
+    """Start the program, watch standard input, and pass on the exit code.
 
     Raises:
         SystemExit: always, with the program's exit code.

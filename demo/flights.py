@@ -43,7 +43,7 @@ BY_CARRIER = """
 
 
 def main() -> None:
-    """Runs the demo.
+    """Run the demo.
 
     Raises:
         SystemExit: with 1 if the results differ from the file.
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def publish(spark: SparkSession, service_url: str, csv_file: Path, flights: int) -> None:
-    """Publishes each line of the file as a message; the key is the carrier, the event time the hour of departure."""
+    """Publish each line of the file as a message; the key is the carrier, the event time the hour of departure."""
     from pyspark.sql import functions as f
 
     say(f'Publishing them to {PARTITIONS} partitions with df.write.format("pulsar-native") ...')
@@ -99,7 +99,7 @@ def publish(spark: SparkSession, service_url: str, csv_file: Path, flights: int)
 
 
 def check_with_official_client(broker: PulsarStandalone, flights: Sequence[Flight]) -> list[str]:
-    """Reads the topic with pulsar-client, and returns its differences from the file."""
+    """Read the topic with pulsar-client, and return its differences from the file."""
     say("Reading them with the official pulsar-client ...")
     began = time.monotonic()
     found = read_all(broker, TOPIC)
@@ -112,7 +112,7 @@ def check_with_official_client(broker: PulsarStandalone, flights: Sequence[Fligh
 
 
 def by_carrier(flights: Sequence[Flight]) -> dict[str, DelayTotals]:
-    """The expected totals of the batch read, by carrier."""
+    """Return the expected totals of the batch read, by carrier."""
     totals: dict[str, DelayTotals] = defaultdict(DelayTotals)
     for flight in flights:
         totals[flight.carrier].add(flight)
@@ -120,7 +120,7 @@ def by_carrier(flights: Sequence[Flight]) -> dict[str, DelayTotals]:
 
 
 def start_spark() -> SparkSession:
-    """A local session with two task slots, on loopback."""
+    """Return a local session with two task slots, on loopback."""
     # Executors use PYSPARK_PYTHON, not the driver's interpreter.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -143,12 +143,12 @@ def start_spark() -> SparkSession:
 
 
 def load_flights(spark: SparkSession, service_url: str) -> DataFrame:
-    """The topic as a DataFrame."""
+    """Return the topic as a DataFrame."""
     return spark.read.format("pulsar-native").option("serviceUrl", service_url).option("topic", TOPIC).load()
 
 
 def read_and_compare(spark: SparkSession, service_url: str, expected: Mapping[str, DelayTotals]) -> list[str]:
-    """Prints the table and the rate, and returns all differences from the file."""
+    """Print the table and the rate, and return all differences from the file."""
     flights = load_flights(spark, service_url)
     flights.createOrReplaceTempView("flights")
     say('Reading them with spark.read.format("pulsar-native") ...')

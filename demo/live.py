@@ -51,7 +51,7 @@ class DelayTable:
         self.mean_delays_min: dict[Group, float] = {}
 
     def take(self, changed: DataFrame, _batch: int) -> None:
-        """Stores and prints the changed rows of one trigger."""
+        """Store and print the changed rows of one trigger."""
         rows = changed.collect()
         if not rows:
             return
@@ -74,7 +74,7 @@ class DelayTable:
 def replay_and_compare(
     spark: SparkSession, broker: PulsarStandalone, flights: Sequence[Flight], checkpoint: Path
 ) -> list[str]:
-    """Replays the flights, prints the table's changes, and returns all differences from the file."""
+    """Replay the flights, print the table's changes, and return all differences from the file."""
     broker.admin.create_topic(TOPIC, PARTITIONS)
     say(
         f'\nReading them as they come, with spark.readStream.format("pulsar-native"): the year is replayed in '
@@ -100,7 +100,7 @@ def replay_and_compare(
 
 
 def delays_by_airport(spark: SparkSession, service_url: str) -> DataFrame:
-    """The streaming table: flights and mean delay for each event-time window and airport."""
+    """Return the streaming table: flights and mean delay for each event-time window and airport."""
     from pyspark.sql import functions as f
 
     return (
@@ -120,7 +120,7 @@ def delays_by_airport(spark: SparkSession, service_url: str) -> DataFrame:
 
 
 def replay(broker: PulsarStandalone, flights: Sequence[Flight]) -> float:
-    """Publishes the flights day by day, evenly over `REPLAY_SECONDS`; returns the seconds it took.
+    """Publish the flights day by day, evenly over `REPLAY_SECONDS`; return the seconds it took.
 
     Raises:
         RuntimeError: the broker did not acknowledge every message.
@@ -138,7 +138,7 @@ def replay(broker: PulsarStandalone, flights: Sequence[Flight]) -> float:
 
 
 def differences(table: DelayTable, flights: Sequence[Flight]) -> list[str]:
-    """The differences between the query's final table and the file."""
+    """Return the differences between the query's final table and the file."""
     expected: dict[Group, DelayTotals] = defaultdict(DelayTotals)
     for flight in flights:
         # As in Spark, windows begin at multiples of their length.
@@ -153,5 +153,5 @@ def differences(table: DelayTable, flights: Sequence[Flight]) -> list[str]:
 
 
 def date(seconds: int) -> str:
-    """The day of a time, in UTC."""
+    """Return the day of a time, in UTC."""
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d}"

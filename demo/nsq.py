@@ -23,7 +23,7 @@ ALARMING_MIN: Final = 600
 
 
 def alert_and_count(flights: DataFrame, expected: Sequence[Flight]) -> list[str]:
-    """Writes alerts for the most delayed flights, reads them back, and returns their differences from the file.
+    """Write alerts for the most delayed flights, read them back, and return their differences from the file.
 
     Args:
         flights: the Pulsar topic, with key and value.

@@ -49,14 +49,14 @@ class Publisher:
         self._client.close()
 
     def send(self, flight: Flight) -> None:
-        """Sends one flight without waiting for its receipt."""
+        """Send one flight without waiting for its receipt."""
         self._sent += 1
         self._producer.send_async(
             flight.line.encode(), self._receipts.take, partition_key=flight.carrier, event_timestamp=flight.hour_ms
         )
 
     def flush(self) -> None:
-        """Waits until the broker has stored all messages.
+        """Wait until the broker has stored all messages.
 
         Raises:
             RuntimeError: it did not acknowledge all messages.
@@ -74,7 +74,7 @@ class _Receipts:
         self._refusal: object = None
 
     def take(self, result: Any, _message_id: object) -> None:  # noqa: ANN401 - the client's enumeration is not annotated
-        """The client's callback: one message was stored or refused."""
+        """Count a receipt, as the client's callback: one message was stored or refused."""
         with self._changed:
             if str(result).rpartition(".")[2] == "Ok":
                 self._stored += 1
@@ -83,7 +83,7 @@ class _Receipts:
             self._changed.notify()
 
     def wait_for(self, count: int, timeout_s: float) -> None:
-        """Waits for this many receipts.
+        """Wait for this many receipts.
 
         Raises:
             RuntimeError: a message was refused, or receipts are missing after the timeout.
@@ -95,7 +95,7 @@ class _Receipts:
 
 
 def read_all(broker: PulsarStandalone, topic: str) -> Counter[tuple[str, str, int]]:
-    """Counts the messages of a topic by value, key and event time (milliseconds since 1970).
+    """Count the messages of a topic by value, key and event time (milliseconds since 1970).
 
     Ends after a second without a message: the topic must not be written at the same time.
     """

@@ -6,5 +6,5 @@ __all__ = ["say"]
 
 
 def say(what: str) -> None:
-    """Prints without buffering."""
+    """Print without buffering."""
     print(what, flush=True)

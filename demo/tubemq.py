@@ -24,7 +24,7 @@ LATE_MIN: Final = 120
 
 
 def pass_on_and_count(flights: DataFrame, expected: Sequence[Flight], folder: Path) -> list[str]:
-    """Starts a TubeMQ cluster, writes the late flights to it, reads them back, and returns how they differ.
+    """Start a TubeMQ cluster, write the late flights to it, read them back, and return how they differ.
 
     Args:
         flights: the Pulsar topic, with key and value.

@@ -92,7 +92,7 @@ january = year[year.month == 1][columns]
 
 
 def publish(flights):
-    """Appends flights to the topic."""
+    """Append flights to the topic."""
     (
         spark.createDataFrame(flights)
         .selectExpr("carrier as key", "to_json(struct(*)) as value", "time_hour as event_time")
@@ -159,7 +159,7 @@ plt.show()
 
 
 def catch_up():
-    """Reads what has arrived since the last call; returns the number of flights stored so far."""
+    """Read what has arrived since the last call; return the number of flights stored so far."""
     query = (
         spark.readStream.format("pulsar-native")
         .options(**pulsar, topic=topic, startingOffsets="earliest")

@@ -45,6 +45,8 @@ public class TubeClient {
             .streamReadConstraints(StreamReadConstraints.builder().maxStringLength(1 << 28).build()).build());
     private static final long PATIENCE_MS = 60_000;
     private static final long HEARTBEAT_MS = 1000;
+    /** Six times the default, for a busy machine. */
+    private static final long RPC_TIMEOUT_MS = 60_000;
     private static final int WINDOW = 500;
     private static final Map<String, MessageProducer> PRODUCERS = new HashMap<>();
     private static final Map<String, Member> MEMBERS = new HashMap<>();
@@ -115,6 +117,7 @@ public class TubeClient {
         if (producer == null) {
             TubeClientConfig config = new TubeClientConfig(masters);
             config.setHeartbeatPeriodMs(HEARTBEAT_MS);
+            config.setRpcTimeoutMs(RPC_TIMEOUT_MS);
             producer = new TubeMultiSessionFactory(config).createProducer();
             PRODUCERS.put(masters, producer);
         }

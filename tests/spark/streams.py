@@ -49,6 +49,14 @@ def finish(query: StreamingQuery) -> None:
         query.stop()
 
 
+def is_late_worker(error: Exception | None) -> bool:
+    """Return whether a query failed because its Python process needed more than the 10 s that Spark allows it to start.
+
+    The query has read nothing then, and can be started again.
+    """
+    return "failed to connect back" in str(error)
+
+
 class Message(NamedTuple):
     """One message and its position."""
 
@@ -123,9 +131,15 @@ class Sink:
         self, spark: SparkSession, options: Mapping[str, str], write: Write | None = None
     ) -> list[Mapping[str, Any]]:
         """Run a query on all present messages, in as many batches as the limits make of it; return its progress."""
-        query = self.start(spark, options, write, availableNow=True)
-        finish(query)
-        return [json.loads(progress.json) for progress in query.recentProgress]
+        while True:
+            query = self.start(spark, options, write, availableNow=True)
+            try:
+                finish(query)
+            except Exception as error:
+                if not is_late_worker(error):
+                    raise
+            else:
+                return [json.loads(progress.json) for progress in query.recentProgress]
 
     def write(self, df: DataFrame, number: int, step: Step | None = None) -> None:
         """Write a batch over an earlier one of the same number; each task applies `step` to its rows."""

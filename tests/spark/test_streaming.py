@@ -17,7 +17,7 @@ from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats import numbers
 from tests.formats.pulsar import PulsarFeed
-from tests.spark.streams import Message, Sink, stored
+from tests.spark.streams import Message, Sink, is_late_worker, stored
 from tests.vectors import PULSAR_SPARK_CHECKPOINT
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def test_a_failed_first_batch_is_repeated_from_the_same_start(
 
         def has_come() -> bool:
             nonlocal query
-            if "failed to connect back" in str(query.exception()):
-                query = start(take)  # Spark gives a worker 10 s to start, which is short on a busy machine
+            if is_late_worker(query.exception()):
+                query = start(take)
             feed.publish([b"%d" % next(published)])
             return len(batches) >= batches_kept
 
