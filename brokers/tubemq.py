@@ -273,6 +273,11 @@ class TubeCluster:
         """All servers, in the order of their start."""
         return [self.zookeeper, *self.masters, *self.brokers]
 
+    @property
+    def broker_ids(self) -> range:
+        """The ids of all brokers."""
+        return range(1, self.broker_count + 1)
+
     def broker(self, broker_id: int) -> Server:
         """Return the broker with this id."""
         return self.brokers[broker_id - 1]
@@ -330,8 +335,7 @@ class TubeCluster:
         self._add_topics(topic for topic in self.topics if topic.name not in names)
         for broker in self.brokers:
             broker.start(self.launch)
-        broker_ids = range(1, self.broker_count + 1)
-        self._wait_for(lambda: self.admin.brokers_online(broker_ids), "not all brokers are online", *self.brokers)
+        self._wait_for(lambda: self.admin.brokers_online(self.broker_ids), "not all brokers are online", *self.brokers)
         # A master offers a new topic only after 30 s (StepStatus of 2.4.0). A restarted master gets all topics from the
         # brokers and offers them at once.
         self._make_class_data(first)
@@ -396,7 +400,7 @@ class TubeCluster:
         forced = {"unflushThreshold": "1"}
         self.admin.add_topics(
             replace(topic, settings=forced | dict(topic.settings))
-            if set(topic.brokers or range(1, self.broker_count + 1)) & set(self.unbuffered)
+            if set(topic.brokers or self.broker_ids) & set(self.unbuffered)
             else topic
             for topic in topics
         )
@@ -427,7 +431,7 @@ class TubeCluster:
                 return True
             if time.monotonic() >= reload_at:
                 reload_at += RELOAD_S
-                self.admin.reload_brokers(range(1, self.broker_count + 1))
+                self.admin.reload_brokers(self.broker_ids)
             return False
 
         self._wait_for(
@@ -489,9 +493,7 @@ class TubeCluster:
         threes = [tuple(ports[at : at + 3]) for at in range(1, count, 3)]
         self.zookeeper = self._zookeeper(ports[0])
         self.masters = [self._master(number, *threes[number - 1]) for number in range(1, self.master_count + 1)]
-        self.brokers = [
-            self._broker(number, *threes[self.master_count + number - 1]) for number in range(1, self.broker_count + 1)
-        ]
+        self.brokers = [self._broker(number, *threes[self.master_count + number - 1]) for number in self.broker_ids]
         self.admin = TubeAdmin(
             [master.web for master in self.masters],
             {number: broker.web for number, broker in enumerate(self.brokers, 1)},

@@ -52,7 +52,7 @@ def finish(query: StreamingQuery) -> None:
 def is_late_worker(error: Exception | None) -> bool:
     """Return whether a query failed because its Python process needed more than the 10 s that Spark allows it to start.
 
-    The query has read nothing then, and can be started again.
+    Nothing is lost if the query is started again from its checkpoint.
     """
     return "failed to connect back" in str(error)
 
