@@ -13,8 +13,9 @@ import urllib3
 TEST_NAMESPACE = "public/tests"
 CONFLICT = 409
 NOT_FOUND = 404
-RECOVERING = ("Error while recovering ledger", "Not enough non-faulty bookies")
-"""Errors of the first requests for a topic after a crash; a repeated request may succeed."""
+TEMPORARY = ("Error while recovering ledger", "Not enough non-faulty bookies", "is being unloaded")
+"""Errors after which a repeated request may succeed: the first ones for a topic after a crash, and one to unload a
+bundle whose unloading is not complete (4.0.8)."""
 RECOVERY_TIMEOUT_S = 60.0
 MAX_REDIRECTS = 5
 
@@ -74,7 +75,7 @@ class PulsarAdmin:
                 break
             # Counted from the first refusal: one may take longer than all of the time.
             deadline = deadline or time.monotonic() + RECOVERY_TIMEOUT_S
-            if not any(what in text for what in RECOVERING) or time.monotonic() > deadline:
+            if not any(what in text for what in TEMPORARY) or time.monotonic() > deadline:
                 raise AdminError(f"{method} {path}: {answer.status} {text[:300]}", answer.status)
             time.sleep(0.2)  # there is no event for it
         try:

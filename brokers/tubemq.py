@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 VERSION = "2.4.0"
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 240.0
-TOPICS_TIMEOUT_S = 60.0
-"""After this a master is restarted once more: on a busy machine, brokers may not have had all topics the first time."""
 RELOAD_S = 40.0
 """More than the 30 s that a new topic takes."""
 START_ATTEMPTS = 3
@@ -339,20 +337,12 @@ class TubeCluster:
         # A master offers a new topic only after 30 s (StepStatus of 2.4.0). A restarted master gets all topics from the
         # brokers and offers them at once.
         self._make_class_data(first)
-        names = {topic.name for topic in self.topics}
-        for timeout_s in (TOPICS_TIMEOUT_S, TOPICS_TIMEOUT_S, START_TIMEOUT_S):
-            first.stop()
-            # A program stands still meanwhile, which here makes no master lose its session.
-            self._make_class_data(self.zookeeper)
-            self._make_class_data(self.brokers[0])
-            self.start_server(first)
-            try:
-                self.wait_for_topics(names, timeout_s)
-            except RuntimeError:
-                if timeout_s == START_TIMEOUT_S or not all(server.alive for server in self.brokers):
-                    raise
-            else:
-                break
+        first.stop()
+        # A program stands still meanwhile, which here makes no master lose its session.
+        self._make_class_data(self.zookeeper)
+        self._make_class_data(self.brokers[0])
+        self.start_server(first)
+        self.wait_for_topics(topic.name for topic in self.topics)
         for master in other_masters:
             self.start_server(master)
 
@@ -413,11 +403,11 @@ class TubeCluster:
         """
         self._wait_for(lambda: bool(self.admin.leader()), "no master is active")
 
-    def wait_for_topics(self, names: Iterable[str], timeout_s: float = START_TIMEOUT_S) -> None:
+    def wait_for_topics(self, names: Iterable[str]) -> None:
         """Wait until the active master offers all these topics.
 
-        A master that has just taken over may send its brokers an incomplete list of topics (2.4.0): it is told to send
-        the list again after `RELOAD_S`.
+        A master that has just started or taken over may send its brokers an incomplete list of topics (2.4.0): it is
+        told to send the list again after `RELOAD_S`.
 
         Raises:
             RuntimeError: not in time.
@@ -434,12 +424,7 @@ class TubeCluster:
                 self.admin.reload_brokers(self.broker_ids)
             return False
 
-        self._wait_for(
-            are_ready,
-            f"not all of {wanted} can be used",
-            *self.brokers,
-            timeout_s=timeout_s,
-        )
+        self._wait_for(are_ready, f"not all of {wanted} can be used", *self.brokers)
 
     def stop(self) -> None:
         """Stop all servers cleanly. Their data stays."""
@@ -459,10 +444,8 @@ class TubeCluster:
         for folder in filter(None, (self.folder, self.data_folder)):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _wait_for(
-        self, condition: Callable[[], bool], problem: str, *needed: Server, timeout_s: float = START_TIMEOUT_S
-    ) -> None:
-        deadline = time.monotonic() + timeout_s
+    def _wait_for(self, condition: Callable[[], bool], problem: str, *needed: Server) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
         last = ""
         while time.monotonic() < deadline:
             for server in needed:
@@ -476,7 +459,7 @@ class TubeCluster:
                 last = str(error)
             time.sleep(POLL_S)  # there is no event for it
         logs = "\n".join(f"{server.log}:\n{log_tail(server.log, 10)}" for server in needed)
-        raise RuntimeError(f"TubeMQ {VERSION}: {problem} after {timeout_s:.0f} s {last}\n{logs}")
+        raise RuntimeError(f"TubeMQ {VERSION}: {problem} after {START_TIMEOUT_S:.0f} s {last}\n{logs}")
 
     # -- configuration
 

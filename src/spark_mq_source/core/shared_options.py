@@ -3,12 +3,14 @@
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.core.options import (
     INT32_MAX,
     READ,
@@ -24,6 +26,8 @@ from spark_mq_source.core.options import (
     option,
     size_option,
 )
+
+logger = logging.getLogger(__name__)
 
 EVERYWHERE: Final[Scope] = READ | STREAM | WRITE
 
@@ -164,6 +168,32 @@ class TlsOptions(Options):
             for field in ("trust_certs", "client_cert"):
                 if field in given:
                     yield f"{self.name_of(field)} has no meaning without TLS: {self.tls_remedy}"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LossOptions(Options):
+    """Option of a read by position, from which the broker can have removed messages."""
+
+    fail_on_data_loss: bool = option(
+        "Whether to fail if messages of the range are no longer on the broker, or if a position never existed there "
+        "(recreated topic, different cluster). `false` logs the loss and continues with the messages that remain.",
+        default=True,
+        section=Section.FAIL,
+    )
+
+    def report_loss(self, loss: str, *, task: object = None) -> None:
+        """Report that messages are lost.
+
+        Args:
+            loss: the place, the messages and what to do.
+            task: the task that reports it, which begins the line of the log; its reader adds it to errors.
+
+        Raises:
+            DataLossError: unless `failOnDataLoss` is false; then it is logged.
+        """
+        if self.fail_on_data_loss:
+            raise DataLossError(loss)
+        logger.warning("%s", loss if task is None else f"{task}: {loss}")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

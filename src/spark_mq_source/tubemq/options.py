@@ -31,6 +31,7 @@ from spark_mq_source.core.shared_options import (
     TOPIC_FIELDS,
     BatchOptions,
     CorruptOptions,
+    LossOptions,
     PaceOptions,
     SendOptions,
     TlsOptions,
@@ -141,7 +142,7 @@ def _parse_zone(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, BatchOptions, SendOptions):
+class TubeMQOptions(TlsOptions, LossOptions, CorruptOptions, InlongOptions, PaceOptions, BatchOptions, SendOptions):
     """Options of `tubemq`; made by `from_spark`.
 
     Example:
@@ -305,11 +306,6 @@ class TubeMQOptions(TlsOptions, CorruptOptions, InlongOptions, PaceOptions, Batc
         default_text="one task per partition",
         check=at_least(1),
         section=Section.LIMIT,
-    )
-    fail_on_data_loss: bool = option(
-        "Whether to fail if messages of the range are no longer on the broker; `false` logs the loss and continues.",
-        default=True,
-        section=Section.FAIL,
     )
     message_time_zone: str = option(
         "Time zone of message times, which TubeMQ stores as minutes without a zone.",

@@ -25,7 +25,7 @@ from spark_mq_source.core.options import (
     parse_text,
     size_option,
 )
-from spark_mq_source.core.shared_options import EVERYWHERE, TOPIC_FIELDS, parse_one_of, parse_regex
+from spark_mq_source.core.shared_options import EVERYWHERE, TOPIC_FIELDS, LossOptions, parse_one_of, parse_regex
 from spark_mq_source.pulsar.offsets import (
     EARLIEST,
     LATEST,
@@ -176,7 +176,7 @@ class TopicOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class RangeOptions(Options):
+class RangeOptions(LossOptions):
     """Options of a read by position: none of them has a meaning for a queue."""
 
     starting_offsets: PerTopic[Position] | None = option(
@@ -226,12 +226,6 @@ class RangeOptions(Options):
         scope=STREAM,
         parse=parse_size_bytes,
         check=at_least(1),
-    )
-    fail_on_data_loss: bool = option(
-        "Whether to fail if messages of the range are no longer on the broker, or if a position never existed there "
-        "(recreated topic, different cluster). `false` logs the loss and continues with the messages that remain.",
-        default=True,
-        section=Section.FAIL,
     )
     read_offloaded: str = option(
         "Whether offloaded ledgers are read from `offloadStorage` instead of brokers: `never`; `auto`: brokers "

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from spark_mq_source.core.errors import (
-    DataLossError,
     MQSourceError,
     OptionError,
     TopicNotFoundError,
@@ -141,8 +140,7 @@ def _checked_start(
     first = look_again(client, tp, start, bounds.first)
     if start >= first or start == EARLIEST:
         return max(start, first)
-    report_loss(
-        options,
+    options.report_loss(
         f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone from the broker; "
         f"start at an existing position, or set failOnDataLoss=false to begin with what is left",
     )
@@ -156,17 +154,6 @@ def look_again(client: PulsarClient, tp: TopicPartition, start: Position, first:
     subscription opened now is placed at the messages that exist.
     """
     return client.fetch_bounds([tp])[tp].first if EARLIEST < start < first else first
-
-
-def report_loss(options: PulsarOptions, loss: str) -> None:
-    """Report that messages are lost.
-
-    Raises:
-        DataLossError: unless `failOnDataLoss` is false; then it is logged.
-    """
-    if options.fail_on_data_loss:
-        raise DataLossError(loss)
-    logger.warning("%s", loss)
 
 
 class TaskSplitter:
@@ -282,7 +269,7 @@ def check_not_past_the_end(
     far = {tp: at for tp, at in starts.items() if at != LATEST and at > max(bounds[tp].first, bounds[tp].last)}
     for tp, stored in client.fetch_stored(far).items():
         if far[tp] > stored.next_entry:
-            report_loss(options, past_the_end(tp, far[tp], stored))
+            options.report_loss(past_the_end(tp, far[tp], stored))
 
 
 def topics_of(client: PulsarClient, options: PulsarOptions) -> Sequence[str]:

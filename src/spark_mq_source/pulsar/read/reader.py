@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
-    DataLossError,
     RequestTimeoutError,
     ServiceNotReadyError,
 )
@@ -164,10 +163,11 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             consumer.leave()
             consumer, cursor = self._open_at(start)
         if start != EARLIEST and cursor > start:
-            self._report(
+            self._options.report_loss(
                 f"the ledger of {start}, and whatever followed it up to {cursor}, is gone from the broker: retention "
                 f"or a backlog quota removed it; keep data longer, or set failOnDataLoss=false to go on with what is "
-                f"left"
+                f"left",
+                task=self._task,
             )
         elif start.entry > 0 and cursor < Position(start.ledger, start.entry - 1):
             # One past the last entry of a ledger may be a user's start; a position after that is wrong, except if it
@@ -177,7 +177,8 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             if start > self._task.start:
                 logger.warning("%s: the entries from %s to %s were written twice", self._task, cursor.next_entry, start)
             else:
-                self._report(past_the_end(self._task.topic_partition, start, cursor))
+                loss = past_the_end(self._task.topic_partition, start, cursor)
+                self._options.report_loss(loss, task=self._task)
         return consumer
 
     def _open_at(self, start: Position) -> tuple[Consumer, Position]:
@@ -274,7 +275,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             tp, end = self._task.topic_partition, self._task.end
             stored = self._client.fetch_stored({tp: end})[tp]
             if stored < end and end.entry >= 0:
-                self._report(past_the_end(tp, end, stored))
+                self._options.report_loss(past_the_end(tp, end, stored), task=self._task)
             return True
         if patience.expired:
             raise RequestTimeoutError(
@@ -342,8 +343,3 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         raise ReopenError(
             f"looking back to {self._look_back} for the first chunk of the message that ends at {orphan.entry_id}"
         )
-
-    def _report(self, msg: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLossError(msg)
-        logger.warning("%s: %s", self._task, msg)

@@ -44,7 +44,6 @@ from spark_mq_source.pulsar.read.planner import (
     check_not_past_the_end,
     look_again,
     no_topic_matches,
-    report_loss,
     resolve_positions,
     topics_of,
 )
@@ -530,7 +529,7 @@ class PulsarStream:
         )
 
     def _report(self, what: str) -> None:
-        report_loss(self._options, f"pulsar-native: {what}")
+        self._options.report_loss(f"pulsar-native: {what}")
 
 
 def _pin_positions(positions: Offsets) -> dict[TopicPartition, Position]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 
-from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
-from spark_mq_source.core.shared_options import OnCorrupt
+from spark_mq_source.core.errors import MQSourceError, OptionError, TopicNotFoundError
+from spark_mq_source.core.shared_options import LossOptions, OnCorrupt
 from spark_mq_source.tubemq.client.bounds import Bounds, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.members import ProducerMember
 from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, OffsetOption, TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.read.reader import TubeMQRange
-
-logger = logging.getLogger(__name__)
 
 
 def plan_batch(options: TubeMQOptions) -> list[TubeMQRange]:
@@ -64,7 +61,7 @@ def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
     bounds = fetch_bounds(client, options, partitions)
     ranges = []
     for tp in sorted(partitions):
-        start = resolve_offset(starts, tp, bounds[tp], fail_on_data_loss=options.fail_on_data_loss)
+        start = resolve_offset(starts, tp, bounds[tp], options)
         end = min(ends.at(tp) or 0, bounds[tp].last)
         if start < end:
             ranges.append(
@@ -130,11 +127,11 @@ def check_named(options: TubeMQOptions, partitions: Iterable[TopicPartition], *,
             raise OptionError(f"{option} must name every partition or its topic; missing: {', '.join(missing)}")
 
 
-def resolve_offset(wanted: OffsetOption, tp: TopicPartition, bounds: Bounds, *, fail_on_data_loss: bool) -> int:
+def resolve_offset(wanted: OffsetOption, tp: TopicPartition, bounds: Bounds, options: LossOptions) -> int:
     """Return the offset from which the user wants to read a partition, within its bounds.
 
     Raises:
-        DataLossError: the user named an offset that does not exist, and `fail_on_data_loss`.
+        DataLossError: the user named an offset that does not exist, and `failOnDataLoss` is true.
     """
     start = wanted.at(tp)
     if start is None or start == EARLIEST:
@@ -143,11 +140,8 @@ def resolve_offset(wanted: OffsetOption, tp: TopicPartition, bounds: Bounds, *, 
         return bounds.last
     nearest = min(max(start, bounds.first), bounds.last)
     if nearest != start:
-        msg = (
-            f"{tp}: the broker has offsets from {bounds.first} to {bounds.last}, but not {start}; start at an existing "
-            f"offset, or set failOnDataLoss=false to start at the nearest one"
+        options.report_loss(
+            f"tubemq: {tp}: the broker has offsets from {bounds.first} to {bounds.last}, but not {start}; start at an "
+            f"existing offset, or set failOnDataLoss=false to start at the nearest one"
         )
-        if fail_on_data_loss:
-            raise DataLossError(msg)
-        logger.warning("tubemq: %s", msg)
     return nearest

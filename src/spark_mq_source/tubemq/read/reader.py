@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Final
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     BrokerError,
-    DataLossError,
     MQSourceError,
     RequestTimeoutError,
     ServiceNotReadyError,
@@ -389,7 +388,5 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             self._previous = consumer
 
     def _report_loss(self, what: str) -> None:
-        msg = f"{what}; set failOnDataLoss=false to continue with the remaining messages"
-        if self._options.fail_on_data_loss:
-            raise DataLossError(msg)
-        logger.warning("%s: %s", self._task, msg)
+        loss = f"{what}; set failOnDataLoss=false to continue with the remaining messages"
+        self._options.report_loss(loss, task=self._task)

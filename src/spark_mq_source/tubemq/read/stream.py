@@ -21,7 +21,6 @@ from typing import Final
 
 from spark_mq_source.core.errors import (
     BrokerError,
-    DataLossError,
     MQSourceError,
     OptionError,
     RequestTimeoutError,
@@ -269,10 +268,7 @@ class TubeMQStream:
         return {tp: begins[tp] + INDEX_BYTES * shares.get(tp, 0) for tp in ends}
 
     def _report(self, what: str) -> None:
-        msg = f"tubemq: {what}; set failOnDataLoss=false to continue with the remaining messages"
-        if self._options.fail_on_data_loss:
-            raise DataLossError(msg)
-        logger.warning("%s", msg)
+        self._options.report_loss(f"tubemq: {what}; set failOnDataLoss=false to continue with the remaining messages")
 
 
 class _AllPartitions:
@@ -292,13 +288,12 @@ class _AllPartitions:
         check_named(self._options, partitions)
         bounds = fetch_bounds(self._client, self._options, partitions)
         early = bounds if self._early is None else self._early
-        lossless = self._options.fail_on_data_loss
         starts = {}
         for tp in partitions:
             # What did not exist when the query started comes after any latest message.
             is_late = tp not in early and wanted.at(tp) == LATEST
             at = OffsetOption(everywhere=EARLIEST) if is_late else wanted
-            starts[tp] = resolve_offset(at, tp, early.get(tp, bounds[tp]), fail_on_data_loss=lossless)
+            starts[tp] = resolve_offset(at, tp, early.get(tp, bounds[tp]), self._options)
         return starts
 
     def wait(self) -> None:
@@ -566,8 +561,7 @@ class Membership:
                 producer.close()
             check_named(options, places, needs_all=False)
             bounds = fetch_bounds(self._client, options, places, priority=WITH_MEMORY)
-            lossless = options.fail_on_data_loss
-            offsets = {tp: resolve_offset(wanted, tp, bounds[tp], fail_on_data_loss=lossless) for tp in sorted(places)}
+            offsets = {tp: resolve_offset(wanted, tp, bounds[tp], options) for tp in sorted(places)}
         # A unique key: a master that still knows an earlier run's member would not start at these offsets.
         key = options.session_key or self._client_id
         return GroupSession(key, options.session_members, {str(tp): at for tp, at in sorted(offsets.items())})

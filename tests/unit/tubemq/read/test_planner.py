@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import AuthorizationError, DataLossError
 from spark_mq_source.core.options import READ
+from spark_mq_source.core.shared_options import LossOptions
 from spark_mq_source.tubemq.client.bounds import Bounds
 from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, OffsetOption, TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
@@ -72,12 +73,12 @@ def test_the_error_of_a_broker_that_checks_groups_names_the_groups_to_authorize(
 def test_starting_offsets_within_the_bounds(wanted: int | None, found: int, is_loss: bool) -> None:
     tp = TopicPartition("flights", 1, 0)
     offsets = OffsetOption(partitions={} if wanted is None else {tp: wanted})
-    assert resolve_offset(offsets, tp, Bounds(28, 84), fail_on_data_loss=False) == found
+    assert resolve_offset(offsets, tp, Bounds(28, 84), LossOptions(fail_on_data_loss=False)) == found
     if is_loss:
         with pytest.raises(DataLossError, match=f"offsets from 28 to 84, but not {wanted}"):
-            resolve_offset(offsets, tp, Bounds(28, 84), fail_on_data_loss=True)
+            resolve_offset(offsets, tp, Bounds(28, 84), LossOptions())
     else:
-        assert resolve_offset(offsets, tp, Bounds(28, 84), fail_on_data_loss=True) == found
+        assert resolve_offset(offsets, tp, Bounds(28, 84), LossOptions()) == found
 
 
 @pytest.mark.parametrize(("start", "spans"), [(2744, ["1:t:0 [2744, 2772)"]), (2772, []), (2800, [])])
