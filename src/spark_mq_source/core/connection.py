@@ -22,6 +22,8 @@ CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
 T = TypeVar("T")
 
+_TLS_ALERT, _TLS_HANDSHAKE, _TLS_MAJOR_VERSION = 0x15, 0x16, 0x03
+
 
 class SansIOConnection(ABC, Generic[CommandT, EventT]):
     """The state machine of one connection.
@@ -230,3 +232,23 @@ def expect(response: object, kind: type[T]) -> T:
     if not isinstance(response, kind):
         raise RemoteProtocolError(f"the server answered {type(response).__name__} instead of {kind.__name__}")
     return response
+
+
+def wrong_protocol(start: bytes, *, http: str, tls: str, otherwise: str) -> RemoteProtocolError:
+    """Return the error of a frame that begins impossibly, which names the kind of server that the peer seems to be.
+
+    Args:
+        start: the first 4 bytes.
+        http: the end of the sentence about an HTTP server: the expected server and its port.
+        tls: the end of the sentence about a TLS port: the remedy.
+        otherwise: the sentence about anything else.
+
+    Example:
+        >>> wrong_protocol(bytes([0x16, 3, 1, 0]), http="nsqd", tls="set tls=true", otherwise="damaged")
+        RemoteProtocolError('this looks like a TLS port: set tls=true')
+    """
+    if start == b"HTTP":
+        return RemoteProtocolError(f"this looks like an HTTP server, not {http}")
+    if start[0] in {_TLS_ALERT, _TLS_HANDSHAKE} and start[1] == _TLS_MAJOR_VERSION:
+        return RemoteProtocolError(f"this looks like a TLS port: {tls}")
+    return RemoteProtocolError(otherwise)

@@ -29,6 +29,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
+from spark_mq_source.core.connection import wrong_protocol
 from spark_mq_source.core.errors import RemoteProtocolError
 
 MAGIC: Final = b"  V2"
@@ -44,9 +45,6 @@ MESSAGE_HEAD_BYTES: Final = HEAD_BYTES + 8 + 2 + MESSAGE_ID_BYTES
 """Number of bytes before a message's body in its frame."""
 
 _HEAD: Final = Struct(">II")
-_TLS_ALERT: Final = 0x15
-_TLS_HANDSHAKE: Final = 0x16
-_TLS_MAJOR_VERSION: Final = 0x03
 
 
 class Frame(NamedTuple):
@@ -136,19 +134,12 @@ def check_size(data: memoryview, offset: int, max_frame_bytes: int) -> None:
     size = int.from_bytes(start, "big")
     if SIZE_BYTES <= size <= max_frame_bytes:
         return
-    if start == b"HTTP":
-        msg = (
-            "this looks like an HTTP server, not nsqd's TCP port: use the port of -tcp-address (4150 unless "
-            "configured), not the one of -http-address (4151)"
-        )
-    elif start[0] in {_TLS_ALERT, _TLS_HANDSHAKE} and start[1] == _TLS_MAJOR_VERSION:
-        msg = (
-            "this looks like a TLS port: nsqd's TCP port (4150 unless configured) begins without TLS and is upgraded "
-            "by tls=true; a proxy that ends TLS itself is not supported"
-        )
-    else:
-        msg = (
-            f"a frame of {size} bytes was announced, where {SIZE_BYTES} to {max_frame_bytes} are possible: either "
-            f"this is not NSQ's protocol, or the stream is damaged"
-        )
-    raise RemoteProtocolError(msg)
+    raise wrong_protocol(
+        start,
+        http="nsqd's TCP port: use the port of -tcp-address (4150 unless configured), not the one of -http-address "
+        "(4151)",
+        tls="nsqd's TCP port (4150 unless configured) begins without TLS and is upgraded by tls=true; a proxy that "
+        "ends TLS itself is not supported",
+        otherwise=f"a frame of {size} bytes was announced, where {SIZE_BYTES} to {max_frame_bytes} are possible: "
+        f"either this is not NSQ's protocol, or the stream is damaged",
+    )

@@ -25,6 +25,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
+from spark_mq_source.core.connection import wrong_protocol
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
 
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
@@ -41,8 +42,6 @@ SIZES = Struct(">II")
 _unpack_sizes = SIZES.unpack_from
 _new_tuple = tuple.__new__
 SIZE_BYTES = 4
-
-TLS_ALERT, TLS_HANDSHAKE, TLS_MAJOR_VERSION = 0x15, 0x16, 0x03
 
 
 class Frame(NamedTuple):
@@ -137,16 +136,11 @@ def _check_total(data: memoryview, offset: int, max_frame_bytes: int) -> None:
     total = int.from_bytes(start, "big")
     if SIZE_BYTES <= total <= max_frame_bytes:
         return
-    if start == b"HTTP":
-        msg = (
-            "this looks like an HTTP server, not a Pulsar broker's binary port: use the port of pulsar:// (6650 unless "
-            "configured), not the one of the admin interface (8080)"
-        )
-    elif start[0] in {TLS_ALERT, TLS_HANDSHAKE} and start[1] == TLS_MAJOR_VERSION:
-        msg = "this looks like a TLS port: use pulsar+ssl:// for it, or the plain port (6650 unless configured)"
-    else:
-        msg = (
-            f"a frame of {total} bytes was announced, where {SIZE_BYTES} to {max_frame_bytes} are possible: either "
-            f"this is not Pulsar's protocol, or the stream is damaged"
-        )
-    raise RemoteProtocolError(msg)
+    raise wrong_protocol(
+        start,
+        http="a Pulsar broker's binary port: use the port of pulsar:// (6650 unless configured), not the one of the "
+        "admin interface (8080)",
+        tls="use pulsar+ssl:// for it, or the plain port (6650 unless configured)",
+        otherwise=f"a frame of {total} bytes was announced, where {SIZE_BYTES} to {max_frame_bytes} are possible: "
+        f"either this is not Pulsar's protocol, or the stream is damaged",
+    )

@@ -18,6 +18,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
+from spark_mq_source.core.connection import wrong_protocol
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
 
 BEGIN_TOKEN: Final = b"\xff\x7f\xf4\xfe"
@@ -36,8 +37,6 @@ SIZE: Final = Struct(">i")
 ONE_BLOCK: Final = Struct(">4siii")
 _unpack_one_block = ONE_BLOCK.unpack_from
 _new_tuple = tuple.__new__
-
-TLS_ALERT, TLS_HANDSHAKE, TLS_MAJOR_VERSION = 0x15, 0x16, 0x03
 
 
 class Frame(NamedTuple):
@@ -156,15 +155,12 @@ def take_frame(data: memoryview, offset: int, seen: SeenBlocks | None = None) ->
 
 def _check_token(data: memoryview, offset: int) -> None:
     start = bytes(data[offset : offset + len(BEGIN_TOKEN)])
-    if start == BEGIN_TOKEN:
-        return
-    if start == b"HTTP":
-        msg = (
-            "this looks like an HTTP server, not TubeMQ: masters takes the port of the RPC (8715 unless configured), "
-            "not the one of the web interface (8080)"
+    if start != BEGIN_TOKEN:
+        raise wrong_protocol(
+            start,
+            http="TubeMQ: masters takes the port of the RPC (8715 unless configured), not the one of the web interface "
+            "(8080)",
+            tls="set tls=true, or take the plain port (8715 of a master unless configured)",
+            otherwise=f"a frame begins with {start.hex()} and not {BEGIN_TOKEN.hex()}: not a TubeMQ server, or a "
+            f"damaged stream",
         )
-    elif start[0] in {TLS_ALERT, TLS_HANDSHAKE} and start[1] == TLS_MAJOR_VERSION:
-        msg = "this looks like a TLS port: set tls=true, or take the plain port (8715 of a master unless configured)"
-    else:
-        msg = f"a frame begins with {start.hex()} and not {BEGIN_TOKEN.hex()}: not a TubeMQ server, or a damaged stream"
-    raise RemoteProtocolError(msg)
