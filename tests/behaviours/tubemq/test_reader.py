@@ -23,6 +23,7 @@ from spark_mq_source.tubemq.protocol.commands import SendMessage
 from spark_mq_source.tubemq.read.planner import plan_batch
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from tests.behaviours.tubemq.java_client import Place, TubeJavaClient
+from tests.fix_net import Fault
 from tests.fix_tubemq import TubeUnderTest
 from tests.formats import schema_of
 from tests.formats.tubemq import TubeMQFormat, tubemq_options, wait_until_flushed
@@ -290,3 +291,19 @@ def test_a_partition_taken_in_one_group_is_read_in_the_next(tubemq: TubeUnderTes
         assert [row["value"] for row in read(options, task)] == [b"x"]
         assert tubemq_format.plan(topic) == [task]
         client.wait(consumer.unregister(), "unregister")
+
+
+def test_a_lost_connection_is_replaced_in_the_next_group(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
+    """A busy broker may still execute a fetch of the lost one, and count its length for a commit of the same group."""
+    topic = tubemq.topic()
+    values = [b"%d" % n for n in range(3000)]
+    tubemq_format.publish(topic, values)
+    options = tubemq_format.options(topic)
+    with tubemq_format.proxy() as link:
+        link.add(Fault("cut", "b2c", at=5000, connections=6))
+        rows = tubemq_format.read(topic, ROW, via=link).to_pylist()
+    assert [row["value"] for row in rows] == values
+    holders = tubemq.admin.ask_broker(1, "admin_query_broker_all_consumer_info")["dataSet"]
+    kept = [holder["groupName"] for holder in holders if holder["topicName"] == topic]
+    assert kept
+    assert sorted(kept) == [reading_group(options, n) for n in range(len(kept))]

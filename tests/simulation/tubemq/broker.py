@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 HOLD_SECONDS = 30.0
 """Seconds after which a silent consumer loses a partition (`consumerRegTimeoutMs`)."""
 
+LATE_SECONDS = 1.0
+"""Seconds for which a busy broker may still execute a fetch whose connection has ended (seen on 2.4.0)."""
+
 OFFSETS_SECONDS = 5.0
 """Seconds between writes of committed positions to the disk."""
 
@@ -80,6 +83,10 @@ class Broker:
         self._positions: dict[tuple[str, str, int], int] = {}
         self._saved: dict[tuple[str, str, int], int] = {}
         self._fetched: dict[tuple[str, str, int], int] = {}
+        self._last_fetches: dict[Link, tuple[tuple[str, str, int], str, int]] = {}
+        """The last fetch of each connection: the partition, with group and topic, the client id, and the length."""
+        self._late_fetches: dict[tuple[str, str, int], tuple[float, int]] = {}
+        """Fetches of ended connections: the time until which they may be executed, and their length."""
         self._dice = self.world.dice(f"broker {number}")
         self._last_message_id = 0
         self._forgets_until = 0.0
@@ -95,7 +102,8 @@ class Broker:
         self.is_up = True
         self.starts += 1
         self._holders.clear()
-        self._fetched.clear()
+        for each in (self._fetched, self._last_fetches, self._late_fetches):
+            each.clear()
         self._positions = dict(self._saved)
         network().listen(self.address, self._accept)
         self._tick(self.starts)
@@ -168,6 +176,10 @@ class Broker:
     def _forget(self, link: Link) -> None:
         if link in self.links:
             self.links.remove(link)
+            key, client_id, length = self._last_fetches.pop(link, ((), "", 0))
+            holder = self._holders.get(key)
+            if holder is not None and holder.client_id == client_id:
+                self._late_fetches[key] = self.world.now + LATE_SECONDS, length
 
     # -- requests
 
@@ -184,7 +196,7 @@ class Broker:
             case c.BrokerHeartbeat():
                 return self._heartbeat(request)
             case c.GetMessage():
-                return self._get(request)
+                return self._get(link, request)
             case c.CommitOffset():
                 return self._commit(request)
             case c.SendMessage():
@@ -261,7 +273,7 @@ class Broker:
                 holder.priority = 300 if request.qry_priority_id is None else request.qry_priority_id
         return c.BrokerHeartbeatResponse(True, 200, OK, bool(failures), tuple(failures))
 
-    def _get(self, request: c.GetMessage) -> c.GetMessageResponse:
+    def _get(self, link: Link, request: c.GetMessage) -> c.GetMessageResponse:
         key = request.group_name, request.topic_name, request.partition_id
         holder = self._holders.get(key)
         if holder is None:
@@ -292,6 +304,7 @@ class Broker:
         if len(scanned) > 1 and self._dice.random() < 0.2:
             scanned = scanned[: self._dice.randrange(1, len(scanned))]  # as with large messages
         self._fetched[key] = ENTRY_BYTES * len(scanned)
+        self._last_fetches[link] = key, request.client_id, self._fetched[key]
         found = [m for m in scanned if m.partition == request.partition_id and _passes(m, holder.filters)]
         if not found and self._dice.random() < 0.5:
             return c.GetMessageResponse(False, 404, "no message", -1)
@@ -302,6 +315,10 @@ class Broker:
         holder = self._holders.get(key)
         if holder is None or holder.client_id != request.client_id:
             return c.CommitOffsetResponse(False, 401, "The partition not registered by consumers")
+        until, length = self._late_fetches.pop(key, (0.0, 0))
+        if self.world.now < until:
+            # It passed the check of the holder before the connection ended, and sets the length after the holder's own.
+            self._fetched[key] = length
         position = self._commit_fetched(key, consumed=request.last_pack_consumed)
         end = self._end_for(self.store(request.topic_name, request.partition_id), holder.priority)
         return c.CommitOffsetResponse(True, 200, OK, position, end)
