@@ -375,7 +375,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
         try:
             self._client.wait(consumer.unregister(), f"unregister of {self._partition}")
         except MQSourceError as error:
-            # A broker keeps it for 30 s, and the partition occupied in that group: see `_open`.
+            # After a lost connection the partition stays occupied in that group for 30 s: see `_open`.
             logger.debug("%s: %s", self._task, error)
 
     def _report_loss(self, what: str) -> None:
