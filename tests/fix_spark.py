@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from brokers.class_data import ClassData
-from brokers.processes import ManagedProcess, free_ports, log_tail
+from brokers.processes import ManagedProcess, log_tail
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -202,28 +203,40 @@ def standalone_cluster(tmp_path: Path, workers: int) -> Iterator[SparkCluster]:
     (pyspark,) = find_spec("pyspark").submodule_search_locations
     spark_class = Path(pyspark, "bin", "spark-class")
     environment = spark_environment() | {"SPARK_DAEMON_MEMORY": "384m"}
-    master_port, master_web, *worker_ports = free_ports(2 + 2 * workers)
-    master_url = f"spark://127.0.0.1:{master_port}"
+    any_port = ("--port", "0", "--webui-port", "0")
     daemons: list[ManagedProcess] = []
 
-    def start(name: str, *arguments: str) -> None:
+    def start(name: str, daemon: str, host: str, *arguments: str) -> None:
+        command = [spark_class, f"org.apache.spark.deploy.{daemon}", "--host", host, *any_port, *arguments]
         log = tmp_path / f"{name}.log"
-        daemons.append(ManagedProcess([spark_class, *arguments], log=log, environment=environment, folder=tmp_path))
+        daemons.append(ManagedProcess(command, log=log, environment=environment, folder=tmp_path))
 
     try:
-        web = ("--host", "127.0.0.1", "--port", str(master_port), "--webui-port", str(master_web))
-        start("master", "org.apache.spark.deploy.master.Master", *web)
+        start("master", "master.Master", "127.0.0.1")
+        master_url = _wait_for_log(daemons[0], r"Starting Spark master at (spark://\S+)\n")
+        status_url = _wait_for_log(daemons[0], r"Bound MasterWebUI to .* started at (http://\S+)\n")
         # Two names of this machine: Spark starts a speculative attempt only on another host than the first one.
-        for number, (port, web_port) in enumerate(zip(worker_ports[::2], worker_ports[1::2], strict=True)):
+        for number in range(workers):
+            room = ("--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"work-{number}"))
             host = "localhost" if number % 2 else "127.0.0.1"
-            own = ("--host", host, "--port", str(port), "--webui-port", str(web_port), "--cores", "1")
-            room = ("--memory", "1g", "--work-dir", str(tmp_path / f"work-{number}"))
-            start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *own, *room, master_url)
-        _wait_for_workers(f"http://127.0.0.1:{master_web}/json/", workers, daemons)
+            start(f"worker-{number}", "worker.Worker", host, *room, master_url)
+        _wait_for_workers(f"{status_url}/json/", workers, daemons)
         yield SparkCluster(master_url, tmp_path, daemons[1:])
     finally:
         for daemon in reversed(daemons):
             daemon.kill()
+
+
+def _wait_for_log(daemon: ManagedProcess, line: str) -> str:
+    """Return the group of the first line in a log that matches."""
+    deadline = time.monotonic() + CLUSTER_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if found := re.search(line, daemon.log.read_text()):
+            return found[1]
+        if not daemon.alive:
+            break
+        time.sleep(0.1)  # the log is the only indication
+    pytest.fail(f"no line {line!r}:\n{log_tail(daemon.log)}")
 
 
 def _wait_for_workers(status_url: str, count: int, daemons: list[ManagedProcess]) -> None:
