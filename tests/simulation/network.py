@@ -2,7 +2,8 @@
 
 A client (the program under test) has one end of a stream, with the interface of `net.transport.Transport`; the other
 end is a model broker's, which is called when bytes arrive. Bytes travel in order, in pieces cut at random, each with a
-delay; a fault cuts a stream, makes it half-open, or delays one direction.
+delay; a fault cuts a stream, makes it half-open, or delays one direction. A broker may notice a cut later than the
+client, and until then executes the requests that were in transit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from tests.simulation.clockwork import here
 
 WINDOW_BYTES = 256 << 10
 """Bytes that the kernels at both ends buffer for one direction: `send` accepts no more."""
+
+LATE_SECONDS = (None, 0.0, 0.3, 4.0)
+"""Seconds after the client at which a broker notices a cut, or None for at once, without the bytes in transit."""
 
 
 class Peer(Protocol):
@@ -164,14 +168,19 @@ class Stream:
     # Faults.
 
     def cut(self) -> None:
-        """Break the stream for both sides; bytes in transit are lost."""
-        if not self.is_open:
+        """Break the stream; the bytes in transit to the client are lost, those to the broker in some cases."""
+        if not self.is_open or self.transport.broken:
             return
-        here().note(f"stream {self.number} to {self.address} is cut")
-        self.is_open = False
+        late = here().dice("cuts").choice(LATE_SECONDS)
+        here().note(f"stream {self.number} to {self.address} is cut; the broker notices it after {late} s")
         self.transport.broken = True
         self.transport._changed()
-        self._notify_broker()
+        if late is None:
+            self.is_open = False
+            self._notify_broker()
+        else:
+            self._stall("broker", late)
+            self._then("broker", self._client_closed)
 
     def mute(self) -> None:
         """Make the stream half-open: it carries no more bytes, and neither end is notified."""
@@ -224,7 +233,7 @@ class Stream:
                 self._in_flight[to] += len(piece)
             return
         if to == "client":
-            if not self.transport.closed:
+            if not self.transport.closed and not self.transport.broken:
                 self.transport.arrived += piece
                 self.transport._changed()
         else:
