@@ -110,17 +110,20 @@ def test_rows_of_a_discarded_attempt_are_never_visible(broker: PulsarUnderTest) 
 
 
 def test_a_failed_attempt_aborts_its_transaction(broker: PulsarUnderTest) -> None:
-    topic = broker.topic()
-
     def batches() -> Iterator[pa.RecordBatch]:
         yield rows(*range(100))
         raise OSError
 
-    with pytest.raises(OSError):  # noqa: PT011 - the one from above
-        PulsarWriter(options(broker, topic), TASK).write_all(batches())
-    # An open transaction would hide this one.
-    commit_transactions(options(broker, topic), [write(broker, topic, 7)])
-    assert visible(broker, topic) == [7]
+    # In new namespaces, brokers still take the topic's first snapshot of transactions then, in about 4 of 10 cases.
+    for _ in range(8):
+        topic = broker.topic(namespace=broker.new_namespace())
+        with pytest.raises(OSError):  # noqa: PT011 - the one from above
+            PulsarWriter(options(broker, topic), TASK).write_all(batches())
+        producer = broker.client().create_producer(topic)
+        producer.send(b"7")
+        producer.close()
+        # An open transaction would hide it.
+        assert visible(broker, topic) == [7]
 
 
 def test_a_killed_attempt_hides_later_rows_until_its_transaction_times_out(broker: PulsarUnderTest) -> None:

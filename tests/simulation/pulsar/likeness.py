@@ -53,7 +53,12 @@ class Model:
     ) -> None:
         self._world = world
         self._cluster = Cluster(
-            world, ledger_entries=50_000, deduplicates=deduplicates, batch_indexes=batch_indexes, limits=limits
+            world,
+            ledger_entries=50_000,
+            coordinators=1,
+            deduplicates=deduplicates,
+            batch_indexes=batch_indexes,
+            limits=limits,
         )
         names = self._cluster.create("persistent://public/default/t", 0 if partition is None else 4)
         self.topic = names[partition or 0]
@@ -304,10 +309,10 @@ class Client:
         self._transmit(command(mine))
         return self._next(lambda came: getattr(came, "request_id", None) == mine)
 
-    def lookup(self) -> None:
-        """Look up the topic until a broker serves it."""
+    def lookup(self, topic: str | None = None) -> None:
+        """Look up the topic, or another one, until a broker serves it."""
         while True:
-            found = self.ask(lambda n: commands.Lookup(self.side.topic, n))
+            found = self.ask(lambda n: commands.Lookup(topic or self.side.topic, n))
             if found.response is not commands.LookupType.Failed:
                 return
 
@@ -502,7 +507,8 @@ class Client:
             self.open_producer()
             self._producer_open = True
         self._sequence_id += 1
-        self._transmit(commands.Send(1, self._sequence_id, entry.body, entry.messages))
+        most, least = entry.txn or (None, None)
+        self._transmit(commands.Send(1, self._sequence_id, entry.body, entry.messages, None, least, most))
         receipt = self._next(lambda came: isinstance(came, commands.SendReceipt | commands.SendError))
         assert isinstance(receipt, commands.SendReceipt), receipt
         return self._placed(receipt)

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from spark_mq_source.pulsar.client.topics import COORDINATORS
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.commands import InitialPosition, MessageId
 from tests.simulation.pulsar import likeness_queues
+from tests.simulation.pulsar.entries import make_entry
 from tests.simulation.pulsar.likeness import QUIET_SECONDS, TRACES, Client, Model, Trace, done_by, trace
 from tests.simulation.world import World
 
@@ -250,6 +252,21 @@ def a_terminated_topic_refuses_producers(c: Client) -> Any:
     c.side.terminate()
     closed = c._next(lambda came: isinstance(came, commands.CloseProducer))
     return closed.request_id, c.open_producer("q", 2).error
+
+
+@trace([0, 3, 5], broker="featured")
+def an_abort_before_the_first_snapshot_writes_no_marker(c: Client) -> Any:
+    c.lookup(f"{COORDINATORS}-partition-0")
+    c.ask(lambda n: commands.TcClientConnectRequest(n, 0))
+    positions = []
+    for has_entry in (False, True, False):
+        least = c.ask(lambda n: commands.NewTxn(n, 60_000, 0)).txnid_least_bits
+        c.ask(lambda n, least=least: commands.AddPartitionToTxn(n, least, 0, (c.side.topic,)))
+        if has_entry:
+            c.store(make_entry([b"a"], 1_000, producer="p", txn=(0, least)))
+        c.ask(lambda n, least=least: commands.EndTxn(n, least, 0, commands.TxnAction.ABORT))
+        positions.append(c.store(make_entry([b"b"], 1_000, producer="p"))[1])
+    return positions
 
 
 def named(*names: str) -> list[Any]:

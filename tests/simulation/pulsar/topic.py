@@ -77,6 +77,8 @@ class Topic:
         self.deduplication = Deduplication(ledger.history.values()) if deduplicates else None
         self._faults = faults
         self._writing: deque[_Write] = deque()
+        self._set_aside: deque[tuple[_Write, str | None]] = deque()
+        """Entries of transactions until the first snapshot is taken, each with its fault of storage."""
         self._closing: list[tuple[Producer, Callable[[], None]]] = []
         self._write_at = 0.0
         self._flushes = False
@@ -105,7 +107,23 @@ class Topic:
                 text = "Cannot determine whether the message is a duplicate at this time"
                 self._send_error(producer, highest, PERSISTENCE_ERROR, text)
                 return
-        self._writing.append(_Write(producer, send, entry))
+        write = _Write(producer, send, entry)
+        if entry.txn is None or self.buffer.has_snapshot:
+            self._write(write, fault)
+            return
+        self._set_aside.append((write, fault))
+        if len(self._set_aside) == 1:
+            seconds = self.world.dice("snapshot").choice((0.0, 0.02, 0.3, 2.0))
+            self.world.after(seconds, self._take_snapshot)
+
+    def _take_snapshot(self) -> None:
+        if self.is_open:
+            self.buffer.has_snapshot = True
+            while self._set_aside:
+                self._write(*self._set_aside.popleft())
+
+    def _write(self, write: _Write, fault: str | None) -> None:
+        self._writing.append(write)
         dice = self.world.dice("storage")
         delay = 0.001 + dice.random() * 0.002
         if fault == "slow":
@@ -136,7 +154,8 @@ class Topic:
 
     def _close_finished(self) -> None:
         for producer, done in list(self._closing):
-            if all(write.producer is not producer for write in self._writing):
+            unanswered = [*self._writing, *(write for write, _ in self._set_aside)]
+            if all(write.producer is not producer for write in unanswered):
                 self._closing.remove((producer, done))
                 self.remove_producer(producer)
                 done()

@@ -1,7 +1,8 @@
 """Transactions: the buffers of topics and the coordinators (`TopicTransactionBuffer`, `MLTransactionMetadataStore`).
 
 There is no fencing in 4.0.8: a SEND with the id of a transaction that has ended, or never existed, opens it on its
-topic again, and hides the entries after it.
+topic again, and hides the entries after it. Until the first snapshot of a topic's transactions is taken, their entries
+are set aside, and an abort has no effect: the entries are stored after it.
 
 Not modelled, since no client detects it: a commit during the unload of a bundle is reported and lost (`chaos/pulsar`).
 """
@@ -27,10 +28,12 @@ class TransactionBuffer:
     Attributes:
         ongoing: the position of the first entry of each transaction that is open here.
         aborted: transactions whose entries are never delivered.
+        has_snapshot: whether the first snapshot is taken.
     """
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self._ledger = ledger
+        self.has_snapshot = False
         self.ongoing: dict[TxnId, Position] = {}
         self.aborted: set[TxnId] = set()
 
@@ -57,10 +60,13 @@ class TransactionBuffer:
 
     def stored(self, txn: TxnId, position: Position) -> None:
         """Record a stored entry of a transaction."""
+        self.has_snapshot = True
         self.ongoing.setdefault(txn, position)
 
     def end(self, txn: TxnId, *, commit: bool, low_water_mark: int, now_ms: int) -> None:
         """End a transaction: write a marker."""
+        if not commit and not self.has_snapshot:
+            return
         marker = make_marker(COMMIT_MARKER if commit else ABORT_MARKER, txn, now_ms)
         if not commit:
             self.aborted.add(txn)

@@ -9,7 +9,8 @@ broker after the end of its transaction:
 
 - An attempt reports to the driver only after it has all receipts and its producers are closed.
 - It fails well before the transaction's timeout, if entries are still pending then.
-- It aborts its transaction only after the broker has confirmed that its producers are closed.
+- It aborts its transaction only after the broker has confirmed that its producers are closed, and has answered an
+  entry in each topic-partition. Without the latter, the broker may store the entries after the abort.
 
 A killed attempt cannot abort; its transaction ends by `transactionTimeout`, because only the attempt knew its id.
 """

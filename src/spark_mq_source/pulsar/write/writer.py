@@ -433,16 +433,46 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
                     producer.session.close()
             for producer in self._open:
                 if producer.session is None or producer.session.closed:
-                    # Entries still in transit on a lost connection are refused once another connection has the name.
-                    retrying(
-                        partial(self._open_once, producer),
-                        deadline=Deadline.after_ms(self._options.operation_timeout_ms),
-                    )
-                if producer.session is not None:
+                    self._close_again(producer, transaction)
+                else:
                     self._client.close_producer(producer.session, producer.producer_id)
             transaction.abort()
         except MQSourceError as error:
             logger.warning("pulsar-native: a transaction was not aborted and ends by its timeout: %s", error)
+
+    def _close_again(self, producer: _Producer, transaction: TaskTransaction) -> None:
+        """Reopen and close a producer whose connection is lost, before its transaction is aborted.
+
+        A broker refuses entries that arrive on the lost connection once another one has the producer's name. It sets
+        entries aside that arrive while it takes the topic's first snapshot of transactions. An abort meanwhile writes
+        no marker, and the entries, stored after it, hide all later messages (seen on broker 4.0.8). They are stored in
+        order, so none is set aside when copies of them are answered.
+
+        Raises:
+            RequestTimeoutError: the transaction's timeout is near.
+            MQSourceError: the producer cannot be opened, or the entries are not answered.
+        """
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+        with self._arrived:
+            # A topic that has stored an entry of a transaction has the snapshot.
+            unanswered = [e.send for e in producer.pending if e.times_sent] if producer.confirmed < 0 else []
+        if unanswered:
+            deadline = Deadline(min(deadline.at, transaction.idle_from))
+
+        def close() -> None:
+            self._open_once(producer)
+            if producer.session is None:
+                return
+            with self._arrived:
+                producer.error = None
+            for send in unanswered:
+                transaction.check_time()
+                producer.session.send(send)
+            self._client.close_producer(producer.session, producer.producer_id)
+            if producer.error is not None and producer.error.retryable:
+                raise producer.error  # the broker has closed the producer, or its storage has failed
+
+        retrying(close, deadline=deadline)
 
     def _finish_replay(self) -> None:
         """Check that no earlier attempt has stored more rows, also in topic-partitions that this one has none for.

@@ -405,8 +405,33 @@ def test_a_transaction_fails_if_a_refusal_may_be_lost(broker, writer) -> None:
     )
     with pytest.raises(MQSourceError, match="may have refused an entry, and would take it for a duplicate"):
         write_and_finish(writer(at, **TRANSACTION), rows(b"a", b"b"))
-    assert sent(at) == [0, 1]
+    assert sent(at) == [0, 1, 0, 1], "sent again only to abort"
     assert transactions.ended == [c.TxnAction.ABORT]
+
+
+def test_an_abort_waits_for_entries_that_the_broker_may_have_set_aside(broker, writer) -> None:
+    transactions = Transactions()
+    at = broker(transactions.answers | {c.Send: in_turn(nothing, stored)})
+    made = writer(at, **TRANSACTION)
+    made.write(rows(b"a"))
+    made.__exit__(OSError, OSError(), None)
+    _, second = [link for link in at.links if any(isinstance(one, c.Producer) for one in link.requests)]
+    order = [type(one) for one in second.requests if isinstance(one, c.Producer | c.Send | c.CloseProducer | c.EndTxn)]
+    assert order[:3] == [c.Producer, c.Send, c.CloseProducer]
+    assert sent(at) == [0, 0]
+    assert transactions.ended == [c.TxnAction.ABORT]
+
+
+@pytest.mark.parametrize("lose", [close_producer, cut, refused(PERSISTENCE_ERROR)], ids=["closed", "cut", "refused"])
+def test_an_abort_is_not_sent_while_the_entries_are_not_answered(broker, writer, caplog, lose) -> None:
+    transactions = Transactions()
+    at = broker(transactions.answers | {c.Send: lose})
+    made = writer(at, operationTimeout="1s", **TRANSACTION)
+    made.write(rows(b"a"))
+    made.__exit__(OSError, OSError(), None)
+    assert sent(at)[:2] == [0, 0]
+    assert transactions.ended == []
+    assert "a transaction was not aborted and ends by its timeout" in caplog.text
 
 
 def test_a_transaction_repeats_entries_that_are_certainly_not_stored(broker, writer) -> None:
@@ -431,13 +456,13 @@ def test_a_transaction_that_ends_soon_does_not_wait_for_receipts(broker, writer)
     made = writer(at, **TRANSACTION, transactionTimeout="1s", sendTimeout="10m")
     with pytest.raises(RequestTimeoutError, match=r"ends soon.*raise transactionTimeout \(1000 ms\)"):
         write_and_finish(made, rows(b"a"))
-    # Before that, the connection with the entry in flight was closed, and the producer's name taken over.
+    # The connection with the entry in flight was closed, and the producer's name taken over.
     first, *others = [link for link in at.links if any(isinstance(one, c.Producer) for one in link.requests)]
     assert sent(at) == [0]
     assert [type(one) for one in first.requests].count(c.EndTxn) == 0
     assert len(others) == 1
     assert made._counters.reconnects == 0, "it gave up only after the connection was lost"
-    assert transactions.ended == [c.TxnAction.ABORT]
+    assert transactions.ended == [], "there was no time to send the entry again"
 
 
 def test_a_transaction_sends_nothing_after_its_quiet_time(broker, writer) -> None:
