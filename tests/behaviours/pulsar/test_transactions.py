@@ -16,8 +16,11 @@ import pytest
 from spark_mq_source.core.errors import BrokerError, UnsupportedFeatureError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.transactions import (
+    TaskTransaction,
     Transaction,
     abort_transactions,
     commit_transactions,
@@ -163,6 +166,26 @@ def test_a_commit_with_a_lost_answer_is_verified(broker: PulsarUnderTest, proxy:
     commit_transactions(through_proxy, [write(broker, topic, 1)])
     assert proxy.lose_at == {}
     assert visible(broker, topic) == [0, 1]
+
+
+def test_a_commit_that_the_coordinator_has_begun_counts(
+    broker: PulsarUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.topic()
+    missing = TopicPartition.parse(broker.unused_topic(namespace=f"public/{topic.rpartition('/')[2]}"))
+    given = options(broker, topic, sendTimeout="2s", operationTimeout="2s")
+    begun = write(broker, topic, 7)
+    with PulsarClient(given) as client:
+        joined = TaskTransaction(given, client)
+        joined.id = begun
+        joined.join(missing)
+    # The coordinator repeats the commit until the namespace exists.
+    commit_transactions(given, [begun])
+    assert f"transaction {begun} will be committed once all of its topics are available" in caplog.text
+    assert visible(broker, topic) == [7]
+    broker.admin.create_namespace(missing.topic.removeprefix("persistent://").rpartition("/")[0])
+    broker.admin.create_topic(str(missing))
+    wait_until(lambda: not broker.admin.open_transactions([topic]), "the coordinator has ended the transaction")
 
 
 def test_a_task_without_rows_begins_no_transaction(broker: PulsarUnderTest) -> None:

@@ -19,7 +19,7 @@ from tests.simulation.pulsar.dispatch import Consumer, Limits, Subscription
 from tests.simulation.pulsar.entries import Entry, make_chunks, make_entry
 from tests.simulation.pulsar.ledgers import EARLIEST, ManagedLedger, Position
 from tests.simulation.pulsar.topic import Producer, Topic
-from tests.simulation.pulsar.transactions import Coordinators, TransactionBuffer
+from tests.simulation.pulsar.transactions import INVALID_TXN_STATUS, Coordinators, TransactionBuffer
 from tests.simulation.pulsar.writes import WriteFaults
 from tests.simulation.world import World
 
@@ -804,10 +804,13 @@ class Connection:
                 self.reply(commands.AddPartitionToTxnResponse(command.request_id, txn[1], txn[0], code, text))
 
     def _end_txn(self, command: commands.EndTxn) -> None:
+        coordinators = self.cluster.coordinators
         txn = command.txnid_most_bits, command.txnid_least_bits
 
         def done(code: int | None) -> None:
             text = "" if code is None else f"The transaction {txn} cannot be ended"
+            if code == INVALID_TXN_STATUS:
+                text += f", but it is in {coordinators.status(txn)} status"
             self.reply(commands.EndTxnResponse(command.request_id, txn[1], txn[0], code, text))
 
-        self.cluster.coordinators.end(txn, command.txn_action is commands.TxnAction.COMMIT, done)
+        coordinators.end(txn, command.txn_action is commands.TxnAction.COMMIT, done)

@@ -98,10 +98,12 @@ class Transaction:
     Attributes:
         partitions: topic-partitions that were added to it.
         action: True for commit, False for abort, None while it is open.
+        ends_from: when its topics are available to end it, in seconds.
     """
 
     partitions: set[str] = field(default_factory=set)
     action: bool | None = None
+    ends_from: float = 0.0
 
 
 class Coordinators:
@@ -157,13 +159,16 @@ class Coordinators:
         if found.action is not None and found.action != commit:
             done(INVALID_TXN_STATUS)
             return
+        if found.action is None and commit and self._dice.random() < 0.01:
+            # A broker is away for longer than `sendTimeout`; the coordinator goes on.
+            found.ends_from = self._world.now + 150.0
         found.action = commit
         self.ended[txn] = commit
         self._world.after(self._dice.random() * 0.01, lambda: self._finish(txn, found, done))
 
     def _finish(self, txn: TxnId, transaction: Transaction, done: Callable[[int | None], None]) -> None:
         # A marker is appended as entries are: after those that are being stored.
-        stored_by = max(map(self._stored_by, sorted(transaction.partitions)), default=self._world.now)
+        stored_by = max([transaction.ends_from, *map(self._stored_by, sorted(transaction.partitions))])
         if stored_by > self._world.now:
             self._world.at(stored_by, lambda: self._finish(txn, transaction, done))
             return
@@ -181,6 +186,10 @@ class Coordinators:
                 for call in self.on_ended:
                     call(partition)
         done(None)
+
+    def status(self, txn: TxnId) -> str:
+        """Return the status of a transaction that is about to end."""
+        return "COMMITTING" if self.ended[txn] else "ABORTING"
 
     def _time_out(self, txn: TxnId) -> None:
         found = self.open.get(txn)

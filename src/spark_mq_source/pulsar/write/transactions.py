@@ -173,6 +173,7 @@ def commit_transactions(options: PulsarOptions, transactions: Sequence[Transacti
     """
     with PulsarClient(options) as client:
         failed = _end(client, transactions, commands.TxnAction.COMMIT, Deadline.after_ms(options.send_timeout_ms))
+        _decide(client, failed, Deadline.after_ms(options.operation_timeout_ms))
         unclear = {one: error for one, error in failed.items() if not (error.is_ambiguous and _is_visible(client, one))}
     if not unclear:
         return
@@ -267,6 +268,22 @@ def _end(
     except MQSourceError as error:
         failed |= {one: _Failure(error, is_ambiguous=one in unanswered) for one in left}
     return failed
+
+
+def _decide(client: PulsarClient, failed: dict[Transaction, _Failure], deadline: Deadline) -> None:
+    """Abort the transactions whose commit may yet happen, and forget those for which it is too late: they commit.
+
+    A coordinator repeats a commit that it has begun until all topics have it, also after a restart, and refuses to
+    abort it (`TransactionMetadataStoreService` of 4.0.8). If the write were repeated, its rows would be visible twice.
+    """
+    doubtful = [one for one, failure in failed.items() if failure.is_ambiguous]
+    kept = _end(client, doubtful, commands.TxnAction.ABORT, deadline)
+    for one in doubtful:
+        if one not in kept:
+            failed[one] = _Failure(failed[one].reason, is_ambiguous=False)
+        elif any(f"in {status} status" in str(kept[one].reason) for status in ("COMMITTING", "COMMITTED")):
+            logger.warning("pulsar-native: transaction %s will be committed once all of its topics are available", one)
+            del failed[one]
 
 
 def _is_visible(client: PulsarClient, transaction: Transaction) -> bool:

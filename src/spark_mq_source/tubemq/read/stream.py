@@ -482,9 +482,13 @@ class Membership:
             return {tp: max(known.get(tp, 0), self._held[tp].position) for tp in bounds if tp in self._held}
 
     def plan(self, ends: Positions) -> Positions:
-        """Keep these partitions until `planned`; return the ends of those that were not handed over yet."""
+        """Keep these partitions until `planned`; return the ends of those that are neither handed over nor lost.
+
+        A broker and the master drop a member from which they hear nothing for 30 s; another one may have it then.
+        """
         with self._changed:
-            ends = {tp: end for tp, end in ends.items() if tp in self._held}
+            held = {tp for tp, one in self._held.items() if one.consumer.lost is None}
+            ends = {tp: end for tp, end in ends.items() if tp in held}
             self._pending = frozenset(ends)
             self._changed.notify_all()
             return ends

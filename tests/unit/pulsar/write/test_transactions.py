@@ -25,7 +25,7 @@ from tests.unit.pulsar.client.test_client import Broker, Link
 from tests.unit.pulsar.write.test_writer import nothing
 
 TRANSACTIONS = [Transaction(0, number) for number in range(3)]
-NOT_READY, CONFLICT, NOT_FOUND = 6, 23, 24
+NOT_READY, INVALID_STATUS, CONFLICT, NOT_FOUND = 6, 21, 23, 24
 
 
 def loaded(_: Link, command: Any) -> c.TcClientConnectResponse:
@@ -36,8 +36,8 @@ def ended(_: Link, command: Any) -> c.EndTxnResponse:
     return c.EndTxnResponse(command.request_id)
 
 
-def refused(code: int) -> Callable[[Link, Any], object]:
-    return lambda _, command: c.EndTxnResponse(command.request_id, error=code, message="no")
+def refused(code: int, message: str = "no") -> Callable[[Link, Any], object]:
+    return lambda _, command: c.EndTxnResponse(command.request_id, error=code, message=message)
 
 
 brokers = test_client.broker
@@ -87,6 +87,30 @@ def test_a_transaction_whose_answer_was_lost_may_have_been_committed(broker) -> 
 def test_a_transaction_without_an_answer_may_have_been_committed(broker) -> None:
     at = broker(nothing)
     with pytest.raises(BrokerError, match=r"may have been committed, or not: .*no answer to END_TXN of \(0,0\)"):
+        commit_transactions(options(at, sendTimeout="1s"), TRANSACTIONS[:1])
+
+
+def answered_to_aborts(answer: Callable[[Link, Any], object]) -> Callable[[Link, Any], object]:
+    return lambda link, command: answer(link, command) if command.txn_action is c.TxnAction.ABORT else None
+
+
+def test_a_transaction_that_is_aborted_after_an_unanswered_commit_was_not_committed(broker) -> None:
+    at = broker(answered_to_aborts(ended))
+    with pytest.raises(BrokerError, match=r"\(0,0\) was not committed: .*no answer to END_TXN of \(0,0\)"):
+        commit_transactions(options(at, sendTimeout="1s"), TRANSACTIONS[:1])
+
+
+@pytest.mark.parametrize("status", ["COMMITTING", "COMMITTED"])
+def test_a_commit_that_the_coordinator_has_begun_counts(broker, caplog, status) -> None:
+    text = f"Expect Txn `(0,0)` to be in ABORTING status but it is in {status} status"
+    at = broker(answered_to_aborts(refused(INVALID_STATUS, text)))
+    commit_transactions(options(at, sendTimeout="1s"), TRANSACTIONS[:1])
+    assert "transaction (0,0) will be committed once all of its topics are available" in caplog.text
+
+
+def test_a_transaction_that_is_being_aborted_may_have_been_committed(broker) -> None:
+    at = broker(answered_to_aborts(refused(INVALID_STATUS, "but it is in ABORTING status")))
+    with pytest.raises(BrokerError, match=r"may have been committed, or not"):
         commit_transactions(options(at, sendTimeout="1s"), TRANSACTIONS[:1])
 
 

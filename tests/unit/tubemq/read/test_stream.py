@@ -387,6 +387,12 @@ def test_a_partition_of_a_pending_trigger_is_kept(monkeypatch: pytest.MonkeyPatc
     assert group.positions == {A: 56, B: 28}
 
 
+def test_a_lost_partition_is_not_planned() -> None:
+    made = member(Group(a=28, b=28), A, B)
+    made._held[B].consumer.lost = ServiceNotReadyError("lost")
+    assert made.plan({A: 56, B: 56}) == {A: 56}
+
+
 def test_a_member_that_ends_does_not_wait_for_a_plan() -> None:
     group = Group(a=28)
     made = member(group, A)
