@@ -178,12 +178,7 @@ class Cluster:
 
     def store(self, name: str, entry: Entry) -> Position:
         """Store an entry of any producer; return its position."""
-        topic = self.load(name)
-        position = topic.ledger.append(entry)
-        if entry.txn is not None:
-            topic.buffer.stored(entry.txn, position)
-        topic.changed()
-        return position
+        return self.load(name).append(entry)
 
     def subscribe(self, name: str, subscription: str, *, earliest: bool = True) -> None:
         """Create a foreign durable subscription."""
@@ -289,7 +284,7 @@ class Cluster:
         return self.load(name).buffer
 
     def _txn_ended(self, name: str) -> None:
-        self.load(name).changed()
+        self.load(name).transaction_ended()
 
 
 class Broker:

@@ -256,7 +256,7 @@ class Dispatcher:
         topic, cursor = self.topic, self.cursor
         while True:
             found = topic.ledger.read_at(cursor.read)
-            if found is None or found[0] > topic.buffer.max_read:
+            if found is None or found[0] > topic.max_read:
                 return None
             position, entry = found
             cursor.read = position[0], position[1] + 1

@@ -185,6 +185,9 @@ def fill(
                 continue
             txn = None
             if with_transactions and draw > 0.7:
+                if draw > 0.9:
+                    # Then the broker has to find the last message.
+                    cluster.unload(name)
                 txn = cluster.coordinators.begin(0, 3_600_000)
                 cluster.coordinators.add(txn, (name,))
                 ends_at = dice.choice((0.0, 0.0, 0.1, 1.0))

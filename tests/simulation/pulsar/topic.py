@@ -11,7 +11,7 @@ from spark_mq_source.pulsar.protocol import commands
 from tests.simulation.pulsar.deduplication import Deduplication, Status
 from tests.simulation.pulsar.dispatch import Consumer, Limits, Subscription
 from tests.simulation.pulsar.entries import Entry, has_good_checksum, read_entry
-from tests.simulation.pulsar.ledgers import FLUSH_SECONDS, Cursor, ManagedLedger, Position
+from tests.simulation.pulsar.ledgers import EARLIEST, FLUSH_SECONDS, Cursor, ManagedLedger, Position
 from tests.simulation.pulsar.transactions import TransactionBuffer
 from tests.simulation.pulsar.writes import WriteFaults
 
@@ -79,6 +79,8 @@ class Topic:
         self._writing: deque[_Write] = deque()
         self._set_aside: deque[tuple[_Write, str | None]] = deque()
         """Entries of transactions until the first snapshot is taken, each with its fault of storage."""
+        self._last: Position | None = None
+        """The last position to deliver, once it was found."""
         self._closing: list[tuple[Producer, Callable[[], None]]] = []
         self._write_at = 0.0
         self._flushes = False
@@ -121,6 +123,7 @@ class Topic:
             self.buffer.has_snapshot = True
             while self._set_aside:
                 self._write(*self._set_aside.popleft())
+            self.changed()
 
     def _write(self, write: _Write, fault: str | None) -> None:
         self._writing.append(write)
@@ -162,13 +165,32 @@ class Topic:
 
     def _store(self, write: _Write) -> Position:
         entry = write.entry
-        position = self.ledger.append(entry)
-        if entry.txn is not None:
-            self.buffer.stored(entry.txn, position)
+        position = self.append(entry)
         if self.deduplication is not None:
             self.deduplication.stored(write.producer.name, entry.highest_sequence_id, entry.chunk)
+        return position
+
+    def append(self, entry: Entry) -> Position:
+        """Store an entry at once."""
+        position = self.ledger.append(entry)
+        if entry.txn is not None:
+            if self._last is None and not self.buffer.has_snapshot and self.world.dice("snapshot").random() < 0.5:
+                self._last = EARLIEST  # somebody asked for it while the first snapshot was taken
+            self.buffer.stored(entry.txn, position)
+        elif entry.marker is None and position <= self.max_read:
+            self._last = position
         self.changed()
         return position
+
+    @property
+    def max_read(self) -> Position:
+        """The last position to deliver: none while the first snapshot of transactions is taken."""
+        return EARLIEST if self._set_aside else self.buffer.max_read
+
+    def transaction_ended(self) -> None:
+        """Dispatch after the end of a transaction."""
+        self._last = None
+        self.changed()
 
     def _fail_writes(self, *, keep_first: bool) -> None:
         """Close the producers, then refuse each entry, as on a failure of storage (`PersistentTopic.addFailed`)."""
@@ -278,7 +300,10 @@ class Topic:
 
     def last_message_id(self) -> commands.MessageId:
         """Return the answer to GET_LAST_MESSAGE_ID."""
-        position = self.buffer.last_dispatchable()
+        if self._last is None:
+            # This is kept until a transaction ends (`PersistentTopic.updateLastDispatchablePosition`).
+            self._last = EARLIEST if self._set_aside else self.buffer.last_dispatchable()
+        position = self._last
         if position[1] < 0 or position[0] not in self.ledger.ledgers:
             return commands.MessageId(-1, -1)
         entry = self.ledger.entries.get(position)

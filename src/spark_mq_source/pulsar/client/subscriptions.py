@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from spark_mq_source.core.errors import (
     BrokerError,
     ResourceBusyError,
+    ServiceNotReadyError,
 )
 from spark_mq_source.core.options import INT32_MAX
-from spark_mq_source.net.retry import retrying
+from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar.client.consumer import BaseConsumer, Bounds, Consumer, Subscription, open_consumer
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
 from spark_mq_source.pulsar.client.session import (
@@ -37,6 +38,9 @@ _SAME_NAME = "Durable subscription with the same name already exists"
 """The broker's error text for a subscription that is not durable (4.0.8)."""
 
 _PAST_EVERY_LEDGER = 2**62
+
+DELIVERY_MS = 1000
+"""Time to wait for a message of a topic-partition that should have none."""
 
 MAX_ENTRIES_AT_ONCE = 16
 """Number of entries fetched at once: each is as large as the broker accepts, 5 MiB by default."""
@@ -72,6 +76,31 @@ class Subscriptions(Topics):
         """
         ends = self.fetch_stored(dict.fromkeys(firsts, Position(_PAST_EVERY_LEDGER, 0)))
         return {tp: end for tp, end in ends.items() if end.entry < 0 and end.ledger > firsts[tp].ledger}
+
+    def confirmed(self, look: Callable[[], dict[TopicPartition, Bounds]]) -> dict[TopicPartition, Bounds]:
+        """Return the bounds that `look` returns, once each topic-partition without a last message delivers none.
+
+        While a broker takes the first snapshot of a topic's transactions, GET_LAST_MESSAGE_ID has no answer for the
+        topic. The broker repeats that answer until a transaction ends there (seen on 4.0.8).
+
+        Raises:
+            ServiceNotReadyError: one still delivers a message after `operationTimeout`.
+            MQSourceError: any other error of `look`.
+        """
+
+        def ask() -> dict[TopicPartition, Bounds]:
+            bounds = look()
+            empty = [tp for tp, found in bounds.items() if found.last == EARLIEST]
+            stored = self.fetch_stored(dict.fromkeys(empty, Position(_PAST_EVERY_LEDGER, 0)))
+            starts = {tp: EARLIEST for tp, end in stored.items() if end.entry >= 0}
+            for tp, position in self.fetch_first_entries(starts, DELIVERY_MS).items():
+                raise ServiceNotReadyError(
+                    f"{tp}: the broker reports no last message, but delivers {position}; it may do this until a "
+                    f"transaction of the topic ends: try again then"
+                )
+            return bounds
+
+        return retrying(ask, deadline=self._deadline())
 
     def fetch_positions_at(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, Position]:
         """Return the position before the first entry published at or after each time; if there is none, the last.
@@ -147,12 +176,17 @@ class Subscriptions(Topics):
         counted = near | retrying(ask, deadline=self._deadline())
         return {tp: max(1, counted[tp]) for tp in starts}
 
-    def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
-        """Return the first entry at or after each position, if one arrives within `operationTimeout`."""
-        return self.sample_first_entries(starts, lambda _, entry: Position(entry.ledger_id, entry.entry_id))
+    def fetch_first_entries(
+        self, starts: Mapping[TopicPartition, Position], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, Position]:
+        """Return the first entry at or after each position, if one arrives in this time or `operationTimeout`."""
+        return self.sample_first_entries(starts, lambda _, entry: Position(entry.ledger_id, entry.entry_id), timeout_ms)
 
     def sample_first_entries(
-        self, starts: Mapping[TopicPartition, Position], take: Callable[[TopicPartition, commands.Message], T]
+        self,
+        starts: Mapping[TopicPartition, Position],
+        take: Callable[[TopicPartition, commands.Message], T],
+        timeout_ms: int | None = None,
     ) -> dict[TopicPartition, T]:
         """Return what `take` makes of the first entry at or after each position; a few entries are held at once."""
 
@@ -161,7 +195,7 @@ class Subscriptions(Topics):
             consumers = self.open_consumers({tp: starts[tp] for tp in window})
             waiting: deque[tuple[TopicPartition, Consumer]] = deque()
             # Of one deadline: there may be nothing for delivery at many positions.
-            deadline = self._deadline()
+            deadline = self._deadline() if timeout_ms is None else Deadline.after_ms(timeout_ms)
 
             def receive() -> None:
                 tp, consumer = waiting.popleft()

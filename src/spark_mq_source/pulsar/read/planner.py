@@ -87,7 +87,7 @@ def _ranges_of(client: PulsarClient, options: PulsarOptions, predicates: Sequenc
     partitions = client.fetch_partitions(topics_of(client, options))
     check_named(options, partitions)
     partitions = [tp for tp in partitions if _may_match(tp, predicates)]
-    bounds = client.fetch_bounds(partitions)
+    bounds = client.confirmed(lambda: client.fetch_bounds(partitions))
     starts = resolve_positions(client, "starting", options.starting_at, partitions)
     ends = resolve_positions(client, "ending", options.ending_at, partitions)
     ends |= stored_ends(client, {tp: at for tp, at in ends.items() if EARLIEST < at < bounds[tp].last})

@@ -270,9 +270,12 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         """Return whether the broker has nothing after `received`: then the end is an entry that it does not deliver."""
         bounds = self._client.wait(consumer.request_bounds(), f"the last message of {consumer.topic_partition}")
         self._check_cursor(consumer, received, bounds.first)
-        if bounds.last <= received:
+        tp, end = self._task.topic_partition, self._task.end
+        # A broker may report no last message though it has some: see `Subscriptions.confirmed`. A terminated topic,
+        # which can end with a ledger without entries, and one of which compaction has left nothing may have none.
+        is_known = bounds.last > EARLIEST or end.entry < 0 or self._options.read_compacted
+        if bounds.last <= received and is_known:
             # Such an end is, for example, a marker, or was removed by compaction; but it existed.
-            tp, end = self._task.topic_partition, self._task.end
             stored = self._client.fetch_stored({tp: end})[tp]
             if stored < end and end.entry >= 0:
                 self._options.report_loss(past_the_end(tp, end, stored), task=self._task)

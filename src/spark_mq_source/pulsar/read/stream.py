@@ -127,10 +127,10 @@ class PulsarStream:
                 is true.
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
-        early = self._watch(self._present()[0])
+        early = self._confirmed(self._present()[0])
         partitions = until_found(self._all_present, self._options.wait_for_topic_ms)
         check_named(self._options, partitions)
-        bounds = early if set(partitions) == early.keys() else self._watch(partitions) | early
+        bounds = early if set(partitions) == early.keys() else self._confirmed(partitions) | early
         starts = resolve_positions(
             self._client, "starting", self._options.stream_starting_at, [tp for tp in partitions if tp in early]
         )
@@ -232,7 +232,7 @@ class PulsarStream:
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
-        self._target = {tp: bounds.last for tp, bounds in self._watch(self._present()[0]).items()}
+        self._target = {tp: bounds.last for tp, bounds in self._confirmed(self._present()[0]).items()}
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[PulsarRange]:
         """Return the tasks of one trigger; always the same for the same positions.
@@ -279,6 +279,9 @@ class PulsarStream:
                 # What has vanished has no subscription either; the next trigger reports it.
                 there = set(self._partitions(done))
                 self._move_pins({tp: position for tp, position in done.items() if tp in there})
+
+    def _confirmed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        return self._client.confirmed(lambda: self._watch(partitions))
 
     def _watch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
         """Return the first and last position of each partition now: one round trip if all consumers are still open."""

@@ -473,6 +473,20 @@ def test_many_requests_that_are_never_answered_take_no_longer_than_one(broker, c
     one.wait_for(lambda: len(one.of(c.PartitionedMetadata)) == 10)
 
 
+@pytest.mark.parametrize(("stored", "delivers", "is_empty"), [(-1, True, True), (3, False, True), (3, True, False)])
+def test_a_topic_without_a_last_message_must_deliver_none(broker, client, monkeypatch, stored, delivers, is_empty):
+    asked = client(broker().url, operationTimeout="100ms")
+    found = {Position(7, 0)} if delivers else ()
+    monkeypatch.setattr(asked, "fetch_stored", lambda positions: dict.fromkeys(positions, Position(7, stored)))
+    monkeypatch.setattr(asked, "fetch_first_entries", lambda starts, _: {tp: at for tp in starts for at in found})
+    bounds = {TP: Bounds(Position(7, -1), EARLIEST)}
+    if is_empty:
+        assert asked.confirmed(lambda: bounds) == bounds
+    else:
+        with pytest.raises(ServiceNotReadyError, match=r"reports no last message, but delivers 7:0; .*try again then"):
+            asked.confirmed(lambda: bounds)
+
+
 def test_planning_many_partitions_takes_few_round_trips(broker, client):
     count = 200
     one = broker(partitions=count)

@@ -270,6 +270,18 @@ def test_the_check_for_remaining_entries_after_silence(received, left):
             made._is_at_end(consumer, received, Deadline.after_ms(0))
 
 
+def test_an_unknown_last_message_is_no_end():
+    topic = Topic(LEDGERS)
+    topic.last = EARLIEST
+    consumer = Consumer(topic, EARLIEST, 2)
+    made = reader(topic, EARLIEST, Position(9, 2))
+    assert not made._is_at_end(consumer, Position(9, 1), Deadline.after_ms(60_000))
+    with pytest.raises(RequestTimeoutError, match="no message for 100 ms after 9:1, though the last one is"):
+        made._is_at_end(consumer, Position(9, 1), Deadline.after_ms(0))
+    # A terminated topic can end with a ledger without entries.
+    assert reader(topic, EARLIEST, Position(9, -1))._is_at_end(consumer, Position(9, 1), Deadline.after_ms(60_000))
+
+
 def returned(generator):
     """Return the return value of a generator."""
     while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_mq_source.pulsar.client.admin import Ledger
@@ -110,6 +110,9 @@ class Topic:
 
     def fetch_bounds(self, asked: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
         return dict.fromkeys(asked, Bounds(Position(min(self.ledgers), -1), self.last))
+
+    def confirmed(self, look: Callable[[], dict[TopicPartition, Bounds]]) -> dict[TopicPartition, Bounds]:
+        return look()
 
     def fetch_backlogs(self, starts: Mapping[Any, Position], ends: Mapping[Any, Position]) -> dict[Any, int]:
         return {tp: len(self.between(start, ends[tp])) for tp, start in starts.items()}
