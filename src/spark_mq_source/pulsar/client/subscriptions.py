@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -74,7 +74,7 @@ class Subscriptions(Topics):
         Args:
             firsts: the positions just before the first message that still exists.
         """
-        ends = self.fetch_stored(dict.fromkeys(firsts, Position(_PAST_EVERY_LEDGER, 0)))
+        ends = self._fetch_stored_ends(firsts)
         return {tp: end for tp, end in ends.items() if end.entry < 0 and end.ledger > firsts[tp].ledger}
 
     def confirmed(self, look: Callable[[], dict[TopicPartition, Bounds]]) -> dict[TopicPartition, Bounds]:
@@ -91,8 +91,7 @@ class Subscriptions(Topics):
         def ask() -> dict[TopicPartition, Bounds]:
             bounds = look()
             empty = [tp for tp, found in bounds.items() if found.last == EARLIEST]
-            stored = self.fetch_stored(dict.fromkeys(empty, Position(_PAST_EVERY_LEDGER, 0)))
-            starts = {tp: EARLIEST for tp, end in stored.items() if end.entry >= 0}
+            starts = {tp: EARLIEST for tp, end in self._fetch_stored_ends(empty).items() if end.entry >= 0}
             for tp, position in self.fetch_first_entries(starts, DELIVERY_MS).items():
                 raise ServiceNotReadyError(
                     f"{tp}: the broker reports no last message, but delivers {position}; it may do this until a "
@@ -147,6 +146,10 @@ class Subscriptions(Topics):
             return {tp: consumer.opened.first for tp, consumer in consumers.items()}
 
         return retrying(ask, deadline=self._deadline())
+
+    def _fetch_stored_ends(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Return the last entry of each topic-partition, delivered or not; entry -1 of a ledger that is empty."""
+        return self.fetch_stored(dict.fromkeys(topic_partitions, Position(_PAST_EVERY_LEDGER, 0)))
 
     def fetch_backlogs(
         self, starts: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, Position]

@@ -460,15 +460,13 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
             deadline = Deadline(min(deadline.at, transaction.idle_from))
 
         def close() -> None:
-            self._open_once(producer)
-            if producer.session is None:
-                return
+            session = self._open_once(producer)
             with self._arrived:
                 producer.error = None
             for send in unanswered:
                 transaction.check_time()
-                producer.session.send(send)
-            self._client.close_producer(producer.session, producer.producer_id)
+                session.send(send)
+            self._client.close_producer(session, producer.producer_id)
             if producer.error is not None and producer.error.retryable:
                 raise producer.error  # the broker has closed the producer, or its storage has failed
 
@@ -768,7 +766,8 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
     def _open_in_time(self, producer: _Producer) -> None:
         retrying(lambda: self._open_once(producer), deadline=Deadline.after_ms(self._options.send_timeout_ms))
 
-    def _open_once(self, producer: _Producer) -> None:
+    def _open_once(self, producer: _Producer) -> Session:
+        """Open or reopen a producer; return its connection."""
         if producer.session is not None:
             # The broker answers only after the receipts of the entries it has stored.
             self._client.close_producer(producer.session, producer.producer_id)
@@ -819,6 +818,7 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
         if producer.encoder is None:
             producer.encoder = self._encoder(producer, session, opened)
             self._open.append(producer)
+        return session
 
     @cached_property
     def _encryptor(self) -> PayloadEncryptor | None:
