@@ -13,6 +13,7 @@ from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.tubemq.payload import _messages_python
 from spark_mq_source.tubemq.payload.columns import COLUMNS
+from spark_mq_source.tubemq.payload.layout import MissingMessagesError
 from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol.commands import SendMessage
 from spark_mq_source.tubemq.protocol.hot import encode_send
@@ -24,7 +25,12 @@ from tests.oracles.fields import CorruptError, damaged, put_fields, rows_of
 ANSWERS = 150
 ROWS = 60
 TEXTS = ("a", "b", "ä", "type 17", "😀" * 3, "x" * 130, "")
-ERRORS = {CorruptError: CorruptMessageError, oracle.UnreadableError: RemoteProtocolError}
+ERRORS = {
+    CorruptError: CorruptMessageError,
+    oracle.UnreadableError: RemoteProtocolError,
+    oracle.CountError: RemoteProtocolError,
+    oracle.MissingError: MissingMessagesError,
+}
 
 
 def run_decoder(rng: Random, seed: int, loops: str) -> int:
@@ -60,12 +66,13 @@ def run_decoder(rng: Random, seed: int, loops: str) -> int:
             if whole and rng.random() < 0.8:
                 said = oracle.Message.FromString(rng.choice(whole))
                 stop_at = (said.messageId, said.checkSum)
-        case = (seed, number, loops, columns, filters, how, stop_at, body.hex())
+        count = None if rng.random() < 0.6 else max(0, len(messages) + rng.choice([0, 0, 0, -1, 1]))
+        case = (seed, number, loops, columns, filters, how, stop_at, count, body.hex())
         wanted: Any
         try:
-            rows = reader.decode(body, 2800 + number, stop_at)
+            rows = reader.decode(body, 2800 + number, stop_at, count)
             wanted = len(rows)
-        except (CorruptError, oracle.UnreadableError) as error:
+        except tuple(ERRORS) as error:
             rows, wanted = [], ERRORS[type(error)]
         others: Any
         try:
@@ -80,7 +87,7 @@ def run_decoder(rng: Random, seed: int, loops: str) -> int:
         assert outcome == others, case
         before = decoder.rows
         try:
-            outcome = decoder.decode(memoryview(body), 2800 + number, stop_at)
+            outcome = decoder.decode(memoryview(body), 2800 + number, stop_at, count)
             assert decoder.rows == before + outcome, case
         except MQSourceError as error:
             outcome = type(error)

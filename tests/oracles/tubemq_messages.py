@@ -40,6 +40,14 @@ class UnreadableError(Exception):
     """The answer cannot be read."""
 
 
+class CountError(Exception):
+    """The answer has more messages than expected."""
+
+
+class MissingError(Exception):
+    """The answer has fewer messages than expected."""
+
+
 @dataclass
 class Reader:
     """Options and counts of a decoder.
@@ -54,22 +62,28 @@ class Reader:
     on_corrupt: str = "fail"
     corrupt_messages: int = 0
 
-    def decode(self, body: bytes, fetch_offset: int, stop_at: tuple[int, int] | None) -> list[dict[str, Any]]:
+    def decode(
+        self, body: bytes, fetch_offset: int, stop_at: tuple[int, int] | None, expected: int | None
+    ) -> list[dict[str, Any]]:
         """Return the rows of an answer.
 
         Raises:
             CorruptError: a message is corrupt, and the options make that an error.
             UnreadableError: the answer is no protobuf message.
+            CountError: the answer has more messages than expected before the one to stop at.
+            MissingError: it has fewer.
         """
         rows: list[dict[str, Any]] = []
-        corrupt = 0
+        corrupt = count = 0
         for message in messages_of(body):
             number = None
+            count += 1
             try:
                 said = parse(Message, message)
                 check(all(map(said.HasField, MESSAGE_FIELDS)), "required")
                 number = said.messageId
                 if (number, said.checkSum) == stop_at:
+                    count -= 1
                     break
                 cells = self._cells(said)
             except CorruptError:
@@ -82,6 +96,8 @@ class Reader:
             if cells is not None:
                 cells |= {"topic": b"t", "broker_id": 1, "partition": 3, "fetch_offset": fetch_offset}
                 rows.append({name: cells.get(name) for name in self.columns})
+        if expected is not None and count != expected:
+            raise MissingError if count < expected else CountError
         self.corrupt_messages += corrupt
         return rows
 

@@ -12,13 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from brokers.tubemq import Server, TubeCluster
 from brokers.tubemq_admin import Topic
-from spark_mq_source.core.errors import ConnectionLostError
+from spark_mq_source.core.errors import ConnectionLostError, DataLossError
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.net.retry import Deadline, retrying
@@ -41,6 +42,8 @@ WIDE = 400
 """Bytes of a value, so many that a read makes more fetches than a reader requests ahead."""
 LITTLE_MEMORY = "little_memory"
 """A topic of broker 2 with the least memory for messages that it allows, which are slowly written to the disk."""
+DATA_FILE_BYTES = 1 << 20
+"""The size at which a broker begins another file of messages; one file of their index has 700,000."""
 HELD = ("held_1", "held_2")
 """Topics of broker 2 whose messages stay in memory for longer than any test takes, so that a crash loses them."""
 
@@ -58,6 +61,7 @@ def faulty(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
         broker_count=2,
         unbuffered=(1,),
         data_folder=memory_folder(),
+        broker_settings={"maxSegmentSize": str(DATA_FILE_BYTES)},
         topics=[little_memory, *held, *(topic for made in topics.values() for topic in made)],
         master_settings={"consumerHeartbeatTimeoutMs": "5000"},
     )
@@ -111,6 +115,28 @@ def test_a_broker_is_killed_and_restarted_while_ranges_are_read(faulty: TubeUnde
         faulty.cluster.start_broker(1)
         rows = [value for one in reading for value in one.result(120)]
     assert Counter(rows) == Counter(values)
+
+
+def test_messages_whose_data_a_broker_has_deleted_before_their_index_are_reported(
+    faulty: TubeUnderTest, tube_java: TubeJavaClient
+):
+    topic = faulty.topic()
+    values = wide(6000)
+    tube_java.produce(faulty.cluster, topic, values)
+    options = tubemq_options(faulty.masters, topic, READ, operationTimeout="60s")
+    assert read_all(options) == values
+    faulty.cluster.broker(1).stop()
+    folder = (faulty.cluster.data_folder or faulty.cluster.folder) / "broker-1" / "data" / f"{topic}-0"
+    first, *others = sorted(folder.glob("*.tube"))
+    assert others
+    first.unlink()
+    faulty.cluster.start_broker(1)
+    assert faulty.admin.topic_range(1, topic, 0) == (0, len(values) * INDEX_BYTES)
+    with pytest.raises(DataLossError, match=f"{topic}:0.*: the index has .* the topic's deletePolicy removed the oth"):
+        read_all(options)
+    left = read_all(replace(options, fail_on_data_loss=False))
+    assert 0 < len(left) < len(values)
+    assert left == values[-len(left) :]
 
 
 @pytest.mark.slow

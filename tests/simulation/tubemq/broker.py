@@ -207,6 +207,10 @@ class Broker:
         """Return the store of a partition; create it on first use."""
         return self.stores.setdefault((topic, partition // 10_000), Store())
 
+    def remove(self, topic: str, store: Store, before: int) -> None:
+        """Remove old messages of a topic's store."""
+        store.remove(before, with_index=not self.cluster.keeps_index or self.cluster.topics[topic].partitions > 1)
+
     def _topic(self, name: str) -> Topic | None:
         topic = self.cluster.topics.get(name)
         return topic if topic is not None and self.number in topic.brokers else None
@@ -287,7 +291,7 @@ class Broker:
         position = self._positions.get(key, 0)
         end = self._end_for(store, holder.priority)
         if removed := self.cluster.removals.get(self.world.count("fetches")):
-            store.remove(position + ENTRY_BYTES * removed)
+            self.remove(request.topic_name, store, position + ENTRY_BYTES * removed)
         if self._dice.random() < self.cluster.limits:
             return c.GetMessageResponse(False, 452, "limited", -1, 200)
         if position >= end:
@@ -305,7 +309,9 @@ class Broker:
             scanned = scanned[: self._dice.randrange(1, len(scanned))]  # as with large messages
         self._fetched[key] = ENTRY_BYTES * len(scanned)
         self._last_fetches[link] = key, request.client_id, self._fetched[key]
-        found = [m for m in scanned if m.partition == request.partition_id and _passes(m, holder.filters)]
+        # Messages without data are left out, whatever their partition (source of 2.4.0).
+        with_data = [m for n, m in enumerate(scanned) if position + ENTRY_BYTES * n >= store.data_first]
+        found = [m for m in with_data if m.partition == request.partition_id and _passes(m, holder.filters)]
         if not found and self._dice.random() < 0.5:
             return c.GetMessageResponse(False, 404, "no message", -1)
         return c.GetMessageResponse(True, 200, OK, position, body=memoryview(_body(position, store, found)))

@@ -44,6 +44,8 @@ class Cluster:
         rules: the flow rules of every group; empty for none.
         overflows: the probability that a broker has no room for a message.
         removals: the number of messages to remove from a fetch's position on, by the number of the fetch.
+        keeps_index: whether messages are removed without their index, in stores of one partition; a client cannot
+            notice it in others.
         max_message_bytes: of any topic.
     """
 
@@ -67,6 +69,7 @@ class Cluster:
         self.rules = ""
         self.overflows = 0.0
         self.removals: dict[int, int] = {}
+        self.keeps_index = False
         self.max_message_bytes = 1_048_576
         self.topics: dict[str, Topic] = {}
         self.masters: list[Master] = []

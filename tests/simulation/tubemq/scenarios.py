@@ -111,9 +111,9 @@ def _cluster_fault(cluster: Cluster, fault: Fault) -> Callable[[], None] | None:
         elif fault.kind == "stall_broker":
             broker.stall(amount)
         elif fault.kind == "remove":
-            for store in broker.stores.values():
+            for (topic, _), store in broker.stores.items():
                 entries = (store.forced - store.first) // ENTRY_BYTES
-                store.remove(store.first + ENTRY_BYTES * int(entries * amount / 20))
+                broker.remove(topic, store, store.first + ENTRY_BYTES * int(entries * amount / 20))
         elif fault.kind in {"kill_broker", "stop_broker"} and broker.is_up:
             broker.kill() if fault.kind == "kill_broker" else broker.stop()
             cluster.world.after(amount, broker.start)
@@ -307,6 +307,7 @@ class BatchRead:
         if is_sparse:
             given["filters"] = "rare"
         options = FORMAT.parse_options(given)
+        cluster.keeps_index = not options.filters and world.dice("index").random() < 0.5
         arrange(world, cluster, plan.faults)
         outcome = self._read(cluster, plan, options, any_executors(dice), fails=fails)
         check_nothing_leaks(world, cluster)
@@ -353,7 +354,7 @@ class BatchRead:
 def _lacks_removed_only(cluster: Cluster, task: TubeMQRange, read: list[bytes], filters: Iterable[str]) -> bool:
     """Return whether the values are those of the range, in order and once, without some that were removed."""
     tp = task.topic_partition
-    first = max(task.start, cluster.store(tp.topic, tp.broker_id, tp.partition).first)
+    first = max(task.start, cluster.store(tp.topic, tp.broker_id, tp.partition).data_first)
     removed = truth(cluster, tp, task.start, first, filters)
     kept = truth(cluster, tp, first, task.end, filters)
     seen = set(read)

@@ -40,6 +40,7 @@ class Store:
 
     Attributes:
         first: the position of the first message that is not removed.
+        data_first: the position of the first message with data; messages before it are only in the index.
         file: every message that was ever in the file.
         memory: messages that are not in the file yet.
         forced: the position up to which the file was forced.
@@ -47,7 +48,7 @@ class Store:
     """
 
     def __init__(self) -> None:
-        self.first = 0
+        self.first = self.data_first = 0
         self.file: list[Message] = []
         self.memory: list[Message] = []
         self.forced = 0
@@ -83,9 +84,11 @@ class Store:
         self.memory = []
         self.force()
 
-    def remove(self, before: int) -> None:
-        """Remove old messages, as the delete policy does."""
-        self.first = max(self.first, min(before, self.forced))
+    def remove(self, before: int, *, with_index: bool = True) -> None:
+        """Remove old messages, as the delete policy does: a file of the index may outlive files of the data."""
+        self.data_first = max(self.data_first, min(before, self.forced))
+        if with_index:
+            self.first = max(self.first, self.data_first)
 
     def scan(self, start: int, entries: int, *, from_file: bool) -> list[Message]:
         """Return the messages of this number of entries from a position on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -39,6 +40,22 @@ def partitions_of(found: Iterable[BrokerPartition]) -> dict[TopicPartition, Brok
         ['1:flights:10000']
     """
     return {TopicPartition(one.topic, one.broker.broker_id, one.partition_id): one for one in found}
+
+
+def owners_of_stores(partitions: Partitions) -> frozenset[TopicPartition]:
+    """Return the partitions without another one in their stores: each entry of such an index is one of their messages.
+
+    Args:
+        partitions: all partitions of their topics.
+
+    Example:
+        >>> from spark_mq_source.tubemq.protocol.addresses import Broker
+        >>> found = [BrokerPartition(Broker(1, "host", 8123), "flights", number) for number in (0, 1, 10_000)]
+        >>> [str(tp) for tp in owners_of_stores(partitions_of(found))]
+        ['1:flights:10000']
+    """
+    counts = Counter((tp.broker_id, tp.topic, tp.store) for tp in partitions)
+    return frozenset(tp for tp in partitions if counts[tp.broker_id, tp.topic, tp.store] == 1)
 
 
 def fetch_bounds(

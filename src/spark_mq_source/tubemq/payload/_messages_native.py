@@ -33,7 +33,7 @@ from cython.cimports.spark_mq_source.core._wire import Field, Slice, find_no_utf
 
 from spark_mq_source.core.columns import MAX_COLUMN_BYTES
 from spark_mq_source.core.protobuf_fields import CORRUPT_FIELDS
-from spark_mq_source.tubemq.payload.layout import column_overflow, corrupt_message, unreadable_answer
+from spark_mq_source.tubemq.payload.layout import check_count, column_overflow, corrupt_message, unreadable_answer
 
 _SENTENCES = cython.declare(
     dict,
@@ -150,7 +150,7 @@ class MessageColumns(Columns):
     def __dealloc__(self):
         free(self.filter_slices)
 
-    def append(self, body, fetch_offset: cython.longlong, on_corrupt: cython.int = 0, stop_at=None):
+    def append(self, body, fetch_offset: cython.longlong, on_corrupt: cython.int = 0, stop_at=None, expected=None):
         """See `_messages_python.MessageColumns.append`."""
         view: Py_buffer
         data: cython.p_uchar
@@ -195,6 +195,9 @@ class MessageColumns(Columns):
                 )
                 message_id = self.message.message_id if self.message.has_id else None
                 raise corrupt_message(sentence, message_id, self.number, fetch_offset)
+            if expected is not None and expected != self.number + 1:
+                self.roll_back()
+                check_count(self.number + 1, expected, fetch_offset)
         finally:
             PyBuffer_Release(cython.address(view))
         self.corrupt_messages += self.corrupt
@@ -237,6 +240,7 @@ class MessageColumns(Columns):
             self.number += 1
             code = self._take(data + field.start, field.size)
             if code == 1:
+                self.number -= 1
                 return 0
             if code < 0:
                 if self.on_corrupt == 0 or code == -11:

@@ -35,6 +35,7 @@ from spark_mq_source.tubemq.payload.layout import (
     FAIL,
     MESSAGES_TAG,
     NULL,
+    check_count,
     column_overflow,
     corrupt_message,
     parse_message,
@@ -74,12 +75,13 @@ class MessageColumns(Columns):
         fetch_offset: int,
         on_corrupt: int = FAIL,
         stop_at: tuple[int, int] | None = None,
+        expected: int | None = None,
     ) -> int:
         """Add the messages of one answer, and return how many; see `MessageDecoder.decode`.
 
         Raises:
             CorruptMessageError: a message is corrupt, and `on_corrupt` is FAIL.
-            RemoteProtocolError: the answer itself cannot be read.
+            RemoteProtocolError: the answer itself cannot be read, or has not as many messages as expected.
             UnsupportedFeatureError: a column would pass 2 GiB.
         """
         data = bytes(body)
@@ -90,7 +92,8 @@ class MessageColumns(Columns):
         unknown: dict[str, Any] = {name: {} if name in self._maps else None for name in self._cells} | {
             "fetch_offset": fetch_offset
         }
-        for number, (start, stop) in enumerate(_messages_of(data)):
+        messages = 0
+        for start, stop in _messages_of(data):
             message_id = None
             try:
                 message_id, check_sum, payload, flag = parse_message(data[start:stop])
@@ -99,11 +102,13 @@ class MessageColumns(Columns):
                 cells = self._cells_of(check_sum, payload, flag)
             except CorruptMessageError as error:
                 if on_corrupt == FAIL:
-                    raise corrupt_message(str(error), message_id, number, fetch_offset) from None
+                    raise corrupt_message(str(error), message_id, messages, fetch_offset) from None
                 corrupt_rows.append((len(rows), str(error), data[start:stop]))
                 cells = {} if on_corrupt == NULL else None
             if cells is not None:
                 rows.append(unknown | cells | {"message_id": message_id})
+            messages += 1
+        check_count(messages, expected, fetch_offset)
         self._add(rows)
         self.corrupt_rows = corrupt_rows
         self.corrupt_messages += len(corrupt_rows)

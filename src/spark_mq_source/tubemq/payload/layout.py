@@ -82,6 +82,22 @@ def corrupt_message(sentence: str, message_id: int | None, number: int, fetch_of
     return CorruptMessageError(f"{name}, number {number + 1} of those fetched at {fetch_offset}: {sentence}")
 
 
+class MissingMessagesError(RemoteProtocolError):
+    """An answer to GET_MESSAGE has fewer messages than entries of the index that it passed."""
+
+
+def check_count(messages: int, expected: int | None, fetch_offset: int) -> None:
+    """Check the number of messages of an answer.
+
+    Raises:
+        MissingMessagesError: there are fewer than expected.
+        RemoteProtocolError: there are more.
+    """
+    if expected is not None and messages != expected:
+        kind = MissingMessagesError if messages < expected else RemoteProtocolError
+        raise kind(f"the index has {expected} messages from {fetch_offset} on, but the broker sent {messages}")
+
+
 def unreadable_answer(sentence: str) -> RemoteProtocolError:
     """Return the error for an answer that is not protobuf."""
     return RemoteProtocolError(f"the broker's answer to GET_MESSAGE cannot be read: {sentence}")

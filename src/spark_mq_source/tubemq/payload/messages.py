@@ -110,7 +110,13 @@ class MessageDecoder(ColumnDecoder):
         """The number of messages that were skipped or became NULL."""
         return self._columns.corrupt_messages
 
-    def decode(self, body: bytes | memoryview, fetch_offset: int, stop_at: tuple[int, int] | None = None) -> int:
+    def decode(
+        self,
+        body: bytes | memoryview,
+        fetch_offset: int,
+        stop_at: tuple[int, int] | None = None,
+        expected: int | None = None,
+    ) -> int:
         """Append the rows of one answer.
 
         Args:
@@ -118,17 +124,19 @@ class MessageDecoder(ColumnDecoder):
             fetch_offset: its start offset.
             stop_at: id and checksum of the first unwanted message (see `first_message`); if it is not there, all are
                 wanted.
+            expected: the number of wanted messages, with those that the filters leave out; None if unknown.
 
         Returns:
             The number of rows appended; 0 after an error.
 
         Raises:
             CorruptMessageError: a message is corrupt, and `on_corrupt` is ``fail``.
-            RemoteProtocolError: the answer itself cannot be read.
+            MissingMessagesError: the answer has fewer messages than `expected`.
+            RemoteProtocolError: it has more, or cannot be read.
             UnsupportedFeatureError: a column would pass 2 GiB.
         """
         columns, before, corrupt = self._columns, self._columns.rows, self._columns.corrupt_messages
-        rows = columns.append(body, fetch_offset, _ON_CORRUPT[self.on_corrupt], stop_at)
+        rows = columns.append(body, fetch_offset, _ON_CORRUPT[self.on_corrupt], stop_at, expected)
         if self._sparse and self.on_corrupt == "null" and columns.corrupt_messages > corrupt:
             # The compiled loop only counts them; the twin finds which and why.
             twin = self._twin()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from spark_mq_source.core.errors import MQSourceError, OptionError, TopicNotFoundError
 from spark_mq_source.core.shared_options import LossOptions, OnCorrupt
-from spark_mq_source.tubemq.client.bounds import Bounds, fetch_bounds, partitions_of
+from spark_mq_source.tubemq.client.bounds import Bounds, fetch_bounds, owners_of_stores, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.members import ProducerMember
 from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, OffsetOption, TopicPartition
@@ -59,13 +59,22 @@ def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
     ends = options.ending_offsets or OffsetOption(everywhere=LATEST)
     check_named(options, partitions)
     bounds = fetch_bounds(client, options, partitions)
+    owners = owners_of_stores(partitions)
     ranges = []
     for tp in sorted(partitions):
         start = resolve_offset(starts, tp, bounds[tp], options)
         end = min(ends.at(tp) or 0, bounds[tp].last)
         if start < end:
             ranges.append(
-                TubeMQRange(tp, partitions[tp].broker, start, end, client.authorization.given, client.flow_rules)
+                TubeMQRange(
+                    tp,
+                    partitions[tp].broker,
+                    start,
+                    end,
+                    client.authorization.given,
+                    client.flow_rules,
+                    owns_store=tp in owners,
+                )
             )
     return split_ranges(options, ranges)
 

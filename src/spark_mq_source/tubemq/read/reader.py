@@ -38,9 +38,9 @@ from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.flow import FlowPace, FlowRules
 from spark_mq_source.tubemq.client.reading_groups import register_in_any_group
 from spark_mq_source.tubemq.client.session import PartitionConsumer
-from spark_mq_source.tubemq.offsets import TopicPartition
+from spark_mq_source.tubemq.offsets import INDEX_BYTES, TopicPartition
 from spark_mq_source.tubemq.options import WITH_MEMORY
-from spark_mq_source.tubemq.payload.layout import first_message
+from spark_mq_source.tubemq.payload.layout import MissingMessagesError, first_message
 from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import (
@@ -83,6 +83,7 @@ class TubeMQRange:
         authorized: the driver's authorization by a master.
         flow: the flow rules that the driver got.
         readers: number of tasks that read this partition at the same time.
+        owns_store: whether it is known that each entry of the index is a message of this partition.
 
     Example:
         >>> str(TubeMQRange(TopicPartition("flights", 1, 0), Broker(1, "host", 8123), 280, 560))
@@ -96,6 +97,7 @@ class TubeMQRange:
     authorized: AuthorizedInfo | None = field(default=None, repr=False)
     flow: FlowRules | None = field(default=None, repr=False)
     readers: int = field(default=1, repr=False)
+    owns_store: bool = field(default=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.topic_partition} [{self.start}, {self.end})"
@@ -284,6 +286,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             time_zone=options.message_time_zone,
         )
         self._end = task.end
+        self._is_counted = task.owns_store and not options.filters_of(tp.topic)
         self._pace = FlowPace(client.flow_rules, filtered=bool(options.filters_of(tp.topic)), readers=task.readers)
 
     def _is_finished(self) -> bool:
@@ -342,8 +345,20 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             self._counters.entry_bytes += len(got.body)
             # A message that is corrupt again when fetched again is corrupt on the broker: the option applies.
             decoder.on_corrupt = options.on_corrupt if self._is_distrusted() else OnCorrupt.FAIL
-            decoder.decode(got.body, cursor.began, stop_at)
-            self._done = min(cursor.position, self._end)
+            end = min(cursor.position, self._end)
+            # A broker deletes data and index separately, and leaves out messages without data (source of 2.4.0).
+            expected = (end - self._done) // INDEX_BYTES if self._is_counted else None
+            try:
+                decoder.decode(got.body, cursor.began, stop_at, expected)
+            except MissingMessagesError as error:
+                if not self._is_distrusted():
+                    raise
+                self._report_loss(
+                    f"{consumer.address}: {error}: the topic's deletePolicy removed the others, or the topic had more "
+                    f"partitions when they were sent"
+                )
+                decoder.decode(got.body, cursor.began, stop_at)
+            self._done = end
             yield from self._taken(at_least_rows=options.max_batch_rows, at_least_bytes=options.max_batch_bytes)
 
     def _find_end(self, consumer: PartitionConsumer, passed: int) -> tuple[int, int] | None:

@@ -31,7 +31,7 @@ from spark_mq_source.core.shares import in_turn, served_last, share_out
 from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.retry import Deadline, retrying, until_found
 from spark_mq_source.net.stops import Finish, all_read, check_stop
-from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
+from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, owners_of_stores, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.group_members import GroupMember, GroupSession
 from spark_mq_source.tubemq.client.members import ClientBalancedMember, ProducerMember, unique_client_id
@@ -192,6 +192,8 @@ class TubeMQStream:
         trigger = _decode(end)
         self._assigned.planned({tp: trigger.positions[tp] for tp in trigger.begins})
         partitions = self._assigned.located(trigger.begins.keys())
+        is_all = self._options.assignment is not Assignment.SERVER
+        owners = owners_of_stores(partitions) if is_all else frozenset()
         ranges = []
         for tp in sorted(trigger.begins):
             if tp in partitions:
@@ -204,6 +206,7 @@ class TubeMQStream:
                         finish,
                         self._client.authorization.given,
                         self._client.flow_rules,
+                        owns_store=tp in owners,
                     )
                 )
             else:

@@ -13,7 +13,7 @@ import pytest
 
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, RemoteProtocolError
 from spark_mq_source.tubemq.payload.columns import COLUMNS
-from spark_mq_source.tubemq.payload.layout import first_message
+from spark_mq_source.tubemq.payload.layout import MissingMessagesError, first_message
 from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol.codec import decode_response
 from spark_mq_source.tubemq.protocol.commands import GetMessageResponse
@@ -233,6 +233,21 @@ def test_the_error_of_a_message_without_a_required_field_has_no_id(impl: str) ->
     d = decoder(impl, on_corrupt="null")
     d.decode(body, 28)
     assert [row["message_id"] for row in taken(d)] == [None, 7]
+
+
+@pytest.mark.parametrize("on_corrupt", ["skip", "null"])
+def test_messages_are_counted_up_to_the_one_to_stop_at_whatever_becomes_of_them(impl: str, on_corrupt: str) -> None:
+    bad, last = b"\x22\x02\x08\x07", message(b"z", message_id=9)
+    body = answer(message(b"x", "$msgType$=other"), message(b"y", "$msgType$=mine")) + bad + answer(last)
+    d = decoder(impl, VALUE, on_corrupt=on_corrupt, filters=["mine"])
+    for count, error in ((3, MissingMessagesError), (1, RemoteProtocolError)):
+        stop_at = None if count == 1 else (9, last.check_sum)
+        with pytest.raises(error, match=f"index has {count + 1} messages from 28 on, but the broker sent "):
+            d.decode(body, 28, stop_at, count + 1)
+        assert (d.rows, d.corrupt_messages) == (0, 0)
+    assert d.decode(body, 28, (9, last.check_sum), 3) == (1 if on_corrupt == "skip" else 2)
+    d.decode(body, 28, None, 4)
+    assert d.decode(b"", 28, None, 0) == 0
 
 
 def test_a_corrupt_message_has_its_reason_and_bytes(impl: str) -> None:

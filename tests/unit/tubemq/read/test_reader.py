@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from spark_mq_source.tubemq.client.bounds import Bounds
 from spark_mq_source.tubemq.client.flow import FlowPace, FlowRules
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.payload.layout import MissingMessagesError
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import GetMessageResponse
 from spark_mq_source.tubemq.protocol.error_codes import DUPLICATE_PARTITION, SERVER_CONSUME_SPEED_LIMIT
@@ -213,9 +215,16 @@ def test_flow_control_delays_fetches_without_a_timeout(world: World, limit_ms: i
 
 
 def reader(
-    consumer: Consumer, at: int = 0, most: int = 10**6, *, start: int = 0, end: int = 560, **given: str
+    consumer: Consumer,
+    at: int = 0,
+    most: int = 10**6,
+    *,
+    start: int = 0,
+    end: int = 560,
+    owns_store: bool = False,
+    **given: str,
 ) -> module._RangeReader:
-    task = TubeMQRange(TP, BROKER, start, end)
+    task = TubeMQRange(TP, BROKER, start, end, owns_store=owns_store)
     made = module._RangeReader(CLIENT, options_of(**given), task, SCHEMA, Counters())
     response: Any = SimpleNamespace(curr_offset=at, max_offset=most)
     made._check(consumer, response)  # type: ignore[arg-type]
@@ -277,6 +286,38 @@ def test_a_range_that_ends_with_a_fetch(world: World) -> None:
 )
 def test_a_fetch_past_the_end_is_truncated_there(world: World, behind: list[Any], found: list[bytes]) -> None:
     assert rows(Consumer([(200, 0, 588, body(0, 1, 2)), *behind])) == found
+
+
+@pytest.mark.parametrize(
+    "fetches",
+    [
+        [(200, 0, 84, body(0, 2))],
+        # Messages at or after the end do not count,
+        [(200, 0, 112, body(0, 2, 3)), (200, 84, 112, body(3))],
+        # and a fetch that does not report its start does.
+        [(404, -1, 28), (200, 28, 84, body(0, 2))],
+    ],
+)
+def test_a_fetch_without_a_message_of_the_index_is_repeated_and_then_a_loss(
+    world: World, caplog: pytest.LogCaptureFixture, fetches: list[Any]
+) -> None:
+    def drained(*, again: bool, **given: Any) -> list[bytes]:
+        consumer = Consumer(list(fetches))
+        made = reader(consumer, end=84, **given)
+        made._distrusted = 0 if again else None
+        batches = [*made._drain(consumer), *made._rest()]  # type: ignore[arg-type]
+        return [row["value"] for batch in batches for row in batch.to_pylist()]
+
+    words = r"the index has 3 messages from \d+ on, but the broker sent 2"
+    with pytest.raises(MissingMessagesError, match=words):
+        drained(again=False, owns_store=True)
+    with pytest.raises(DataLossError, match=words + ": the topic's deletePolicy removed the others"):
+        drained(again=True, owns_store=True)
+    assert drained(again=True, owns_store=True, failOnDataLoss="false") == [b"0", b"2"]
+    assert re.search(words, caplog.messages[-1])
+    # What the index has of other partitions, and of messages that the broker filters, is unknown.
+    assert drained(again=False, owns_store=False) == [b"0", b"2"]
+    assert drained(again=False, owns_store=True, filters="a") == []
 
 
 def test_a_deleted_end_is_detected_when_the_range_is_reopened(world: World) -> None:
