@@ -63,7 +63,7 @@ class Reader:
     corrupt_messages: int = 0
 
     def decode(
-        self, body: bytes, fetch_offset: int, stop_at: tuple[int, int] | None, expected: int | None
+        self, body: bytes, fetch_offset: int, stop_at: tuple[int, int] | None, expected: int | None = None
     ) -> list[dict[str, Any]]:
         """Return the rows of an answer.
 
