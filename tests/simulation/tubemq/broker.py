@@ -6,6 +6,7 @@ It identifies the clients of a partition by their ids only: the end of a connect
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +62,9 @@ class Broker:
         is_up: whether its process runs.
         stores: by topic and number of the store.
         starts: how often its process has been started.
-        was_killed: whether it may have lost positions.
-        taken_over: partitions, with group and topic, that a reader of the group registered while another one had not
-            unregistered them. A restarted broker has no readers registered, and a restarted master assigns a
+        moved_back: partitions, with group and topic, whose position a kill moved back after a reader had left them.
+        taken_over: how many times a reader of a group registered a partition, with group and topic, that another one
+            had not unregistered. A restarted broker has no readers registered, and a restarted master assigns a
             partition to another one: the first reader cannot have been notified.
     """
 
@@ -77,11 +78,14 @@ class Broker:
         self.starts = 0
         self.stores: dict[tuple[str, int], Store] = {}
         self.links: list[Link] = []
-        self.taken_over: set[tuple[str, str, int]] = set()
+        self.moved_back: set[tuple[str, str, int]] = set()
+        self.taken_over: Counter[tuple[str, str, int]] = Counter()
         self._holders: dict[tuple[str, str, int], Holder] = {}
         self._never_left: dict[tuple[str, str, int], str] = {}
         self._positions: dict[tuple[str, str, int], int] = {}
         self._saved: dict[tuple[str, str, int], int] = {}
+        self._left_since: set[tuple[str, str, int]] = set()
+        """The partitions that a reader has left since positions were saved."""
         self._fetched: dict[tuple[str, str, int], int] = {}
         self._last_fetches: dict[Link, tuple[tuple[str, str, int], str, int]] = {}
         """The last fetch of each connection: the partition, with group and topic, the client id, and the length."""
@@ -90,7 +94,6 @@ class Broker:
         self._dice = self.world.dice(f"broker {number}")
         self._last_message_id = 0
         self._forgets_until = 0.0
-        self.was_killed = False
         self.start()
 
     # -- start and stop
@@ -111,7 +114,7 @@ class Broker:
 
     def kill(self) -> None:
         """Kill it by SIGKILL: data in memory is lost."""
-        self.was_killed = True
+        self.moved_back |= {key for key in self._left_since if self._positions.get(key) != self._saved.get(key)}
         self._end()
         for store in self.stores.values():
             store.lose_memory()
@@ -162,6 +165,7 @@ class Broker:
         def save() -> None:
             if self.is_up and self.starts == start:
                 self._saved = dict(self._positions)
+                self._left_since.clear()
                 self.world.after(OFFSETS_SECONDS, save)
 
         self.world.after(self._dice.random() * flush, write)
@@ -192,7 +196,7 @@ class Broker:
             case c.RegisterPartition() if request.op_type == c.RegisterType.REGISTER:
                 return self._register(request)
             case c.RegisterPartition():
-                return self._unregister(request)
+                return self._unregister(link, request)
             case c.BrokerHeartbeat():
                 return self._heartbeat(request)
             case c.GetMessage():
@@ -234,7 +238,7 @@ class Broker:
         priority = 300 if request.qry_priority_id is None else request.qry_priority_id
         self._holders[key] = Holder(request.client_id, priority, frozenset(request.filter_cond_str), now)
         if self._never_left.setdefault(key, request.client_id) != request.client_id:
-            self.taken_over.add(key)
+            self.taken_over[key] += 1
             self._never_left[key] = request.client_id
         if request.partition_id not in topic.partition_ids:
             return c.RegisterPartitionResponse(False, 500, "Register broker failure!", -1)
@@ -251,8 +255,11 @@ class Broker:
     def _end_for(store: Store, priority: int) -> int:
         return store.forced if priority <= 1 else store.end
 
-    def _unregister(self, request: c.RegisterPartition) -> c.RegisterPartitionResponse:
+    def _unregister(self, link: Link, request: c.RegisterPartition) -> c.RegisterPartitionResponse:
         key = request.group_name, request.topic_name, request.partition_id
+        if link not in self.links:
+            # One thread carries out the requests of a connection, in their order, so its last fetch is over (2.4.0).
+            self._late_fetches.pop(key, None)
         holder = self._holders.get(key)
         if holder is None:
             return c.RegisterPartitionResponse(False, 411, "UnRegistered Consumer", -1)
@@ -261,6 +268,7 @@ class Broker:
         self._commit_fetched(key, consumed=request.read_status == c.ReadStatus.STORED_OR_MIN)
         del self._holders[key]
         self._never_left.pop(key, None)
+        self._left_since.add(key)
         return c.RegisterPartitionResponse(True, 200, OK, -1)
 
     def _heartbeat(self, request: c.BrokerHeartbeat) -> c.BrokerHeartbeatResponse:
@@ -360,6 +368,10 @@ class Broker:
         """Return the id of the next message; ids repeat, and are not in order (2.4.0)."""
         self._last_message_id += 1
         return (self._last_message_id * 7919) % 1009
+
+    def seek(self, key: tuple[str, str, int], position: int) -> None:
+        """Set the position of a group in a partition, as readers of an earlier time left it."""
+        self._positions[key] = self._saved[key] = position
 
     # -- observations
 

@@ -37,7 +37,7 @@ class Link:
         self._unread = bytearray()
         self._queue: list[tuple[float, Any]] = []
         self._is_answering = False
-        self._is_over = False
+        self._is_over = self._is_lost = False
 
     def received(self, data: bytes) -> None:
         """See `network.Peer`."""
@@ -50,8 +50,8 @@ class Link:
         self._answer()
 
     def lost(self) -> None:
-        """See `network.Peer`."""
-        self._is_over = True
+        """See `network.Peer`; a server carries out what it has received, also after the connection has ended."""
+        self._is_lost = True
         self._on_lost(self)
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Link:
             if self._world.now > expires:
                 continue  # dropped without an answer (seen on 2.4.0)
             response = self._handle(self, request)
-            if response is not None:
+            if response is not None and not self._is_lost:
                 try:
                     data = encode_response(serial_no, response)
                 except MQSourceError as error:

@@ -291,6 +291,7 @@ class Master:
             group.is_allocated = True
             if member.events:
                 member.events.popleft()
+            self.cluster.unstarted -= member.held
             member.is_sent = False
         event = None
         if member.events and not member.is_sent:
@@ -375,6 +376,7 @@ class Master:
                     group.times_started += 1
                     for member in members:
                         if mine := sorted(place for place, who in group.starts.items() if who == member.client_id):
+                            self.cluster.unstarted.update(mine)
                             self._add_event(name, member, c.EventType.ONLY_CONNECT, mine)
                 continue
             self._share_out(name, members)

@@ -415,6 +415,10 @@ class Membership:
         self._held: dict[TopicPartition, _Registration] = {}
         self._given_up: dict[TopicPartition, int] = {}
         """The query's position in partitions of other members."""
+        self._unstarted: set[TopicPartition] = set()
+        """Partitions that could not be taken when the session started."""
+        self._former: dict[BrokerPartition, int] = {}
+        """The group's positions before the session: a broker that is killed soon after the start returns to them."""
         self._pending: frozenset[TopicPartition] = frozenset()
         self._known: frozenset[TopicPartition] = frozenset()
         self._closing = False
@@ -584,7 +588,10 @@ class Membership:
                 held = retrying(lambda tp=tp, partition=partition: self._open(tp, partition), deadline=deadline)  # type: ignore[misc]
             except MQSourceError as error:
                 logger.warning("tubemq: group %s: %s cannot be taken: %s", self._group, tp, error)
+                if self._session is not None and self._session.is_starting:
+                    self._unstarted.add(tp)
                 continue
+            self._unstarted.discard(tp)
             with self._changed:
                 # Assigned again, by a master that has lost the group or after another member had it: the query is where
                 # it was, if not further.
@@ -646,12 +653,14 @@ class Membership:
         session = self._session
         start = None if session is None else session.offsets.get(str(tp))
         consumer = self._client.consumer(partition, client_id=self._client_id, group=self._group)
-        if session is not None and session.is_starting:
-            return _Registration(partition, consumer, self._register(consumer, start, from_first=from_first))
         position = self._register(consumer, None, from_first=from_first)
-        if start is not None and session is not None and session.is_counted and position < start:
+        if start is not None and session is not None:
+            is_starting = session.is_starting or tp in self._unstarted
+            if is_starting:
+                self._former.setdefault(partition, position)
             # A master that took over meanwhile, or assigned it later, does not start the group there.
-            position = self._register(consumer, start)
+            if is_starting or (session.is_counted and position < start):
+                position = self._register(consumer, start)
         return _Registration(partition, consumer, position)
 
     def _register(self, consumer: PartitionConsumer, position: int | None, *, from_first: bool = True) -> int:
@@ -674,11 +683,12 @@ class Membership:
         """Register a partition again, at the later of the query's and the group's position; return both.
 
         After 30 s without a heartbeat another member may have had it: at the query's position, the group would read
-        that member's messages again. After a broker's crash the group's position may be an old one.
+        that member's messages again. After a broker's crash the group's position may be an old one; one from before the
+        session may even be a later one.
         """
         consumer = self._client.consumer(held.partition, client_id=self._client_id, group=self._group)
         position = self._register(consumer, None)
-        if position < held.position:
+        if position < held.position or position == self._former.get(held.partition):
             position = self._register(consumer, held.position)
         return consumer, position
 

@@ -14,6 +14,7 @@ from spark_mq_source.core.errors import BrokerError, DataLossError, ServiceNotRe
 from spark_mq_source.core.options import STREAM
 from spark_mq_source.net import retry
 from spark_mq_source.tubemq.client.bounds import Bounds
+from spark_mq_source.tubemq.client.group_members import GroupSession
 from spark_mq_source.tubemq.offsets import TopicPartition, Trigger, decode_offsets, encode_offsets
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
@@ -431,6 +432,37 @@ def test_a_partition_is_held_again_at_the_later_position(group_at: int, begin: i
     group.positions[A] = group_at
     assert made.partitions() == {A: AT[A]}
     assert made.begins({}, {A: Bounds(0, 112)}) == {A: begin}
+
+
+@pytest.mark.parametrize(("group_at", "begin"), [(84, 56), (28, 56), (112, 112)])
+def test_a_position_from_before_the_session_is_not_the_group_s(group_at: int, begin: int) -> None:
+    group = Group(a=84)
+    made = member(group)
+    made._session = GroupSession("s", 1, {str(A): 0}, is_starting=True)
+    made._connect([AT[A]])
+    assert (group.positions[A], made._held[A].position) == (0, 0)
+    made._session.is_starting = False
+    made.planned({A: 56})
+    made._held[A].consumer.lost = ServiceNotReadyError("lost")
+    # A broker that is killed soon after the start has lost the group's position, and returns to the one before.
+    group.positions[A] = group_at
+    made.partitions()
+    assert (group.positions[A], made._held[A].position) == (begin, begin)
+
+
+def test_a_partition_that_could_not_be_taken_at_the_start_of_a_session_starts_when_it_is_taken(clock: Clock) -> None:
+    group = Group(a=84, b=84)
+    made = member(group)
+    made._session = GroupSession("s", 1, {str(A): 28, str(B): 28}, is_starting=True, is_counted=True)
+    group.refusals = [BrokerError("no", code=1)]
+    assert made._connect([AT[A], AT[B]]) == [AT[B]]
+    made._session.is_starting = False
+    made._connect([AT[A]])
+    assert group.positions == {A: 28, B: 28}
+    # Later they are read from the group's position, wherever it is.
+    group.positions = {A: 84, B: 84}
+    made._connect([AT[A], AT[B]])
+    assert group.positions == {A: 84, B: 84}
 
 
 def test_positions_of_partitions_that_are_not_held(clock: Clock) -> None:
