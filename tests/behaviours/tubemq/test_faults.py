@@ -6,6 +6,7 @@ All on one cluster: broker 1 has every acknowledged message on disk, broker 2 lo
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -137,6 +138,23 @@ def test_messages_whose_data_a_broker_has_deleted_before_their_index_are_reporte
     left = read_all(replace(options, fail_on_data_loss=False))
     assert 0 < len(left) < len(values)
     assert left == values[-len(left) :]
+
+
+def test_a_session_that_starts_before_the_group_s_position_stays_there_when_the_broker_is_killed(
+    faulty: TubeUnderTest, tube_java: TubeJavaClient
+):
+    topic, group = faulty.topic(), faulty.group()
+    values = numbered(200)
+    tube_java.produce(faulty.cluster, topic, encoded(values))
+    with Query(faulty.masters, topic, group=group, startingOffsets="earliest") as first:
+        first.trigger_until(lambda: len(first.rows) == len(values), "all is read")
+    faulty.cluster.restart_broker(1)  # it saves the groups' positions when it stops, and otherwise every few seconds
+    start = json.dumps({f"1:{topic}:0": 0})
+    with Query(faulty.masters, topic, group=group, startingOffsets=start, maxRowsPerTrigger=50) as again:
+        again.trigger_until(lambda: bool(again.rows), "the session has started")
+        crash(faulty)
+        again.trigger_until(lambda: len(again.rows) >= len(values), "all is read again")
+    assert (first.values, again.values) == (values, values)
 
 
 @pytest.mark.slow
