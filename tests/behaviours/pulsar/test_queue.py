@@ -92,9 +92,10 @@ def test_maxrows_counts_whole_entries_and_requeues_the_rest(pulsar: PulsarUnderT
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(40), batch=10)
     assert values(read(drain_options(pulsar, topic, maxRows=25))) == numbered(20)
-    assert values(read(drain_options(pulsar, topic, maxRows=3))) == numbered(40)[20:30]
+    third = read(drain_options(pulsar, topic, maxRows=3))
     rest = read(drain_options(pulsar, topic, maxRows=10), "value string, redelivery_count int")
-    assert values(rest) == numbered(40)[30:]
+    # An entry that the broker was reading when the first consumer closed may come before those that were put back.
+    assert sorted([values(third), values(rest)]) == [numbered(40)[20:30], numbered(40)[30:]]
     assert rest.column("redelivery_count").to_pylist() == [0] * 10  # messages received and put back are not counted
 
 
