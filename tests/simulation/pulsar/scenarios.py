@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -152,13 +152,24 @@ def _sweep(cluster: Cluster, name: str, *, left: int, seconds: float) -> None:
         cluster.world.after(seconds, partial(_sweep, cluster, name, left=left - 1, seconds=seconds))
 
 
-def may_look_removed(cluster: Cluster) -> bool:
-    """Return whether a reported loss is allowed: a ledger was removed, or two cursors moved before they were requested.
+Span: TypeAlias = tuple[str, Position, Position]
+"""A topic-partition, and the positions of a range of it."""
 
-    A reader that finds its new cursor moved opens another one. TTL and truncation move cursors every few minutes at
-    most: a false report because both were moved is rare, and safe.
+
+def may_look_removed(cluster: Cluster, spans: Iterable[Span]) -> bool:
+    """Return whether a loss in these ranges may be reported.
+
+    It may if an entry of them was removed, or the ledger in which a range begins, which may have had more entries; or
+    if two cursors moved before they were requested. A reader that finds its new cursor moved opens another one. TTL and
+    truncation move cursors every few minutes at most: a false report because both were moved is rare, and safe.
     """
-    return any(ledger.removed or ledger.unseen_moves > 1 for ledger in cluster.storage.values())
+    return any(
+        ledger.unseen_moves > 1
+        or start.ledger in ledger.removed
+        or any(at[0] in ledger.removed and start < Position(*at) <= end for at in ledger.history)
+        for name, start, end in spans
+        for ledger in [cluster.storage[name]]
+    )
 
 
 # -- topics and their messages
@@ -363,7 +374,8 @@ class BatchRead:
         try:
             ranges = list(FORMAT.plan(options, ()))
         except MQSourceError as error:
-            if isinstance(error, DataLossError) and starts and may_look_removed(cluster):
+            spans = [(name, starts.get(name, EARLIEST), LATEST) for name in names]
+            if isinstance(error, DataLossError) and starts and may_look_removed(cluster, spans):
                 return "data loss"
             check_allowed(plan, error)
             return "not planned"
@@ -390,7 +402,7 @@ class BatchRead:
             if isinstance(cause, DataLossError):
                 if not fails:
                     raise ViolationError(f"an error despite failOnDataLoss=false: {cause}") from cause
-                if not may_look_removed(cluster):
+                if not may_look_removed(cluster, [(str(r.topic_partition), r.start, r.end) for r in ranges]):
                     raise ViolationError(f"a loss though nothing was removed: {cause}") from cause
                 return "data loss"
             check_allowed(plan, cause)
@@ -556,7 +568,7 @@ class StreamRead:
             if error is None:
                 break
             if isinstance(error, DataLossError):
-                self._check_loss(cluster, error, fails=fails)
+                self._check_loss(cluster, query, error, fails=fails)
                 self._check_batches(cluster, query, fails=fails)
                 return "data loss"
             self._check_allowed(plan, error)
@@ -579,12 +591,16 @@ class StreamRead:
         if last[0] >= 0 and not any(sink.get(number) for number in last):
             raise ViolationError(f"{len(last)} batches without a row; offsets {query.checkpoint.offsets[-1:]}")
 
-    def _check_loss(self, cluster: Cluster, error: DataLossError, *, fails: bool) -> None:
+    def _check_loss(self, cluster: Cluster, query: Query, error: DataLossError, *, fails: bool) -> None:
         if not fails:
             raise ViolationError(f"an error despite failOnDataLoss=false: {error}") from error
         if self._subscription and not self._removal:
             raise ViolationError(f"a loss though the subscription keeps everything: {error}") from error
-        if not may_look_removed(cluster):
+        log = query.checkpoint
+        last = log.offsets[-1][len(log.offsets) - 1 in log.committed] if log.offsets else None
+        begins = {} if last is None else {str(at): begin for at, begin in offsets_from_json(last).items()}
+        spans = [(name, begins.get(name, EARLIEST), LATEST) for name in cluster.names(TOPIC)]
+        if not may_look_removed(cluster, spans):
             raise ViolationError(f"a loss though nothing was removed: {error}") from error
 
     def _is_complete(self, cluster: Cluster, query: Query, *, fails: bool) -> bool:
@@ -810,7 +826,7 @@ class AvailableNow(StreamRead):
             aim.update(_logged_ends(query))
             error = query.life(until=lambda: world.now >= give_up, available_now=True)
             if isinstance(error, DataLossError):
-                self._check_loss(cluster, error, fails=fails)
+                self._check_loss(cluster, query, error, fails=fails)
                 self._check_batches(cluster, query, fails=fails)
                 return "data loss"
             if error is not None:
