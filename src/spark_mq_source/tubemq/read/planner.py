@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from spark_mq_source.core.errors import MQSourceError, OptionError, TopicNotFoundError
 from spark_mq_source.core.shared_options import LossOptions, OnCorrupt
-from spark_mq_source.tubemq.client.bounds import Bounds, fetch_bounds, owners_of_stores, partitions_of
+from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, owners_of_stores, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.members import ProducerMember
 from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, OffsetOption, TopicPartition
@@ -59,23 +59,37 @@ def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
     ends = options.ending_offsets or OffsetOption(everywhere=LATEST)
     check_named(options, partitions)
     bounds = fetch_bounds(client, options, partitions)
-    owners = owners_of_stores(partitions)
-    ranges = []
+    spans = {}
     for tp in sorted(partitions):
         start = resolve_offset(starts, tp, bounds[tp], options)
         end = min(ends.at(tp) or 0, bounds[tp].last)
         if start < end:
-            ranges.append(
-                TubeMQRange(
-                    tp,
-                    partitions[tp].broker,
-                    start,
-                    end,
-                    client.authorization.given,
-                    client.flow_rules,
-                    owns_store=tp in owners,
-                )
-            )
+            spans[tp] = start, end
+    return ranges_of(client, options, partitions, spans, owners=owners_of_stores(partitions))
+
+
+def ranges_of(
+    client: TubeMQClient,
+    options: TubeMQOptions,
+    partitions: Partitions,
+    spans: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    owners: Collection[TopicPartition],
+) -> list[TubeMQRange]:
+    """Return the tasks that read these spans, each from a start to before an end, as `split_ranges` splits them.
+
+    Args:
+        client: has the authorization and the flow rules for the tasks.
+        options: the query's options.
+        partitions: the locations of the partitions.
+        spans: what is read of each partition.
+        owners: the partitions that are known to be the only ones of their stores.
+    """
+    given, rules = client.authorization.given, client.flow_rules
+    ranges = [
+        TubeMQRange(tp, partitions[tp].broker, start, end, given, rules, owns_store=tp in owners)
+        for tp, (start, end) in sorted(spans.items())
+    ]
     return split_ranges(options, ranges)
 
 

@@ -274,6 +274,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
     ) -> None:
         super().__init__(task, task.start, timeout_ms=options.operation_timeout_ms, counters=counters)
         tp = task.topic_partition
+        filters = options.filters_of(tp.topic)
         self._client = client
         self._options = options
         self._partition = BrokerPartition(task.broker, tp.topic, tp.partition)
@@ -282,12 +283,12 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             topic=tp.topic,
             broker_id=tp.broker_id,
             partition=tp.partition,
-            filters=options.filters_of(tp.topic),
+            filters=filters,
             time_zone=options.message_time_zone,
         )
         self._end = task.end
-        self._is_counted = task.owns_store and not options.filters_of(tp.topic)
-        self._pace = FlowPace(client.flow_rules, filtered=bool(options.filters_of(tp.topic)), readers=task.readers)
+        self._is_counted = task.owns_store and not filters
+        self._pace = FlowPace(client.flow_rules, filtered=bool(filters), readers=task.readers)
 
     def _is_finished(self) -> bool:
         return self._done >= self._end
@@ -346,7 +347,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             # A message that is corrupt again when fetched again is corrupt on the broker: the option applies.
             decoder.on_corrupt = options.on_corrupt if self._is_distrusted() else OnCorrupt.FAIL
             end = min(cursor.position, self._end)
-            # A broker deletes data and index separately, and leaves out messages without data (source of 2.4.0).
+            # A broker deletes data and index separately, and leaves out messages without data (seen on 2.4.0).
             expected = (end - self._done) // INDEX_BYTES if self._is_counted else None
             try:
                 decoder.decode(got.body, cursor.began, stop_at, expected)

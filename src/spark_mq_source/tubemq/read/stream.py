@@ -50,7 +50,7 @@ from spark_mq_source.tubemq.options import WITH_MEMORY, Assignment, TubeMQOption
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import ReadStatus, RegisterPartitionResponse
 from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
-from spark_mq_source.tubemq.read.planner import check_named, resolve_offset, split_ranges
+from spark_mq_source.tubemq.read.planner import check_named, ranges_of, resolve_offset
 from spark_mq_source.tubemq.read.reader import TubeMQRange
 
 logger = logging.getLogger(__name__)
@@ -194,24 +194,13 @@ class TubeMQStream:
         partitions = self._assigned.located(trigger.begins.keys())
         is_all = self._options.assignment is not Assignment.SERVER
         owners = owners_of_stores(partitions) if is_all else frozenset()
-        ranges = []
+        spans = {}
         for tp in sorted(trigger.begins):
             if tp in partitions:
-                begin, finish = trigger.begins[tp], trigger.positions[tp]
-                ranges.append(
-                    TubeMQRange(
-                        tp,
-                        partitions[tp].broker,
-                        begin,
-                        finish,
-                        self._client.authorization.given,
-                        self._client.flow_rules,
-                        owns_store=tp in owners,
-                    )
-                )
+                spans[tp] = trigger.begins[tp], trigger.positions[tp]
             else:
                 self._report(f"{tp} is no longer there, with whatever was not read of it")
-        return split_ranges(self._options, ranges)
+        return ranges_of(self._client, self._options, partitions, spans, owners=owners)
 
     def commit(self, end: Mapping[str, object]) -> None:
         """Commit `end`: move the group's position on the brokers after the query, for monitoring.
