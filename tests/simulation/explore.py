@@ -63,6 +63,15 @@ class Plan:
     size: int
     faults: tuple[Fault, ...] = ()
 
+    @property
+    def has_lasting_fault(self) -> bool:
+        """Whether a fault may outlast a client's attempts; cut connections and delays of a few seconds do not."""
+        return any(
+            fault.kind not in {"cut_sent", "cut_received", "wall_clock"}
+            and not (fault.kind in {"stall_sent", "stall_received"} and fault.args[-1] <= SHORT_DELAY_SECONDS)
+            for fault in self.faults
+        )
+
 
 class Scenario(Protocol):
     """A way to use the program under test, and an oracle that checks the result."""
@@ -74,6 +83,8 @@ class Scenario(Protocol):
         """Run it in a fiber of the world; return its outcome in a word. Raises ViolationError."""
 
 
+SHORT_DELAY_SECONDS = 4.0
+"""A delay that every client waits for."""
 MAX_SIZE = 5
 """The largest size of work; the smallest is 1."""
 
@@ -228,12 +239,14 @@ def check_nothing_runs(world: World) -> None:
 
 
 def check_allowed(plan: Plan, error: BaseException) -> None:
-    """Check that an error may end a run: an error of the network or a broker after a fault, or a killed driver.
+    """Check that an error may end a run: one of the network or a broker after a fault that lasts, or a killed driver.
 
     Raises:
-        ViolationError: the plan has no fault, or it is another error.
+        ViolationError: the plan has no such fault, or it is another error.
     """
-    if isinstance(error, DriverKilledError) or (isinstance(error, MQSourceError) and error.retryable and plan.faults):
+    if isinstance(error, DriverKilledError):
+        return
+    if isinstance(error, MQSourceError) and error.retryable and plan.has_lasting_fault:
         return
     if isinstance(error, ConnectionError) and any(fault.kind in {"kill", "stop"} for fault in plan.faults):
         return  # a worker was killed for the last time
