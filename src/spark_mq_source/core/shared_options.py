@@ -224,7 +224,7 @@ class DrainOptions(Options):
         "The read, or a trigger, ends after this time without a message: `2s`, `500ms`, or milliseconds. A read needs "
         "at least one of `maxRows`, `maxSeconds`, `idleTimeout`.",
         None,
-        default_text="`500ms` in a stream",
+        default_text="`500ms` in a stream; `2s` in a batch read without `maxSeconds`",
     )
 
     @staticmethod

@@ -85,15 +85,25 @@ class Limits:
         self._has_received = False
 
     @classmethod
-    def of(cls, options: DrainOptions, max_rows: int | None, trigger_seconds: float | None = None) -> Limits:
-        """Return the limits of a task, which has `trigger_seconds` unless it belongs to a batch read."""
+    def of(
+        cls,
+        options: DrainOptions,
+        max_rows: int | None,
+        trigger_seconds: float | None = None,
+        *,
+        min_idle_seconds: float = 0.0,
+    ) -> Limits:
+        """Return the limits of a task, which has `trigger_seconds` unless it belongs to a batch read.
+
+        The broker may keep a message for nearly `min_idle_seconds` before it sends it, so the idle time is not shorter.
+        """
         max_seconds: float | None = options.max_seconds
         idle_ms = options.idle_timeout_ms
         if trigger_seconds is not None and options.run_id is None:
             max_seconds, idle_ms = trigger_seconds, IDLE_MS if idle_ms is None else idle_ms
         elif max_seconds is None and idle_ms is None:
             idle_ms = DRAIN_IDLE_MS
-        return cls(max_rows, max_seconds, None if idle_ms is None else idle_ms / 1000)
+        return cls(max_rows, max_seconds, None if idle_ms is None else max(idle_ms / 1000, min_idle_seconds))
 
     def restart_idle_time(self) -> None:
         """Restart the idle time, because the task could not receive until now."""

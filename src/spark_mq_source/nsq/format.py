@@ -11,9 +11,9 @@ from spark_mq_source.core.queue_offsets import count_lag
 from spark_mq_source.nsq.inspector import NsqInspector, keep_existing
 from spark_mq_source.nsq.options import AckMode, NsqOptions
 from spark_mq_source.nsq.payload.columns import COLUMNS
-from spark_mq_source.nsq.read.planner import plan_batch
+from spark_mq_source.nsq.read.planner import EPHEMERAL, plan_batch
 from spark_mq_source.nsq.read.reader import NsqRange, read_range
-from spark_mq_source.nsq.read.stream import EPHEMERAL, NsqStream
+from spark_mq_source.nsq.read.stream import NsqStream
 from spark_mq_source.nsq.write.writer import NsqWriter
 
 if TYPE_CHECKING:

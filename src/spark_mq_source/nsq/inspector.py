@@ -94,7 +94,9 @@ class NsqInspector:
             yield {"topic": source.topic, "nsqd": source.nsqd.name, "http": source.nsqd.http_url}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
-        """Yield the messages in the channel on each nsqd, since NSQ has no positions; NULL if an nsqd reports none.
+        """Yield the messages in the channel on each nsqd, since NSQ has no positions.
+
+        The numbers are NULL if the nsqd does not report them, or has no such channel: then `exists` is false.
 
         Raises:
             MQSourceError: no nsqlookupd answers.
@@ -102,14 +104,16 @@ class NsqInspector:
         channel = self._options.channel or ""
         for source in self._sources():
             stats = self._client.fetch_stats(source.nsqd, source.topic, channel)
+            found = stats if stats is not None and stats.exists else None
             yield {
                 "topic": source.topic,
                 "channel": channel,
                 "nsqd": source.nsqd.name,
-                "waiting": stats and max(stats.depth, 0),
-                "in_flight": stats and stats.in_flight,
-                "deferred": stats and stats.deferred,
-                "paused": stats and stats.is_paused,
+                "exists": stats and stats.exists,
+                "waiting": found and max(found.depth + found.topic_depth, 0),
+                "in_flight": found and found.in_flight,
+                "deferred": found and found.deferred,
+                "paused": found and (found.is_paused or found.is_topic_paused),
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:

@@ -261,7 +261,8 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
     create_channel: bool = option(
         "Whether a missing channel is created, and whether a stream waits for a missing topic; otherwise either is an "
         "error when the query starts. The first channel of a topic gets the messages waiting in the topic, later "
-        "channels only messages published from then on.",
+        "channels only messages published from then on. A channel that exists on one nsqd is always created on the "
+        "topic's others.",
         default=False,
     )
     ack_mode: AckMode = option(
@@ -275,7 +276,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
     max_rows_per_trigger: int | None = option(
         "Maximum number of messages per trigger, distributed over the tasks.",
         default=None,
-        default_text="the in-flight messages of all connections",
+        default_text="no limit",
         scope=STREAM,
         check=at_least(1),
         section=Section.LIMIT,
@@ -369,7 +370,8 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
     )
     output_buffer_timeout_ms: int | None = duration_option(
         "Maximum time that nsqd buffers bytes before it sends them; `-1` for no limit: nsqd sends them when the buffer "
-        "is full, and with its next heartbeat.",
+        "is full, and with its next heartbeat. A read waits at least this time for a message, whatever `idleTimeout` "
+        "is.",
         None,
         default_text="nsqd's, `250ms`",
         parse=_or_off(parse_duration_ms),

@@ -346,7 +346,9 @@ def test_commands_on_nsq_take_no_messages(nsq: NsqUnderTest):
     assert asked_of("nsq", "topics", **options) == [{"topic": topic, "nsqds": 1, "channels": ["c"]}]
     assert [row["nsqd"] for row in asked_of("nsq", "partitions", **options)] == [nsq.tcp_address]
     assert sorted(str(row["value"]) for row in asked_of("nsq", "peek", **options)) == ["one", "two"]
-    assert [row["waiting"] for row in asked_of("nsq", "lag", **options)] == [2]
+    assert [(row["exists"], row["waiting"]) for row in asked_of("nsq", "lag", **options)] == [(True, 2)]
+    misspelt = options | {"channel": "misspelt"}
+    assert [(row["exists"], row["waiting"]) for row in asked_of("nsq", "lag", **misspelt)] == [(False, None)]
     flags = [flag for option, value in options.items() for flag in ("-o", f"{option}={value}")]
     answer = spark_mq("doctor", "nsq", *flags)
     assert answer.exit_code == 0, answer.stderr

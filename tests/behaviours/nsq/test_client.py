@@ -126,7 +126,7 @@ def test_an_unreachable_nsqd_of_one_user_is_still_asked_for_the_next(
     )
     assert theirs.fetch_stats(nsqd, "t", "c") is None
     assert "/secret/theirs.pem" in theirs.missing_stats_reason(nsqd)
-    assert ours.fetch_stats(nsqd, "t", "c") == ChannelStats(exists=False, depth=3)
+    assert ours.fetch_stats(nsqd, "t", "c") == ChannelStats(exists=False, topic_depth=3)
     assert ours.missing_stats_reason(nsqd) == ""
 
 
@@ -244,7 +244,7 @@ def test_a_missing_channel_would_receive_the_messages_of_the_topic(nsq: NsqUnder
     nsq.publish(topic, b"1", b"2")
     made = client(nsqdTcpAddresses=nsq.tcp_address, nsqdHttpAddresses=nsq.http_address)
     (nsqd,) = made.fetch_topology(topic).nsqds
-    assert made.fetch_stats(nsqd, topic, "none") == ChannelStats(exists=False, depth=2)
+    assert made.fetch_stats(nsqd, topic, "none") == ChannelStats(exists=False, topic_depth=2)
 
 
 def test_settings_are_read_or_the_defaults_apply(nsq_private: Start):

@@ -134,6 +134,50 @@ def test_a_paused_channel_gives_no_batch(nsq: NsqUnderTest, query: Callable[...,
     assert sorted(q.trigger()) == numbered(3)
 
 
+def test_a_paused_topic_passes_nothing_on_and_its_channel_is_read(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(3, "before"))
+    wait_until(lambda: nsq.channel_stats(topic, "c")["depth"] == 3, "the channel has them")
+    nsq.post("/topic/pause", topic=topic)
+    nsq.publish(topic, *numbered(3, "paused"))
+    q = query(nsq, topic)
+    assert sorted(q.trigger()) == numbered(3, "before")
+    assert q.plan() == q.at
+    nsq.post("/topic/unpause", topic=topic)
+    assert sorted(q.trigger()) == numbered(3, "paused")
+
+
+@pytest.mark.parametrize("create_channel", ["true", "false"])
+def test_an_nsqd_without_the_channel_gets_it(
+    nsq_private: Start, query: Callable[..., Query], create_channel: str, caplog: pytest.LogCaptureFixture
+):
+    """An nsqd with another channel passes all messages to that one, and counts none for ours."""
+    one, two = nsq_private(), nsq_private()
+    topic = one.topic("c")
+    two.create(topic, "other")
+    addresses = {
+        "nsqdTcpAddresses": f"{one.tcp_address},{two.tcp_address}",
+        "nsqdHttpAddresses": f"{one.http_address},{two.http_address}",
+    }
+    q = query(one, topic, createChannel=create_channel, **addresses)
+    assert q.plan() == q.at
+    assert f"{topic} on {two.tcp_address}: no channel c: creating it" in caplog.text
+    one.publish(topic, *numbered(5, "one"))
+    two.publish(topic, *numbered(5, "two"))
+    assert sorted(q.until(10)) == numbered(5, "one") + numbered(5, "two")
+    # So does one whose channel is deleted while the query runs.
+    two.post("/channel/delete", topic=topic, channel="c")
+    assert q.plan() == q.at
+    two.publish(topic, *numbered(5, "more"))
+    assert sorted(q.trigger()) == numbered(5, "more")
+
+
+def test_an_ephemeral_channel_gets_the_messages_that_wait_in_the_topic(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic()
+    nsq.publish(topic, *numbered(5))
+    assert sorted(query(nsq, topic, channel="gone#ephemeral", createChannel="true").until(5)) == numbered(5)
+
+
 def test_an_ephemeral_channel_lives_between_triggers(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic = nsq.topic()
     q = query(nsq, topic, channel="gone#ephemeral", createChannel="true")

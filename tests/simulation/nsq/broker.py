@@ -11,7 +11,8 @@ import asyncio
 import time
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from spark_mq_source.testing import lookup, nsqd_http, protocol
@@ -26,6 +27,9 @@ from tests.simulation.network import Stream, network
 from tests.simulation.world import Process, World
 
 LOOKUPD = "nsqlookupd:4161"
+
+OTHER = "other"
+"""A channel of other consumers; an nsqd that has it and not the readers' channel passes all messages to it."""
 
 SCAN_SECONDS = 0.1
 """The interval in which nsqd looks for messages that have timed out (`QueueScanInterval`)."""
@@ -118,11 +122,49 @@ class _Transport(asyncio.Transport):
         return ("10.0.0.1", self._stream.number) if name == "peername" else default
 
 
+class _Buffering(Connection):
+    """A connection with nsqd's output buffer (protocol_v2.go): messages wait in it while the consumer can take more.
+
+    nsqd sends them when the buffer is full or its timer ends, with an answer or a heartbeat, or if RDY allows no more.
+    """
+
+    def __init__(self, nsqd: Nsqd) -> None:
+        super().__init__(nsqd)
+        self._buffered: list[bytes] = []
+        self._is_timed = False
+        self._world = nsqd.cluster.world
+
+    def deliver(self, frames: Sequence[bytes]) -> None:
+        self._buffered += frames
+        self.server.start_timer()
+        timeout_ms = self._output_buffer_timeout_ms
+        if self.ready_count <= len(self.in_flight) or sum(map(len, self._buffered)) >= self._output_buffer_size:
+            self._flush()
+        elif timeout_ms and not self._is_timed:
+            self._is_timed = True
+            self._world.after(self._world.dice("buffers").random() * timeout_ms / 1000, self._flush)
+
+    def _flush(self) -> None:
+        self._is_timed = False
+        buffered, self._buffered = self._buffered, []
+        if buffered and not self._ended:
+            super().deliver(buffered)
+
+    def _write(self, data: bytes) -> None:
+        self._flush()
+        super()._write(data)
+
+    def _rdy(self, parameters: Sequence[bytes]) -> None:
+        super()._rdy(parameters)
+        if self.ready_count <= len(self.in_flight):
+            self._flush()
+
+
 class _Peer:
     """See `network.Peer`."""
 
     def __init__(self, stream: Stream, nsqd: Nsqd) -> None:
-        self._connection = Connection(nsqd)
+        self._connection = _Buffering(nsqd)
         self._transport = _Transport(stream, self._connection)
         self._connection.connection_made(self._transport)
         vars(self._connection)["stream"] = stream
@@ -147,7 +189,7 @@ class Cluster:
 
     Attributes:
         published: every message that an nsqd received, as (nsqd, body), in order.
-        lost: the messages that an nsqd lost in a kill.
+        lost: the messages that an nsqd lost in a kill or with a deleted channel, or passed only to channel `OTHER`.
     """
 
     def __init__(self, world: World, nsqds: int, **settings: Any) -> None:
@@ -165,6 +207,13 @@ class Cluster:
         """Create a topic and a channel on every nsqd."""
         for nsqd in self.nsqds:
             nsqd.broker.topic(topic, self.world.now).channel(channel, self.world.now)
+
+    def lacking(self, topics: Iterable[str], channel: str) -> list[tuple[str, bytes]]:
+        """Return the nsqd that are up and have one of these topics without the channel."""
+        up = [nsqd for nsqd in self.nsqds if nsqd.is_up]
+        return [
+            (nsqd.name, b"") for nsqd in up for topic in topics if channel not in nsqd.broker.topics[topic].channels
+        ]
 
     def holders(self) -> set[Process]:
         """Return the processes that have messages in flight."""
@@ -242,10 +291,8 @@ class Nsqd:
         if self._node is not None:
             self.cluster.registry.remove_node(self._node)
             self._node = None
-        before = {name: self.held(name) for name in self.broker.topics}
-        self.broker.restart(self.cluster.world.now, crash=crash)
-        for name, held in before.items():
-            self.cluster.lost.update({(self.name, body): n for body, n in (held - self.held(name)).items()})
+        with self._losing():
+            self.broker.restart(self.cluster.world.now, crash=crash)
         for connection in list(self.connections):
             connection.channel = None
             if crash:
@@ -254,8 +301,26 @@ class Nsqd:
                 connection.close()
         self.connections.clear()
 
+    def delete_channel(self, topic: str, channel: str) -> None:
+        """Delete a channel with its messages, as an administrator does; the topic then has only channel `OTHER`."""
+        found = self.broker.topic(topic, self.cluster.world.now)
+        found.channel(OTHER, self.cluster.world.now)
+        if channel in found.channels:
+            with self._losing():
+                found.delete_channel(channel)
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        """Record the messages that the body loses."""
+        before = {name: self.held(name) for name in self.broker.topics}
+        yield
+        for name, held in before.items():
+            self.cluster.lost.update({(self.name, body): n for body, n in (held - self.held(name)).items()})
+
     def held(self, name: str | None = None) -> Counter[bytes]:
         """Return the messages that are queued, deferred or in flight; a body's count is the highest of any channel.
+
+        Those of the channel `OTHER` do not count.
 
         Args:
             name: of a topic, to return only its messages.
@@ -263,7 +328,7 @@ class Nsqd:
         found: Counter[bytes] = Counter()
         for topic in [topic for topic in self.broker.topics.values() if name in (None, topic.name)]:
             found |= Counter(_bodies(_frames(topic.queue)))
-            for channel in topic.channels.values():
+            for channel in [channel for channel in topic.channels.values() if channel.name != OTHER]:
                 found |= Counter(_bodies(_all_frames(channel)))
         return found
 
@@ -331,6 +396,8 @@ class _Recording(Broker):
             def noting(bodies: Sequence[bytes], defer_s: float, now_s: float, now_ns: int) -> None:
                 self.took(bodies)
                 publish(bodies, defer_s, now_s, now_ns)
+                if set(topic.channels) == {OTHER}:
+                    self._nsqd.cluster.lost.update((self._nsqd.name, body) for body in bodies)
 
             vars(topic)["publish"] = noting
         return topic

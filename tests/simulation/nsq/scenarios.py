@@ -65,6 +65,10 @@ def read_faults(dice: Random, size: int, *, streams: int) -> Sequence[Fault]:
     return [
         *common_faults(dice, streams=streams, processes=PROCESSES, seconds=seconds),
         *nsq_faults(dice, seconds=seconds, folder=True),
+        *[
+            Fault("delete_channel", at=round(dice.random() * seconds, 3), args=(dice.randrange(3),))
+            for _ in range(dice.choice((0, 0, 0, 0, 1)))
+        ],
     ]
 
 
@@ -75,6 +79,7 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
     - `stall`: one of the last executors, seconds for which it is stopped: longer than a message's timeout.
     - `stall_holder`: likewise, for the first executor from that time on that has messages in flight.
     - `hide_http`: number of the nsqd, seconds for which its HTTP interface is unreachable.
+    - `delete_channel`: number of the nsqd on which an administrator deletes the channel, if it is up.
     - those of the folder, see `arrange_folder`.
     """
     arrange_folder(world, faults)
@@ -108,6 +113,9 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
         elif fault.kind == "hide_http":
             nsqd = cluster.nsqds[fault.args[0] % len(cluster.nsqds)]
             world.after(fault.at, lambda nsqd=nsqd, seconds=fault.args[1]: nsqd.hide_http(seconds))
+        elif fault.kind == "delete_channel":
+            nsqd = cluster.nsqds[fault.args[0] % len(cluster.nsqds)]
+            world.after(fault.at, lambda nsqd=nsqd: nsqd.is_up and nsqd.delete_channel(TOPIC, CHANNEL))
 
 
 def check_allowed(plan: Plan, error: BaseException) -> str:
@@ -117,7 +125,7 @@ def check_allowed(plan: Plan, error: BaseException) -> str:
         ViolationError: there was no such fault, or it is another error.
     """
     kinds = {fault.kind for fault in plan.faults}
-    if isinstance(error, MQSourceError) and error.retryable and plan.faults:
+    if isinstance(error, MQSourceError) and error.retryable and plan.has_lasting_fault:
         return "allowed error"
     if isinstance(error, ConnectionError) and kinds & {"kill", "stop"}:
         return "killed"
@@ -186,6 +194,16 @@ def check_nothing_missing(found: Counter[Message], cluster: Cluster) -> None:
 
 
 # -- the cluster and its messages
+
+
+def cluster_to_read(world: World) -> Cluster:
+    """Return a cluster of which an nsqd may lack the channel, such as one that was added after the channel."""
+    cluster, dice = cluster_of(world), world.dice("channels")
+    for nsqd in cluster.nsqds:
+        for topic in TOPICS:
+            if dice.random() < 0.1:
+                nsqd.delete_channel(topic, CHANNEL)
+    return cluster
 
 
 def cluster_of(world: World) -> Cluster:
@@ -269,7 +287,7 @@ class Stream:
         """See `Scenario`."""
         install()
         dice = world.dice("scenario")
-        cluster = cluster_of(world)
+        cluster = cluster_to_read(world)
         given = read_options(cluster, dice, plan)
         given["heartbeatinterval"] = dice.choice(("1s", "30s"))
         if dice.random() < 0.5:
@@ -284,7 +302,7 @@ class Stream:
         arrange(world, cluster, plan.faults)
         publish(cluster, 12 * plan.size, 2.0 * plan.size, topics=topics_read(given))
         world.sleep(0.0)
-        outcome = self._read(world, plan, cluster, query)
+        outcome = self._read(world, plan, cluster, query, topics_read(given))
         found = messages_of(checkpoint.rows())
         check_each_once(found, cluster)
         check_replays(checkpoint)
@@ -293,11 +311,12 @@ class Stream:
             check_nothing_missing(found, cluster)
         return outcome
 
-    def _read(self, world: World, plan: Plan, cluster: Cluster, query: Query) -> str:
+    def _read(self, world: World, plan: Plan, cluster: Cluster, query: Query, topics: Sequence[str]) -> str:
         patience = Patience(world)
 
         def is_done() -> bool:
             is_read, left = self._is_read(plan, query, cluster)
+            left = [*left, *(lacking := cluster.lacking(topics, CHANNEL))]
             try:
                 patience.check(left)
             except ViolationError:
@@ -306,7 +325,7 @@ class Stream:
                 if not is_held_up or not set(left) <= cluster.uncounted():
                     raise
                 return True
-            return is_read
+            return is_read and not lacking
 
         return read_until(plan, query, is_done, check_allowed, available_now=self._available_now)
 
@@ -330,7 +349,7 @@ class Drain:
         """See `Scenario`."""
         install()
         dice = world.dice("scenario")
-        cluster = cluster_of(world)
+        cluster = cluster_to_read(world)
         given = read_options(cluster, dice, plan)
         # 5 s are longer than a message's timeout: messages held by another attempt at the task arrive in time.
         given["idletimeout"] = dice.choice(("50ms", "2s", "5s"))
@@ -343,7 +362,10 @@ class Drain:
         world.sleep(0.0)
         rows: list[dict[str, Any]] = []
         outcome, patience, number = "read", Patience(world), 0
-        while (left := missing(messages_of(rows), cluster)) or sum(cluster.published.values()) < 12 * plan.size:
+        topics = topics_read(given)
+        while (left := missing(messages_of(rows), cluster) + cluster.lacking(topics, CHANNEL)) or sum(
+            cluster.published.values()
+        ) < 12 * plan.size:
             patience.check(left)
             number += 1
             options = replace(parsed, run_id=f"run-{number}")
@@ -435,7 +457,7 @@ class DeadLetters(Stream):
         """See `Scenario`."""
         install()
         dice = world.dice("scenario")
-        cluster = cluster_of(world)
+        cluster = cluster_to_read(world)
         given = read_options(cluster, dice, plan)
         given |= {"valueformat": "string", "oncorrupt": "deadLetter", "deadlettertopic": DEAD}
         executors = executors_of(world)
@@ -449,7 +471,8 @@ class DeadLetters(Stream):
         if dice.random() < 0.5:
             options = FORMAT.fit_read(FORMAT.parse_stream_options(given), TEXT_SCHEMA)
             checkpoint = Checkpoint()
-            outcome = self._read(world, plan, cluster, Query(FORMAT, options, TEXT_SCHEMA, executors, checkpoint))
+            query = Query(FORMAT, options, TEXT_SCHEMA, executors, checkpoint)
+            outcome = self._read(world, plan, cluster, query, topics_read(given))
             check_each_once(self._good(checkpoint.rows()), cluster)
             check_replays(checkpoint)
         else:

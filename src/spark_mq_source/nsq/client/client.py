@@ -94,19 +94,24 @@ class ChannelStats:
     """Statistics of a channel from an nsqd: an estimate, a moment old.
 
     Attributes:
-        exists: whether the nsqd has the channel; if not, the numbers are the topic's.
-        depth: messages that wait; after a kill of nsqd fewer than wait, even less than 0 (seen on 1.3.0).
+        exists: whether the nsqd has the channel; if not, the only messages are the topic's.
+        depth: messages that wait in the channel; after a kill of nsqd fewer, even less than 0 (seen on 1.3.0).
+        topic_depth: messages that wait in the topic, which passes them to every channel.
         in_flight: messages delivered to consumers and not finished.
         deferred: messages that wait for their delivery time.
-        is_paused: whether the topic or the channel delivers nothing.
+        is_paused: whether the channel delivers nothing.
+        is_topic_paused: whether the topic passes nothing to its channels; they deliver what they have (nsqd 1.3.0,
+            topic.go).
         started_s: when nsqd started, in seconds since 1970.
     """
 
     exists: bool
     depth: int = 0
+    topic_depth: int = 0
     in_flight: int = 0
     deferred: int = 0
     is_paused: bool = False
+    is_topic_paused: bool = False
     started_s: int = field(default=0, compare=False)
 
 
@@ -204,16 +209,15 @@ class NsqClient:
         if of_topic is None:
             return ChannelStats(exists=False, started_s=started_s)
         channels = of_topic.get("channels") or ()
-        found = next((one for one in channels if one.get("channel_name") == channel), None)
-        is_paused = bool(of_topic.get("paused")) or bool(found and found.get("paused"))
-        counted = of_topic if found is None else found
+        found: Mapping[str, Any] = next((one for one in channels if one.get("channel_name") == channel), {})
         return ChannelStats(
-            exists=found is not None,
-            # Messages of the topic go to every channel, as soon as the topic is not paused.
-            depth=_depth(counted) + (_depth(of_topic) if found is not None else 0),
-            in_flight=_number(counted.get("in_flight_count")),
-            deferred=_number(counted.get("deferred_count")),
-            is_paused=is_paused,
+            exists=bool(found),
+            depth=_depth(found),
+            topic_depth=_depth(of_topic),
+            in_flight=_number(found.get("in_flight_count")),
+            deferred=_number(found.get("deferred_count")),
+            is_paused=bool(found.get("paused")),
+            is_topic_paused=bool(of_topic.get("paused")),
             started_s=started_s,
         )
 

@@ -194,8 +194,8 @@ class Identified:
     snappy: bool = False
     sample_rate: int = 0
     auth_required: bool = False
-    output_buffer_bytes: int = 0
-    output_buffer_timeout_ms: int = 0
+    output_buffer_bytes: int = 16_384
+    output_buffer_timeout_ms: int = 250
     topology_region: str = ""
     topology_zone: str = ""
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
 from spark_mq_source.net.queue_plan import Doubts, plan_once, share_drain, share_waiting, split_parts
 from spark_mq_source.nsq.client.client import ChannelStats, NsqClient, Nsqd, Source
-from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.options import AckMode, NsqOptions
 from spark_mq_source.nsq.read.reader import NsqRange
 
 logger = logging.getLogger(__name__)
 
 MAX_AT_ONCE: Final = 16
 """Maximum number of HTTP interfaces queried at once."""
+
+EPHEMERAL: Final = "#ephemeral"
+"""The suffix of a channel that nsqd deletes, with its messages, after its last consumer (V2 specification, Notes)."""
 
 _TLS_REQUIRED: Final = "TLS_REQUIRED"
 """Text in the body of nsqd's 403 over plain HTTP with `-tls-required` (nsqd 1.3.0)."""
@@ -84,7 +87,7 @@ def topics_of(client: NsqClient, options: NsqOptions, known: Collection[str] = (
 
 
 def find_sources(client: NsqClient, options: NsqOptions, known: Collection[str] = ()) -> list[Source]:
-    """Return the topics and their nsqd; check that the channel exists, or create it on each.
+    """Return the topics and their nsqd; check that the channel exists on one of them, or create it on each.
 
     Args:
         client: sends the requests.
@@ -126,19 +129,32 @@ def _find_nsqds(client: NsqClient, options: NsqOptions, topic: str, *, was_found
         return topology.nsqds
     if not options.create_channel:
         raise _no_channel(client, options, topic, {source.nsqd: found for source, found in stats.items()})
-    failures: list[MQSourceError] = []
-    for nsqd in topology.nsqds:
-        try:
-            with client.open_session(nsqd) as session:
-                session.subscribe(topic, channel)
-        except MQSourceError as error:
-            if not error.retryable:
-                raise
-            logger.warning("%s: the channel %s of %s is not created there: %s", nsqd.name, channel, topic, error)
-            failures.append(error)
+    failures = _create_channel(client, channel, stats)
     if len(failures) == len(topology.nsqds):
         raise failures[0]
     return topology.nsqds
+
+
+def _create_channel(client: NsqClient, channel: str, sources: Iterable[Source]) -> list[MQSourceError]:
+    """Create the channel on nsqd that lack it; return the errors of those that cannot be reached.
+
+    An ephemeral channel is left to its reader: nsqd would delete it, with the messages of the topic, after a
+    subscription that ends here.
+
+    Raises:
+        MQSourceError: an nsqd refuses.
+    """
+    failures: list[MQSourceError] = []
+    for source in () if channel.endswith(EPHEMERAL) else sources:
+        try:
+            with client.open_session(source.nsqd) as session:
+                session.subscribe(source.topic, channel)
+        except MQSourceError as error:
+            if not error.retryable:
+                raise
+            logger.warning("%s: the channel %s is not created there: %s", source.name, channel, error)
+            failures.append(error)
+    return failures
 
 
 def _no_channel(
@@ -176,7 +192,11 @@ def _no_channel(
 def fetch_waiting(
     client: NsqClient, options: NsqOptions, sources: Sequence[Source], doubts: Doubts | None = None
 ) -> dict[Source, int | None]:
-    """Return how many messages each nsqd could deliver now: not those of a paused channel, deferred or in flight.
+    """Return how many messages each nsqd could deliver now: not those held back by a pause, deferred or in flight.
+
+    The channel is created on an nsqd that lacks it, whatever `createChannel` says: find_sources has found it on another
+    nsqd, or in nsqlookupd, and without a channel an nsqd passes its messages only to the other channels. Reads that put
+    their messages back (`ackMode=requeue`) leave that to their tasks, and so do reads of an ephemeral channel.
 
     None if unknown: nsqd does not answer, or is doubted because it has restarted, or counts less than none. A killed
     nsqd does not count messages that it wrote to disk since its last sync, until the channel was read to its end (seen
@@ -187,17 +207,32 @@ def fetch_waiting(
         options: the query's.
         sources: whom to ask.
         doubts: the query's, updated.
+
+    Raises:
+        MQSourceError: an nsqd refuses to create the channel.
     """
     found = _ask(client, options, sources)
     doubts = doubts or Doubts()
+    is_look = options.ack_mode is AckMode.REQUEUE
+    without = [source for source, stats in found.items() if stats is not None and not (stats.exists or is_look)]
+    for source in without:
+        logger.warning(
+            "%s: no channel %s: creating it; it receives what is published from now on, and if it is the topic's first "
+            "channel, what waits in the topic",
+            source.name,
+            options.channel,
+        )
+    _create_channel(client, options.channel or "", without)
     return {source: _count(source.name, stats, doubts) for source, stats in found.items()}
 
 
 def _count(name: str, stats: ChannelStats | None, doubts: Doubts) -> int | None:
     if stats is None:
         return None
-    count = doubts.count(name, stats.depth, stats.started_s)
-    return 0 if stats.is_paused else count
+    count = doubts.count(name, stats.depth + stats.topic_depth, stats.started_s)
+    if stats.is_paused:
+        return 0
+    return count and max(0, count - stats.topic_depth) if stats.is_topic_paused else count
 
 
 def trigger_tasks(options: NsqOptions, waiting: Waiting, budget: int | None, *, turn: int) -> list[NsqRange]:

@@ -40,7 +40,7 @@ from spark_mq_source.nsq.client.client import NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import AckMode, NsqOptions, OnMaxAttempts
 from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.payload.messages import MessageDecoder, message_ids
-from spark_mq_source.nsq.protocol.commands import ByteString, Pub
+from spark_mq_source.nsq.protocol.commands import ByteString, Identified, Pub
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES
 from spark_mq_source.nsq.read.backoff import Backoff
 from spark_mq_source.nsq.read.recent import RecentIds, split_ids
@@ -61,6 +61,10 @@ _LOGGED: Final = pa.schema(
     ]
 )
 """Columns in the log, whatever columns are requested: another attempt at the batch may request others."""
+
+
+_SENDING_MS: Final = 100
+"""Time for a message from nsqd's output buffer to this task, before the task may consider the channel idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,7 @@ class _Inflow:
         self.most = most if options.max_in_flight is None else min(most, options.max_in_flight)
         self.patience_seconds = identified.msg_timeout_ms / 2000
         """Half of the messages' timeout: maximum wait here before the timeout is extended."""
+        self.min_idle_seconds = (_buffering_ms(identified, options.heartbeat_interval_ms) + _SENDING_MS) / 1000
         self.held = b""
         """The ids of messages that were taken and not acknowledged yet, 16 bytes each."""
         self.taken = b""
@@ -263,7 +268,8 @@ class _Attempt:
             inflow = _Inflow(consumer, options, self._task, schema, self._counters)
             try:
                 with _TimeoutExtender(inflow):
-                    for batch in drained(inflow, Limits.of(options, self._task.max_rows), is_peek=is_peek):
+                    limits = Limits.of(options, self._task.max_rows, min_idle_seconds=inflow.min_idle_seconds)
+                    for batch in drained(inflow, limits, is_peek=is_peek):
                         repeated = seen.repeated(inflow.taken) if is_peek else set()
                         rows = _without(batch, repeated)
                         if project is not None:
@@ -372,7 +378,9 @@ class _Collector(_Attempt, Collector[_Inflow]):
             yield inflow
 
     def _limits(self, inflow: _Inflow) -> Limits:
-        return Limits.of(self._options, self._task.max_rows, inflow.patience_seconds)
+        return Limits.of(
+            self._options, self._task.max_rows, inflow.patience_seconds, min_idle_seconds=inflow.min_idle_seconds
+        )
 
     def _preventing_redelivery(self, inflow: _Inflow) -> _TimeoutExtender:
         return _TimeoutExtender(inflow)
@@ -481,6 +489,16 @@ class _TimeoutExtender:
             except MQSourceError as error:
                 logger.debug("no TOUCH: %s", error)
                 return
+
+
+def _buffering_ms(identified: Identified, heartbeat_ms: int) -> int:
+    """Return how long nsqd may keep a message in its output buffer if it waits for more (nsqd 1.3.0, protocol_v2.go).
+
+    Without a timeout it sends a full buffer, and all with each heartbeat; without a buffer only deflate keeps any.
+    """
+    if identified.output_buffer_timeout_ms:
+        return identified.output_buffer_timeout_ms
+    return 0 if identified.output_buffer_bytes == 1 and not identified.deflate else heartbeat_ms
 
 
 def _without(batch: pa.RecordBatch, rows: Set[int]) -> pa.RecordBatch:

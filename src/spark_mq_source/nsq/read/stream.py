@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from spark_mq_source.core.errors import TransportError
 from spark_mq_source.net.queue_stream import QueueStream
@@ -14,6 +13,7 @@ from spark_mq_source.nsq.client.session import Session
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES
 from spark_mq_source.nsq.read.planner import (
+    EPHEMERAL,
     check_all_found,
     fetch_waiting,
     find_sources,
@@ -24,9 +24,6 @@ from spark_mq_source.nsq.read.reader import NsqRange
 from spark_mq_source.nsq.read.recent import RECENT_IDS
 
 logger = logging.getLogger(__name__)
-
-EPHEMERAL: Final = "#ephemeral"
-"""The suffix of a channel that nsqd deletes with its last consumer (V2 specification, Notes)."""
 
 
 class NsqStream(QueueStream[Source, NsqRange]):

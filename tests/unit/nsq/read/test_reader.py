@@ -10,6 +10,7 @@ import pytest
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import TooManyAttemptsError
 from spark_mq_source.core.options import READ
+from spark_mq_source.net.queue_task import Limits
 from spark_mq_source.nsq.client.client import Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.protocol.commands import Identified, Messages
@@ -86,6 +87,31 @@ def test_the_requeue_delay_of_a_failed_task_grows_with_attempts(has_failed: bool
         assert requeued == {b"a" * 16 + b"d" * 16: 60_000, b"b" * 16: 180_000, b"c" * 16: 240_000}
     else:
         assert requeued == {b"a" * 16 + b"b" * 16 + b"c" * 16 + b"d" * 16: 0}
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "size", "deflate", "seconds"),
+    [
+        (250, 16_384, False, 0.5),  # shorter than the task's own idle time
+        (5_000, 16_384, False, 5.1),
+        (0, 16_384, False, 30.1),  # until the buffer is full, or the next heartbeat
+        (0, 1, False, 0.5),
+        (0, 1, True, 30.1),
+    ],
+)
+def test_a_task_is_not_idle_while_nsqd_may_buffer_messages(
+    timeout_ms: int, size: int, deflate: bool, seconds: float
+) -> None:
+    consumer = FakeConsumer()
+    consumer.session.identified = Identified(
+        output_buffer_timeout_ms=timeout_ms, output_buffer_bytes=size, deflate=deflate
+    )
+    inflow = inflow_of(consumer, idletimeout="500ms")
+    options = NsqOptions.from_spark(
+        {"nsqdtcpaddresses": "h", "topic": "t", "channel": "c", "idletimeout": "500ms"}, READ
+    )
+    limits = Limits.of(options, None, min_idle_seconds=inflow.min_idle_seconds)
+    assert limits.seconds_left() == pytest.approx(seconds, abs=0.05)
 
 
 def batch(*attempts: int) -> pa.RecordBatch:
