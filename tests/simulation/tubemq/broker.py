@@ -63,6 +63,8 @@ class Broker:
         stores: by topic and number of the store.
         starts: how often its process has been started.
         moved_back: partitions, with group and topic, whose position a kill moved back after a reader had left them.
+        started_again: partitions, with group and topic, of which readers set the position a second time, to an earlier
+            one: a start that a fault interrupts is repeated by the next member that gets the partition.
         taken_over: how many times a reader of a group registered a partition, with group and topic, that another one
             had not unregistered. A restarted broker has no readers registered, and a restarted master assigns a
             partition to another one: the first reader cannot have been notified.
@@ -79,7 +81,9 @@ class Broker:
         self.stores: dict[tuple[str, int], Store] = {}
         self.links: list[Link] = []
         self.moved_back: set[tuple[str, str, int]] = set()
+        self.started_again: set[tuple[str, str, int]] = set()
         self.taken_over: Counter[tuple[str, str, int]] = Counter()
+        self._started: set[tuple[str, str, int]] = set()
         self._holders: dict[tuple[str, str, int], Holder] = {}
         self._never_left: dict[tuple[str, str, int], str] = {}
         self._positions: dict[tuple[str, str, int], int] = {}
@@ -248,6 +252,9 @@ class Broker:
         position = self._positions.setdefault(key, store.first if from_first else store.end)
         if request.curr_offset is not None and request.curr_offset >= 0:
             wanted = request.curr_offset - request.curr_offset % ENTRY_BYTES
+            if wanted < position and key in self._started:
+                self.started_again.add(key)
+            self._started.add(key)
             position = self._positions[key] = min(max(wanted, store.first), store.end)
         return c.RegisterPartitionResponse(True, 200, OK, position, self._end_for(store, priority))
 

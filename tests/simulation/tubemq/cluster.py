@@ -47,7 +47,8 @@ class Cluster:
         keeps_index: whether messages are removed without their index, in stores of one partition; a client cannot
             notice it in others.
         max_message_bytes: of any topic.
-        unstarted: partitions that a session was to start, and that no member has reported since.
+        unstarted: partitions that a session was to start, and the client id of the member that was to start each and
+            has not reported it since; another member continues at the group's position.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Cluster:
         self.removals: dict[int, int] = {}
         self.keeps_index = False
         self.max_message_bytes = 1_048_576
-        self.unstarted: set[tuple[str, int, int]] = set()
+        self.unstarted: dict[tuple[str, int, int], str] = {}
         self.topics: dict[str, Topic] = {}
         self.masters: list[Master] = []
         self.brokers = [Broker(self, n + 1) for n in range(brokers)]

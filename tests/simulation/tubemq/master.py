@@ -291,7 +291,9 @@ class Master:
             group.is_allocated = True
             if member.events:
                 member.events.popleft()
-            self.cluster.unstarted -= member.held
+            for place in member.held:
+                if self.cluster.unstarted.get(place) == member.client_id:
+                    del self.cluster.unstarted[place]
             member.is_sent = False
         event = None
         if member.events and not member.is_sent:
@@ -376,7 +378,6 @@ class Master:
                     group.times_started += 1
                     for member in members:
                         if mine := sorted(place for place, who in group.starts.items() if who == member.client_id):
-                            self.cluster.unstarted.update(mine)
                             self._add_event(name, member, c.EventType.ONLY_CONNECT, mine)
                 continue
             self._share_out(name, members)
@@ -408,6 +409,8 @@ class Master:
 
     def _add_event(self, group: str, member: Member, kind: int, places: list[Place]) -> None:
         self._last_rebalance += 1
+        if kind == c.EventType.ONLY_CONNECT and member.session is not None and not self.groups[group].is_allocated:
+            self.cluster.unstarted |= dict.fromkeys(places, member.client_id)
         infos = tuple(
             f"{member.client_id}@{group}#{self.cluster.brokers[number - 1].info}#{topic}:{partition}"
             for topic, number, partition in places
