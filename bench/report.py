@@ -182,7 +182,7 @@ def table(part: Document) -> str:
 
 
 def growth_table(part: Document) -> str:
-    """Return the part in Markdown: seconds, in brackets the processor time of both, and the slopes of the latter.
+    """Return the part in Markdown: seconds, in brackets the CPU time of both, and the slopes of the latter.
 
     Example:
         >>> sizes = {f"n{n}": {"label": str(n), "value": [n / 100], "own_s": [n / 1e3], "broker_s": [n / 5e2]}
@@ -191,7 +191,7 @@ def growth_table(part: Document) -> str:
         | planning | 1.0 (0.10 + 0.20) | 10.0 (1.00 + 2.00) | 1.00 + 2.00 |
     """
     names = sorted({name for case in part["cases"] for name in case["contenders"]}, key=lambda name: int(name[1:]))
-    head = ["seconds (processor time: here + broker)", *(f"{int(name[1:]):,}" for name in names), "slope, ms each"]
+    head = ["seconds (CPU time: here + broker)", *(f"{int(name[1:]):,}" for name in names), "slope, ms each"]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     for case in part["cases"]:
         found = case["contenders"]

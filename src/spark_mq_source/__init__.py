@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_mq_source.core import errors
 from spark_mq_source.core.errors import *  # noqa: F403 - all errors are public
+from spark_mq_source.core.implementation import Implementation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +32,7 @@ __all__ = [
 ]
 __all__ += errors.__all__
 
-_PROTOCOLS = ("pulsar", "tubemq", "nsq")
+_WITH_LOOPS = ("pulsar.payload.messages", "pulsar.payload.encoder", "tubemq.payload.messages", "nsq.payload.messages")
 _DATA_SOURCES = ("NsqDataSource", "PulsarNativeDataSource", "TubeMQDataSource")
 
 
@@ -47,8 +48,9 @@ def implementation() -> str:
 
     `SPARK_MQ_SOURCE_IMPL=native` or `python` in the environment forces one.
     """
-    found = {import_module(f"spark_mq_source.{protocol}.payload.messages").implementation() for protocol in _PROTOCOLS}
-    return "native" if found == {"native"} else "python"
+    modules = [import_module(f"spark_mq_source.{name}") for name in _WITH_LOOPS]
+    chosen = [loop for module in modules for loop in vars(module).values() if isinstance(loop, Implementation)]
+    return "native" if all(loop.name == "native" for loop in chosen) else "python"
 
 
 def register(spark: SparkSession) -> None:

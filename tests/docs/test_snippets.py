@@ -144,7 +144,8 @@ def nsq_security(tls_material: TlsMaterial) -> Iterator[dict[str, str]]:
 @pytest.fixture
 def keys_of_the_page(tmp_path: Path) -> dict[str, str]:
     """Create the keys with the commands of the page."""
-    (bash,) = re.findall(r"```bash\n(openssl.*?)```", pages()[ROOT / "docs/pulsar/encryption.md"], re.DOTALL)
+    page = pages()[ROOT / "docs/pulsar/encryption.md"]
+    (bash,) = re.findall(r"```bash\ncd /etc/pulsar/keys\n(openssl.*?)```", page, re.DOTALL)
     subprocess.run(["sh", "-ec", bash], cwd=tmp_path, check=True, capture_output=True)
     return {"/etc/pulsar/keys/": f"{tmp_path}/"}
 

@@ -82,10 +82,8 @@ class Format:
         position_columns: those with the position of a message, which identify it.
         partition: the column that identifies a partition: in NSQ a partition is an nsqd.
         secret: an option whose value must never be shown.
-        misspelt: an option that does not exist, and the suggestion of the error.
-        flag: an option that is true or false.
         takes_empty: whether a message may be empty.
-        plenty: more messages of 100 bytes than a broker sends ahead to a reader that takes none.
+        plenty: more messages of 1000 bytes than a broker sends ahead to a reader that takes none.
         apart: options of a feed that publishes messages which a limit can separate.
         counted: options of a feed that publishes messages which a stream counts one by one before it reads them.
         ordered: whether a partition's messages arrive in the order of publishing. NSQ guarantees no order.
@@ -111,10 +109,8 @@ class Format:
     position_columns: ClassVar[str]
     partition: ClassVar[str] = "partition"
     secret: ClassVar[str]
-    misspelt: ClassVar[tuple[str, str]] = ("startingOffset", "startingOffsets")
-    flag: ClassVar[str] = "failOnDataLoss"
     takes_empty: ClassVar[bool] = True
-    plenty: ClassVar[int] = 60_000
+    plenty: ClassVar[int] = 20_000
     apart: ClassVar[Mapping[str, Any]] = {}
     counted: ClassVar[Mapping[str, Any]] = {}
     ordered: ClassVar[bool] = True

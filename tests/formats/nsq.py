@@ -41,8 +41,6 @@ class NsqFormat(Format):
     position_columns = "topic string, nsqd string, message_id string"
     partition = "nsqd"
     secret = "authSecret"
-    misspelt = ("channelx", "channel")
-    flag = "createChannel"
     takes_empty = False
     ordered = False
     rows_stay = False

@@ -40,7 +40,7 @@ class PulsarFormat(Format):
     }
     position_columns = f"topic string, partition int, {MESSAGE_ID}"
     secret = "authToken"
-    plenty = 400_000
+    plenty = 80_000
     apart = {"batching_enabled": False}
     impatient = {"keepAliveInterval": "500ms"}
 

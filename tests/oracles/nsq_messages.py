@@ -9,7 +9,6 @@ from typing import Any, Final
 from tests.oracles.fields import check, is_text
 
 MESSAGE: Final = 2
-ID_BYTES: Final = 16
 HEAD_BYTES: Final = 34
 
 

@@ -13,7 +13,7 @@ from spark_mq_source.pulsar.protocol import codec, hot
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.connection import PulsarConnection
-from spark_mq_source.pulsar.protocol.wire import Frame, encode_frame, take_frame
+from spark_mq_source.pulsar.protocol.wire import FRAME_OVERHEAD_BYTES, Frame, encode_frame, take_frame
 from tests.oracles.fields import put_varint
 from tests.properties.messages import INT64, any_of, split
 from tests.vectors import pulsar_frames
@@ -33,10 +33,8 @@ commands = st.one_of(
 
 
 def connected() -> PulsarConnection:
-    connection = PulsarConnection(
-        client_version="test", authentication=TokenAuthentication("t"), max_frame_bytes=MAX_FRAME_BYTES, now=0.0
-    )
-    connection.receive_data(encode_command(c.Connected("x", 19, MAX_FRAME_BYTES)))
+    connection = PulsarConnection(client_version="test", authentication=TokenAuthentication("t"), now=0.0)
+    connection.receive_data(encode_command(c.Connected("x", 19, MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES)))
     connection.send(SUBSCRIBE)
     connection.send(c.Producer("t", producer_id=1, request_id=101))
     connection.receive_data(encode_command(c.Success(100)) + encode_command(c.ProducerSuccess(101, "p")))

@@ -92,10 +92,10 @@ def _last_batches(checkpoint: Path) -> tuple[int, int]:
     """Return the last committed and the last planned batch."""
     planned, committed = (_batches(checkpoint / folder) for folder in ("offsets", "commits"))
     if not planned or not (checkpoint / "metadata").exists():
-        raise OptionError(f"{checkpoint} is not the checkpoint of a streaming query: it has no metadata and offsets")
+        raise OptionError(f"{checkpoint} is not the checkpoint of a streaming query: it has no metadata or no offsets")
     if not committed:
         raise OptionError(
-            f"{checkpoint}: the query has not committed its batch {planned[-1]}, so nothing says where it began: start "
+            f"{checkpoint}: the query has not committed its batch {planned[-1]}, so its start is not known: start it "
             f"without this checkpoint, with startingOffsets as in the last line of {checkpoint / 'sources/0/0'}"
         )
     if committed[-1] not in planned or not committed[-1] <= planned[-1] <= committed[-1] + 1:

@@ -231,13 +231,13 @@ def tail(
         typer.Option("--last", "-n", min=0, help="Number of messages of each partition; 10 unless set."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-F", help="Go on with new messages as they come, until Ctrl-C.")
+        bool, typer.Option("--follow", "-F", help="Continue with new messages as they arrive, until Ctrl-C.")
     ] = False,
     template: Template = None,
     as_hex: AsHex = False,
     as_json: RowsAsJson = False,
 ) -> None:
-    """Print the last messages of each partition, as `peek` prints them; with `--follow` also new ones as they come."""
+    """Print the last messages of each partition, as `peek` prints them; `--follow`: also new ones as they arrive."""
     source = _source(format_name, topic, option)
     printer = _Printer(source, template, as_hex=as_hex, as_json=as_json)
     try:

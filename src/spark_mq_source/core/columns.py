@@ -91,9 +91,6 @@ class ColumnTable:
         properties: the column with the properties of a message; empty if messages have none.
 
     Attributes:
-        columns: the same.
-        position: the same.
-        properties: the same.
         readable: the SQL types that each column can be read as, the default first.
         default: the columns that are read if the user selects none, in order.
         writable: the SQL types that each column can be written from.
@@ -104,7 +101,7 @@ class ColumnTable:
         >>> table = ColumnTable(value, Column("n", ("int",), by_default=False))
         >>> table.default, list(table.writable)
         (('value',), ['value'])
-        >>> table.check_read(pa.schema([("n", pa.int64())]))
+        >>> table.check(pa.schema([("n", pa.int64())]))
         Traceback (most recent call last):
         ...
         spark_mq_source.OptionError: column n is int64, expected int
@@ -119,21 +116,15 @@ class ColumnTable:
         self.writable: Mapping[str, Sequence[str]] = {one.name: one.written_from for one in columns if one.written_from}
         self.required = tuple(one.name for one in columns if one.required)
 
-    def check_read(self, schema: pa.Schema) -> None:
-        """Refuse a schema with columns or types that cannot be read.
-
-        Raises:
-            OptionError: names every unknown column and every unusable type, and the known columns.
-        """
-        _refuse(self.problems(_requested_columns(schema)))
-
-    def check_written(self, schema: pa.Schema) -> None:
-        """Refuse a schema with columns or types that cannot be written, or without a required column.
+    def check(self, schema: pa.Schema, *, written: bool = False) -> None:
+        """Refuse a schema with columns or types that cannot be read or written, or without a column to be written.
 
         Raises:
             OptionError: names every unknown, unusable and missing column, and the known columns.
         """
-        _refuse(self.problems(_requested_columns(schema), written=True))
+        asked = [(field.name, str(field.type), partial(matches, field.type)) for field in schema]
+        if problems := self.problems(asked, written=written):
+            raise OptionError("; ".join(problems))
 
     def problems(self, asked: Sequence[RequestedColumn], *, written: bool = False) -> list[str]:
         """Return the problems with the columns of a schema.
@@ -156,15 +147,6 @@ class ColumnTable:
         names = [name for name, _, _ in asked]
         problems += [f"column {name} is named twice" for name in sorted({n for n in names if names.count(n) > 1})]
         return problems + [f"there is no column {name} to write" for name in required if name not in names]
-
-
-def _requested_columns(schema: pa.Schema) -> list[RequestedColumn]:
-    return [(field.name, str(field.type), partial(matches, field.type)) for field in schema]
-
-
-def _refuse(problems: Sequence[str]) -> None:
-    if problems:
-        raise OptionError("; ".join(problems))
 
 
 def fixed_row_bytes(type_: pa.DataType) -> int:
@@ -282,7 +264,7 @@ class ColumnDecoder:
     """The loop's columns, with the dense ones of the schema."""
 
     def __init__(self, schema: pa.Schema, table: ColumnTable, sparse: Sequence[str] = ()) -> None:
-        table.check_read(schema)
+        table.check(schema)
         self._schema = schema
         self._sparse = SparseColumns(schema, sparse)
 

@@ -22,6 +22,7 @@ CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
 T = TypeVar("T")
 
+_SIZE_BYTES = 4
 _TLS_ALERT, _TLS_HANDSHAKE, _TLS_MAJOR_VERSION = 0x15, 0x16, 0x03
 
 
@@ -252,3 +253,34 @@ def wrong_protocol(start: bytes, *, http: str, tls: str, otherwise: str) -> Remo
     if start[0] in {_TLS_ALERT, _TLS_HANDSHAKE} and start[1] == _TLS_MAJOR_VERSION:
         return RemoteProtocolError(f"this looks like a TLS port: {tls}")
     return RemoteProtocolError(otherwise)
+
+
+def check_frame_size(
+    data: memoryview, offset: int, max_frame_bytes: int, *, protocol: str, http: str, tls: str
+) -> None:
+    """Refuse the frame at `offset` if the size that it begins with is impossible.
+
+    Raises:
+        RemoteProtocolError: the size is impossible (see `wrong_protocol`).
+    """
+    start = bytes(data[offset : offset + _SIZE_BYTES])
+    size = int.from_bytes(start, "big")
+    if not _SIZE_BYTES <= size <= max_frame_bytes:
+        otherwise = (
+            f"a frame of {size} bytes was announced, where {_SIZE_BYTES} to {max_frame_bytes} are possible: either "
+            f"this is not {protocol}'s protocol, or the stream is damaged"
+        )
+        raise wrong_protocol(start, http=http, tls=tls, otherwise=otherwise)
+
+
+def missing_bytes(data: memoryview, offset: int) -> int:
+    r"""Return the known number of missing bytes of a frame, whose size was checked.
+
+    Example:
+        >>> missing_bytes(memoryview(b"\0\0\0\5abc"), 0), missing_bytes(memoryview(b""), 0)
+        (2, 8)
+    """
+    available = len(data) - offset
+    if available < _SIZE_BYTES:
+        return 2 * _SIZE_BYTES - available
+    return _SIZE_BYTES + int.from_bytes(data[offset : offset + _SIZE_BYTES], "big") - available

@@ -68,23 +68,24 @@ class Implementation:
         return self.module
 
 
-def require_compiled(module: str, what: str, instead: str) -> ModuleType:
-    """Return a compiled module that has no interpreted twin.
-
-    Args:
-        module: its full name.
-        what: the feature that needs it, a plural, for the error.
-        instead: an alternative for the user, for the error.
+def require_compiled(encoding: str, way: str) -> ModuleType:
+    """Return the compiled module, without an interpreted twin, that will ``decode`` or ``encode`` values.
 
     Raises:
         UnsupportedFeatureError: the module cannot be imported, or the environment variable excludes compiled modules.
 
     Example:
-        >>> require_compiled("spark_mq_source.values._none", "typed values of XML", "read the values as binary")
+        >>> require_compiled("XML", "decode")
         Traceback (most recent call last):
         ...
         spark_mq_source.UnsupportedFeatureError: ...
     """
+    name = encoding.lower()
+    module = f"spark_mq_source.values.{name}._{way}_native"
+    instead = {
+        "decode": f"read them as binary and decode them with Spark's from_{name}",
+        "encode": f"encode them with Spark's to_{name} and write binary",
+    }
     if os.environ.get(_ENVIRONMENT, "") == "python":
         reason = f"{_ENVIRONMENT}=python excludes it"
     else:
@@ -96,17 +97,6 @@ def require_compiled(module: str, what: str, instead: str) -> ModuleType:
             warn_of_stale_modules(module)
             return found
     raise UnsupportedFeatureError(
-        f"{what} need the compiled module {module}, which cannot be loaded ({reason}): install a wheel of "
-        f"spark-mq-source for this Python and platform, or reinstall with a C compiler, or {instead}"
+        f"typed columns of {encoding} need the compiled module {module}, which cannot be loaded ({reason}): install a "
+        f"wheel of spark-mq-source for this Python and platform, or reinstall with a C compiler, or {instead[way]}"
     )
-
-
-def name_of_all(*implementations: Implementation) -> str:
-    """Return ``native`` if all implementations are compiled, else ``python``.
-
-    Example:
-        >>> from spark_mq_source.nsq.payload import _encode_python, _messages_python
-        >>> name_of_all(Implementation(_messages_python), Implementation(_encode_python, "python"))
-        'python'
-    """
-    return "native" if all(one.name == "native" for one in implementations) else "python"

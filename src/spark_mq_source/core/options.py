@@ -236,7 +236,7 @@ class Options:
     """The base of each format's options, and of each group of options that formats share.
 
     A format inherits the groups that it needs; the reference lists its own options first, then the groups in order.
-    Each class checks its own options in `problems`, and calls the next class's method.
+    Each class checks its own options in its own `_problems`, which calls no other class's.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True, repr=False)
@@ -310,7 +310,9 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         # Invalid options get their default here, so that the other options can still be checked.
         placeholders = {one.field.name: None for one in cls.described() if one.required}
         candidate = cls(**{**placeholders, **values})
-        problems.extend(candidate.problems(scope, frozenset(mentioned)))
+        for kind in reversed(cls.__mro__):
+            if "_problems" in vars(kind):
+                problems += vars(kind)["_problems"](candidate, scope, frozenset(mentioned))
         if problems:
             raise OptionError(f"format {cls.format_name!r}: {'; '.join(problems)}")
         return candidate
@@ -341,7 +343,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         del given, scope
         return ()
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Yield the contradictions between options, one sentence each.
 
         A missing or invalid field has its default here (or None); its problem is already reported.

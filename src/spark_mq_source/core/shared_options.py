@@ -51,11 +51,12 @@ _NO_OTHERS: Final[Mapping[str, bool]] = {}
 
 def parse_one_of(*names: str) -> Callable[[str], str]:
     """Return a parser for an option that takes one of these names, in any case."""
+    known = {name.lower(): name for name in names}
 
     def parse(text: str) -> str:
-        if text.lower() not in names:
+        if text.lower() not in known:
             raise ValueError(f"expected {', '.join(names[:-1])} or {names[-1]}")
-        return text.lower()
+        return known[text.lower()]
 
     return parse
 
@@ -158,9 +159,7 @@ class TlsOptions(Options):
         """True if any connection uses TLS."""
         raise NotImplementedError
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         for field, file in _NEEDED_FILES.items():
             if field in given and file not in given:
                 yield f"{self.name_of(field)} needs {self.name_of(file)}"
@@ -203,7 +202,7 @@ class DrainOptions(Options):
     wal_dir: str | None = option(
         "Folder for the write-ahead log, accessible to the driver and every executor: an absolute path (on one "
         "machine, or mounted on all), or `s3://`, `gs://`, `abfss://` (`pip install 'spark-mq-source[s3]'`; "
-        "credentials come from the environment).",
+        "credentials come from the environment). A batch read also needs `runId`.",
         default=None,
         section=Section.DRAIN,
     )
@@ -215,7 +214,11 @@ class DrainOptions(Options):
         parse=parse_run_id,
     )
     max_rows: int | None = option(
-        "The read ends after this many messages.", default=None, scope=READ, check=at_least(1)
+        "The read ends after this many messages; without `maxSeconds` and `idleTimeout`, also after 2 s without a "
+        "message.",
+        default=None,
+        scope=READ,
+        check=at_least(1),
     )
     max_seconds: int | None = option(
         "The read ends after this many seconds.", default=None, scope=READ, check=at_least(1)
@@ -260,23 +263,20 @@ class PaceOptions(Options):
         section=Section.LIMIT,
     )
     max_trigger_delay_ms: int = duration_option(
-        "Maximum time between two triggers while fewer than `minRowsPerTrigger` messages wait. The first trigger after "
-        "a start is not delayed.",
+        "Maximum time between two triggers while fewer than `minRowsPerTrigger` messages wait; needs that option. The "
+        "first trigger after a start is not delayed.",
         "15m",
         scope=STREAM,
     )
     wait_for_topic_ms: int | None = duration_option(
-        "Time for which a new query waits for topics that do not exist yet: `5m`. They are then read from their first "
-        "message, unless a position or time is given.",
+        "Time for which a new query waits for topics that do not exist yet: `5m`.",
         None,
         default_text="a missing topic is an error",
         scope=STREAM,
         section=Section.FAIL,
     )
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         least, most = self.min_rows_per_trigger, self.max_rows_per_trigger
         if least is None and "max_trigger_delay_ms" in given:
             yield "maxTriggerDelay needs minRowsPerTrigger"

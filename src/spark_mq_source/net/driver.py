@@ -90,7 +90,10 @@ class DrivenSession(Closing):
         """
         with self._lock:
             if self._error is not None:
-                raise self._copy_of(self._error)
+                # A copy: an exception object must not be raised in two threads.
+                copy = self._error.within("")
+                copy.args = self._error.args
+                raise copy
             if self._closing:
                 # The same error as after the thread's end: the caller may react to an event that came during the close.
                 raise ConnectionLostError(f"{self._transport.address}: this connection was closed here")
@@ -122,13 +125,6 @@ class DrivenSession(Closing):
         self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
-
-    @staticmethod
-    def _copy_of(error: MQSourceError) -> MQSourceError:
-        """Copy an error for another caller: an exception object must not be raised in two threads."""
-        copy = error.within("")
-        copy.args = error.args
-        return copy
 
     def _set_reading(self, reading: bool) -> None:
         with self._lock:
@@ -167,14 +163,11 @@ class DrivenSession(Closing):
             error.__cause__ = failure
         with self._lock:
             self._error = error
-            self._release()
+            self._selector.close()
+            self._wake_receiver.close()
+            self._wake_sender.close()
+            self._transport.close()
         self._on_closed(error)
-
-    def _release(self) -> None:
-        self._selector.close()
-        self._wake_receiver.close()
-        self._wake_sender.close()
-        self._transport.close()
 
     def _pump(self) -> None:
         interest = selectors.EVENT_READ

@@ -87,7 +87,7 @@ def fetch_json(
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError(f"{url}: the answer is not JSON; is this {address}?") from error
+        raise RemoteProtocolError(f"{url}: the answer is not JSON; check {address}") from error
 
 
 def _pool(url: str, tls: TlsSettings) -> urllib3.PoolManager:
@@ -192,7 +192,8 @@ def _fetch(
                 )
             if asked.startswith("https:") and not following.startswith("https:"):
                 raise RemoteProtocolError(
-                    f"{asked}: a redirect from HTTPS to {following}, which would show the token to the network"
+                    f"{asked}: a redirect from HTTPS to {following}, which would send the token unencrypted; check "
+                    f"{address}"
                 )
             if "Authorization" in headers and host != urlsplit(url).hostname and not is_trusted(host):
                 raise RemoteProtocolError(

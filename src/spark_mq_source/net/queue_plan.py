@@ -52,10 +52,10 @@ class QueueTask(Generic[SourceT]):
         return {"max_rows": self.max_rows}
 
     def check_attempt(self, where: str, tries: int) -> None:
-        """Refuse to repeat a drain: messages are acknowledged once Spark has their rows, which a failed task loses.
+        """Refuse a second attempt of a task without `walDir`: the first one may have acknowledged messages.
 
         Raises:
-            DataLossError: it is one, and not the first attempt.
+            DataLossError: it is a second attempt without `walDir`.
         """
         if tries and not self.folder:
             raise DataLossError(
@@ -66,12 +66,12 @@ class QueueTask(Generic[SourceT]):
 
 @dataclass(slots=True)
 class Doubts:
-    """The sources whose broker may count fewer messages than it has. Plans keep them, so they outlive the driver.
+    """The sources whose broker may count fewer messages than it has; stored in plans, so kept after a restart.
 
     Attributes:
         started: when the broker of each source started, by source name, in seconds since 1970.
-        names: names of the doubted sources; a batch reads such a source without regard to the count.
-        empty: names of those of which the last batch read all that came.
+        names: names of the doubted sources; a batch reads such a source regardless of the count.
+        empty: names of the sources that the last batch read until no message arrived.
 
     Example:
         >>> doubts = Doubts()
@@ -86,7 +86,7 @@ class Doubts:
     def count(self, name: str, count: int, started_s: int) -> int | None:
         """Return the broker's count of a source, or None if it is doubted: less than 0, or the broker was restarted.
 
-        The doubt ends where the broker counts none and the last batch has read all that came.
+        The doubt ends if the broker counts none and the last batch read until no message arrived.
         """
         self._compare(name, started_s)
         if count < 0:

@@ -30,7 +30,7 @@ ConsumerT = TypeVar("ConsumerT")
 
 
 class ReopenError(ServiceNotReadyError):
-    """Not a failure: the consumer must be reopened at once, on another broker or to find out what remains."""
+    """The consumer must be reopened at once, on another broker or to find the remaining messages; not a failure."""
 
 
 class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):

@@ -1,6 +1,6 @@
-"""Parts of objects, by URLs that obstore signs, read straight into memory that is in place.
+"""Reads of parts of objects, by URLs that obstore signs, directly into allocated memory.
 
-This takes about half the processor time of obstore's own requests, which put each part together in new memory: 279 ns
+This takes about half the CPU time of obstore's own requests, which put each part together in new memory: 279 ns
 instead of 521 for 1 KiB, in parts of 8 MiB from a server on the same machine.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from spark_mq_source.core.errors import EndOfStreamError, OptionError
 
@@ -11,9 +11,10 @@ PositionT = TypeVar("PositionT", bound=Any)
 
 
 class Finish:
-    """Counter of the triggers that find nothing, after which a query can end.
+    """Counter of consecutive triggers that find nothing, after which a query can end.
 
-    Not the first one: a trigger without data may follow, in which Spark completes results behind a watermark.
+    A query does not end at the first of them: Spark may run another trigger without data, to complete results behind a
+    watermark.
 
     Example:
         >>> finish = Finish()
@@ -28,7 +29,7 @@ class Finish:
         self._repeats = 0
 
     def count(self, offered: Mapping[str, object], *, is_all: bool) -> int:
-        """Return how often this end of a trigger was repeated while it is all there is to read."""
+        """Return how often this end of a trigger was repeated while nothing more can be read (`is_all`)."""
         self._repeats = self._repeats + 1 if is_all and offered == self._offered else 0
         self._offered = offered
         return self._repeats
@@ -45,14 +46,14 @@ def check_stop(where: object, begin: PositionT, stop: PositionT) -> None:
     """
     if stop < begin:
         raise OptionError(
-            f"{where}: the query would end at {stop}, before {begin}, where it begins or to which it has read: name a "
-            f"later end, or begin earlier with startingOffsets and a new checkpoint"
+            f"{where}: the query would end at {stop}, before {begin}, its start or the position it has read to: set a "
+            f"later end, or an earlier startingOffsets with a new checkpoint"
         )
 
 
-def all_read(where: str, topic_partitions: int) -> EndOfStreamError:
-    """Return the error that ends a query at its stops: Spark lets a source end a query only by an error."""
-    return EndOfStreamError(
-        f"{where}: every topic-partition of this query is read to its endingOffsets or endingTimestamp "
-        f"({topic_partitions} topic-partitions): the query ends"
-    )
+STOPPED: Final = "every topic-partition of this query is read to its endingOffsets or endingTimestamp"
+
+
+def all_read(where: str, topic_partitions: int, reason: str = STOPPED) -> EndOfStreamError:
+    """Return the error that ends a query: Spark lets a source end one only by an error."""
+    return EndOfStreamError(f"{where}: {reason} ({topic_partitions} topic-partitions): the query ends")

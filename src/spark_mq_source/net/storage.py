@@ -363,7 +363,7 @@ def open_store(url: str, *, name: str = "", probe: bool = False) -> Store:
             raise OptionError(f"{name}{url} cannot be written to: {str(error).removeprefix(name)}") from error
         if not is_exclusive:
             raise UnsupportedFeatureError(
-                f"{name}{url} cannot make a file exclusively, so two attempts at one task could conflict: use a "
+                f"{name}{url} cannot create a file exclusively, so two attempts at one task could conflict: use a "
                 f"folder that all machines have mounted, or an object store with conditional writes"
             )
     return store
@@ -380,7 +380,7 @@ def _store_of(url: str, name: str) -> Store:
         )
     if scheme not in ("", "file"):
         raise UnsupportedFeatureError(
-            f"{name}{url}: files cannot be made exclusively in {scheme}: use a folder that all machines have "
+            f"{name}{url}: files cannot be created exclusively in {scheme}: use a folder that all machines have "
             f"mounted, or one of {', '.join(f'{one}://' for one in OBJECT_STORES)}"
         )
     path = re.sub(r"^file:(//(localhost)?(?=/))?", "", url, flags=re.IGNORECASE)

@@ -214,7 +214,7 @@ class Transport:
     def _lost(self, error: OSError) -> ConnectionLostError:
         if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
             # In TLS 1.3 the peer verifies the client's certificate after the client's side of the handshake has ended.
-            lost = ConnectionLostError(f"{self.address}: TLS was refused by the peer ({error}); is clientCert right?")
+            lost = ConnectionLostError(f"{self.address}: TLS was refused by the peer ({error}); check clientCert")
             lost.retryable = False
             return lost
         return ConnectionLostError(f"{self.address}: the connection broke ({error})")
@@ -330,7 +330,7 @@ def _tls_handshake(
     except BaseException as error:
         secure.close()
         if isinstance(error, TimeoutError):
-            raise ConnectTimeoutError(f"{address}: no TLS handshake in time; does this port speak TLS?") from error
+            raise ConnectTimeoutError(f"{address}: no TLS handshake in time; check that this port uses TLS") from error
         if isinstance(error, ssl.SSLCertVerificationError):
             raise _refused(
                 f"{address}: the certificate is not trusted ({error.verify_message}); set trustCerts to the PEM file "
@@ -338,7 +338,7 @@ def _tls_handshake(
             ) from error
         if isinstance(error, ssl.SSLError) and not isinstance(error, CLOSED):
             raise _refused(
-                f"{address}: the TLS handshake failed ({error}); does this port speak TLS, and want clientCert?"
+                f"{address}: the TLS handshake failed ({error}); check that this port uses TLS, and clientCert"
             ) from error
         if isinstance(error, OSError):
             raise _lost_in_handshake(address, error) from error
@@ -347,7 +347,9 @@ def _tls_handshake(
 
 
 def _lost_in_handshake(address: str, error: OSError) -> ConnectionLostError:
-    return ConnectionLostError(f"{address}: closed during the TLS handshake ({error}); does this port speak TLS?")
+    return ConnectionLostError(
+        f"{address}: closed during the TLS handshake ({error}); check that this port uses TLS, and clientCert"
+    )
 
 
 def _peer_of(sock: socket.socket) -> tuple[str, int] | None:

@@ -95,18 +95,6 @@ def parse_address(text: str, default_port: int) -> tuple[str, int]:
     return host, default_port if port is None else port
 
 
-def _parse_nsqds(text: str) -> tuple[tuple[str, int], ...]:
-    return tuple(dict.fromkeys(parse_address(one, DEFAULT_TCP_PORT) for one in parse_list(text)))
-
-
-def _parse_nsqds_http(text: str) -> tuple[str, ...]:
-    return tuple(_parse_http(one, DEFAULT_HTTP_PORT) for one in parse_list(text))
-
-
-def _parse_lookupds(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_parse_http(one, DEFAULT_LOOKUPD_HTTP_PORT) for one in parse_list(text)))
-
-
 def _parse_http(text: str, default_port: int) -> str:
     """Return the base URL, without a trailing slash, of a URL or of a bare ``host:port`` as in NSQ's own tools."""
     scheme, found, rest = text.partition("://")
@@ -169,6 +157,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "walDir": " NSQ deletes finished messages, so batches are replayed from here. Required for a stream.",
         "maxRecordsPerPartition": " Applies to the messages of an nsqd; with several tasks per nsqd, what "
         "`connectionsPerNsqd` says of redelivered messages applies. A batch needs `maxRows` too.",
+        "waitForTopic": " Without this option, a stream with `createChannel=true` waits without limit.",
         "minRowsPerTrigger": " Counted by the HTTP interfaces of the nsqd; if one is unreachable, a trigger does not "
         "wait.",
         "deadLetterTopic": " NSQ's messages have no properties: the log has a dead letter's origin and reason. "
@@ -184,14 +173,16 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "answers are merged. Either this or `nsqdTcpAddresses` is required.",
         default=(),
         scope=EVERYWHERE,
-        parse=_parse_lookupds,
+        parse=lambda text: tuple(
+            dict.fromkeys(_parse_http(one, DEFAULT_LOOKUPD_HTTP_PORT) for one in parse_list(text))
+        ),
         section=Section.CONNECT,
     )
     nsqd_tcp_addresses: tuple[tuple[str, int], ...] = option(
         "Comma-separated addresses of nsqd: `host1:4150,host2:4150`. Default port: 4150.",
         default=(),
         scope=EVERYWHERE,
-        parse=_parse_nsqds,
+        parse=lambda text: tuple(dict.fromkeys(parse_address(one, DEFAULT_TCP_PORT) for one in parse_list(text))),
     )
     nsqd_http_addresses: tuple[str, ...] = option(
         "HTTP addresses of the same nsqd, in the same order. Used to plan by the messages waiting on each nsqd, and to "
@@ -199,7 +190,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         default=(),
         default_text="TCP port + 1, if it is the same nsqd",
         scope=EVERYWHERE,
-        parse=_parse_nsqds_http,
+        parse=lambda text: tuple(_parse_http(one, DEFAULT_HTTP_PORT) for one in parse_list(text)),
     )
     host_map: tuple[tuple[str, str], ...] = option(
         "Replacements for announced nsqd addresses that are unreachable: `nsqd-1=10.0.0.5`, or with ports on both "
@@ -217,9 +208,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         default=False,
         scope=EVERYWHERE,
     )
-    tls: bool = option(
-        "Whether to upgrade connections to TLS; an nsqd without TLS is an error.", default=False, scope=EVERYWHERE
-    )
+    tls: bool = option("Whether connections use TLS; an nsqd without TLS is an error.", default=False, scope=EVERYWHERE)
     compression: Compression = option(
         "Compression of connections: `none`, `deflate` or `snappy`. If an nsqd does not offer it, the connection stays "
         "uncompressed and a warning is logged.",
@@ -266,9 +255,9 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         default=False,
     )
     ack_mode: AckMode = option(
-        "Whether a batch read removes messages from the channel: `fin` does, `requeue` puts them back, which counts "
-        "as an attempt, and limits the read to the in-flight messages of each connection (nsqd's `-max-rdy-count`, "
-        "2,500).",
+        "Whether a batch read removes messages: `fin` removes them from the channel, `requeue` puts them back, which "
+        "counts as an attempt, and limits the read to the in-flight messages of each connection (nsqd's "
+        "`-max-rdy-count`, 2,500).",
         default=AckMode.FIN,
         scope=READ,
         section=Section.DRAIN,
@@ -451,9 +440,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         urls = self.nsqlookupd_http_addresses + self.nsqd_http_addresses
         return self.tls or any(url.startswith("https:") for url in urls)
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         if not given & {"nsqlookupd_http_addresses", "nsqd_tcp_addresses"}:
             yield "set nsqlookupdHttpAddresses or nsqdTcpAddresses"
         if self.nsqd_http_addresses and len(self.nsqd_http_addresses) != len(self.nsqd_tcp_addresses):

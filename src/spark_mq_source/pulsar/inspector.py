@@ -21,18 +21,12 @@ from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Bounds
-from spark_mq_source.pulsar.offsets import (
-    EARLIEST,
-    Position,
-    TopicPartition,
-    decode_offsets,
-    is_persistent,
-)
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition, decode_offsets, is_persistent
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.options.reading import NEVER
-from spark_mq_source.pulsar.read.letters import retry_topic_of
+from spark_mq_source.pulsar.read.letters import letter_topic_of
 from spark_mq_source.pulsar.read.limits import Limiter
-from spark_mq_source.pulsar.read.planner import TaskSplitter, count_entries, topics_of
+from spark_mq_source.pulsar.read.planner import TaskSplitter, stretches_of, topics_of
 from spark_mq_source.pulsar.read.reader import PulsarRange
 
 _WAIT_SECONDS: Final = 3600.0
@@ -41,6 +35,8 @@ _WAIT_SECONDS: Final = 3600.0
 
 class PulsarTail:
     """The end of a topic-partition; see `core.ports.Tail`.
+
+    Each request fails with an MQSourceError if the cluster cannot be reached in time, or refuses it.
 
     Args:
         client: for `newest`; `following` opens its own.
@@ -56,11 +52,7 @@ class PulsarTail:
         self._end = bounds.last
 
     def newest(self, messages: int) -> tuple[PulsarRange, bool]:
-        """Return the range of at least this many of the newest entries, each of which usually has one message or more.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses.
-        """
+        """Return the range of at least this many of the newest entries; most have one message or more."""
         start, wanted = self._end, messages
         while start > self._first and wanted > start.entry + 1:
             wanted -= start.entry + 1
@@ -74,11 +66,7 @@ class PulsarTail:
         return PulsarRange(self._at, start, self._end), start <= self._first
 
     def following(self) -> Iterator[PulsarRange]:
-        """Yield the ranges after the end: a waiting consumer receives the next message.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses.
-        """
+        """Yield the ranges after the end: a waiting consumer receives the next message."""
         with PulsarClient(self._options, role="spark-mq") as client:
             while True:
                 begin = EARLIEST if self._end == EARLIEST else self._end.next_entry
@@ -100,7 +88,11 @@ class PulsarTail:
 
 
 class PulsarInspector:
-    """See `core.ports.Inspector` and `Unsubscriber`. Reads only metadata, and leaves nothing on the broker."""
+    """See `core.ports.Inspector` and `Unsubscriber`. Reads only metadata, and leaves nothing on the broker.
+
+    Each request fails with an MQSourceError if the cluster cannot be reached in time, or refuses it,
+    or if a topic does not exist.
+    """
 
     def __init__(self, options: PulsarOptions) -> None:
         self._options = options
@@ -111,22 +103,14 @@ class PulsarInspector:
         self._client.close()
 
     def topics(self) -> Iterator[Mapping[str, object]]:
-        """Yield the topics of the options, with their numbers of partitions; 0 for an unpartitioned topic.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
-        """
+        """Yield the topics of the options, with their numbers of partitions; 0 for an unpartitioned topic."""
         names = topics_of(self._client, self._options)
         counts = Counter(tp.topic for tp in self._client.fetch_partitions(names) if tp.partition >= 0)
         for name in names:
             yield {"topic": name, "partitions": counts[TopicPartition.parse(name).topic]}
 
     def partitions(self) -> Iterator[Mapping[str, object]]:
-        """Yield the topic-partitions and the broker that serves each.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
-        """
+        """Yield the topic-partitions and the broker that serves each."""
         for tp, address in self._client.fetch_addresses(self._topic_partitions()).items():
             yield asdict(tp) | {"broker": address}
 
@@ -135,9 +119,6 @@ class PulsarInspector:
 
         Positions have the form of `startingOffsets`; `earliest` is before the first message, `latest` is the last one.
         With `readOffloaded`, there is a row for each part of a topic-partition that is read from the same `source`.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
         found = self._client.fetch_bounds(self._topic_partitions())
         filled = {tp: bounds for tp, bounds in found.items() if bounds.first < bounds.last}
@@ -161,7 +142,7 @@ class PulsarInspector:
             yield asdict(part.topic_partition) | {
                 "earliest": part.start.to_json(),
                 "latest": part.end.to_json(),
-                "entries": count_entries(self._client, self._options, part),
+                "entries": sum(entries for _, _, entries in stretches_of(self._client, self._options, part)),
                 "source": "offloadStorage" if part.ledgers else "brokers",
             }
 
@@ -175,7 +156,6 @@ class PulsarInspector:
         Raises:
             OptionError: neither a checkpoint nor a subscription, or the checkpoint is not of this format.
             ResourceBusyError: without `adminUrl`, and the type of the subscription's consumers allows no other.
-            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
         options = self._options
         partitions = self._topic_partitions()
@@ -210,7 +190,6 @@ class PulsarInspector:
         Raises:
             OptionError: `subscription` is not set.
             ResourceBusyError: a consumer is connected; nothing is deleted.
-            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
         name = self._options.subscription
         if name is None:
@@ -237,11 +216,7 @@ class PulsarInspector:
         yield "find the first and last messages", self._find_bounds
 
     def tails(self) -> list[PulsarTail]:
-        """Return the tail of each topic-partition.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
-        """
+        """Return the tail of each topic-partition."""
         bounds = self._client.fetch_bounds(self._topic_partitions())
         return [PulsarTail(self._client, self._options, tp, found) for tp, found in bounds.items()]
 
@@ -261,7 +236,7 @@ class PulsarInspector:
             # Without the permission to read there, no message was put off.
             with suppress(TopicNotFoundError, AuthorizationError):
                 if at.partition < 0 and is_persistent(topic):
-                    found += self._client.fetch_partitions([retry_topic_of(at.topic, subscription)])
+                    found += self._client.fetch_partitions([letter_topic_of(at.topic, subscription, "RETRY")])
         return self._client.fetch_subscribed(found, subscription) if found else found
 
     def _topic_partitions(self) -> list[TopicPartition]:

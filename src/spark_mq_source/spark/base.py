@@ -28,12 +28,7 @@ from spark_mq_source.net.stopwatch import timed_input, working
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
 from spark_mq_source.spark.boundary import called_by_spark
 from spark_mq_source.spark.task_log import log_counters, logged_read
-from spark_mq_source.spark.worker import (
-    check_running,
-    connection_of_task,
-    freeze_loaded_modules,
-    rows_while_running,
-)
+from spark_mq_source.spark.worker import check_running, connection_of_task, freeze_loaded_modules, rows_while_running
 from spark_mq_source.values.encodings import TypedRead
 
 if TYPE_CHECKING:

@@ -44,11 +44,6 @@ def is_valid_name(name: str) -> bool:
     return True
 
 
-def message_id(frame: bytes) -> bytes:
-    """Return the id in a message's frame."""
-    return frame[_ID]
-
-
 def _with_next_attempt(frame: bytes) -> bytes:
     attempts = (int.from_bytes(frame[_ATTEMPTS], "big") + 1) & 0xFFFF  # wraps around as in nsqd
     return frame[:16] + attempts.to_bytes(2, "big") + frame[18:]

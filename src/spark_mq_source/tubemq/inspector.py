@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 from spark_mq_source.core.errors import OptionError
@@ -64,6 +65,7 @@ class TubeMQInspector:
     def __init__(self, options: TubeMQOptions) -> None:
         self._options = options
         self.client = TubeMQClient(options)
+        self.fetch_bounds = partial(fetch_bounds, self.client, options)
         self.closed = threading.Event()
 
     def close(self) -> None:
@@ -148,14 +150,6 @@ class TubeMQInspector:
         """
         partitions = self._partitions()
         return [TubeMQTail(self, tp, partitions[tp], found) for tp, found in self.fetch_bounds(partitions).items()]
-
-    def fetch_bounds(self, partitions: Partitions) -> dict[TopicPartition, Bounds]:
-        """Fetch the bounds of partitions' stores.
-
-        Raises:
-            MQSourceError: a broker cannot be reached in time, or refuses.
-        """
-        return fetch_bounds(self.client, self._options, partitions)
 
     def _partitions(self) -> Partitions:
         return partitions_of(self.client.fetch_partitions())

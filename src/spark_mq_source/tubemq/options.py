@@ -7,7 +7,7 @@ import hashlib
 import re
 import zoneinfo
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from spark_mq_source.core.json_text import load_json_object
@@ -40,6 +40,7 @@ from spark_mq_source.core.shared_options import (
 )
 from spark_mq_source.core.user_functions import parse_function
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, OffsetOption, parse_offsets, parse_topic
+from spark_mq_source.values.inlong.fields import StreamLayout
 from spark_mq_source.values.inlong.options import InlongOptions
 from spark_mq_source.values.options import DEFINED, INLONG, RAW
 
@@ -158,7 +159,8 @@ class TubeMQOptions(TlsOptions, LossOptions, CorruptOptions, InlongOptions, Pace
         "one partition of the topic; otherwise an upper bound that is rarely reached, because each partition's share "
         "counts all messages of its store. Filters reduce the count further.",
         "maxRecordsPerPartition": " Counted in the index, as for `maxRowsPerTrigger`: an upper bound.",
-        "waitForTopic": " Only with `assignment=client`; with `server`, see `assignmentTimeout`.",
+        "waitForTopic": " They are then read from their first message, unless an offset is given. Only with "
+        "`assignment=client`; with `server`, see `assignmentTimeout`.",
         "minRowsPerTrigger": " Counted in the index, before filters.",
         "deadLetterTopic": " Its attributes contain the origin and the reason; `waitForDisk` applies to it as well.",
         "valueFormat": " `inlong`: InLong's messages, with one row for each record, see [InLong](../tubemq/inlong.md).",
@@ -182,13 +184,14 @@ class TubeMQOptions(TlsOptions, LossOptions, CorruptOptions, InlongOptions, Pace
     )
     admin_url: str | None = option(
         "Address of a master's web API, such as `http://master:8080`, which lists topics for `topicsPattern` and "
-        "`spark-mq topics`: masters tell clients only of topics that they name.",
+        "`spark-mq topics`: a master lists to clients only topics that they name. With `make brokers`: "
+        "`http://localhost:8717`.",
         default=None,
         default_text="port 8080 of `masters`",
         parse=_parse_web_address,
     )
     tls: bool = option(
-        "Whether to use TLS to masters and brokers; `masters` must then have their TLS ports.",
+        "Whether connections use TLS: to masters, whose TLS ports `masters` must then have, and brokers.",
         default=False,
         scope=EVERYWHERE,
         section=Section.AUTHENTICATE,
@@ -245,9 +248,10 @@ class TubeMQOptions(TlsOptions, LossOptions, CorruptOptions, InlongOptions, Pace
         parse=_parse_group,
     )
     starting_offsets: OffsetOption | None = option(
-        'Offsets to start at: `earliest`, or JSON by topic or partition, `{"flights": "earliest", "1:weather:0": '
-        "2800}`, with a partition as `brokerId:topic:partition`. An offset is a multiple of 28, and the partitions of "
-        "one store share its offsets. A stream uses this only if it has no checkpoint. With `assignment=server`, "
+        'Where to start reading: `earliest`, in a stream also `latest`, or JSON by topic or partition, `{"flights": '
+        '"earliest", "1:weather:0": 2800}`, with a partition as `brokerId:topic:partition`. The message at the offset '
+        "is read. An offset is a multiple of 28, and the partitions of one store share its offsets. A stream uses this "
+        "only if it has no checkpoint. With `assignment=server`, "
         "`earliest` and `latest` apply to partitions in which the group has no offset; JSON moves the group to these "
         "offsets, also to the `latest`, see [exact offsets in a group](../tubemq/stream.md#exact-offsets-in-a-group).",
         default=None,
@@ -255,9 +259,9 @@ class TubeMQOptions(TlsOptions, LossOptions, CorruptOptions, InlongOptions, Pace
         parse=parse_offsets,
     )
     ending_offsets: OffsetOption | None = option(
-        "Offsets to end at, exclusive: `latest` (as of planning), or JSON as for `startingOffsets`. A stream with "
-        "`assignment=client` never reads past them, and then ends: with an error that "
-        "`spark_mq_source.spark.progress.await_end` does not raise; it has no `latest`.",
+        "Where to end reading: `latest` (as of planning; not in a stream), or JSON as for `startingOffsets`. The "
+        "message at the offset is not read. A stream with `assignment=client` never reads past the offsets, and then "
+        "ends: with an error that `spark_mq_source.spark.progress.await_end` does not raise.",
         default=None,
         default_text="`latest`; a stream has no end",
         parse=parse_offsets,
@@ -279,9 +283,9 @@ class TubeMQOptions(TlsOptions, LossOptions, CorruptOptions, InlongOptions, Pace
         scope=STREAM,
     )
     session_key: str | None = option(
-        "With `assignment=server` and JSON in `startingOffsets`: key that all members of the group register with, so "
-        "that they start together: `sessionKey` of the Java client's `completeSubscribe`. Use another one for each "
-        "start; members with the previous key must have left.",
+        "Key with which all members of the group register, so that they start together: `sessionKey` of the Java "
+        "client's `completeSubscribe`. Needs `assignment=server` and JSON in `startingOffsets`. Use another one for "
+        "each start; members with the previous key must have left.",
         default=None,
         default_text="a new one for each query",
         scope=STREAM,
@@ -397,6 +401,15 @@ class TubeMQOptions(TlsOptions, LossOptions, CorruptOptions, InlongOptions, Pace
         return f"spark-mq-source-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
+    def layout(self) -> StreamLayout:
+        """The layout of InLong's records; without the streams if the broker has filtered by them.
+
+        It filters by their names, which a message with the numbers of its group and stream does not contain.
+        """
+        is_filtered = self.filters == self.inlong_streams and not self.topic_filters
+        return replace(super().layout, streams=() if is_filtered else self.inlong_streams)
+
+    @property
     def has_tls(self) -> bool:
         """True if connections use TLS."""
         return self.tls
@@ -408,9 +421,7 @@ class TubeMQOptions(TlsOptions, LossOptions, CorruptOptions, InlongOptions, Pace
             given.setdefault("filters", given["inlongstreams"])
         return ()
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         if scope != WRITE:
             yield from self.set_exactly_one(TOPIC_FIELDS, given)
         if scope & _READING:

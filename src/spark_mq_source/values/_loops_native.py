@@ -18,7 +18,7 @@ from cython.cimports.spark_mq_source.core._wire import Slice, slice_of
 from cython.cimports.spark_mq_source.values._tree_native import Node, Tree, put_null, truncate
 
 from spark_mq_source.core.columns import MAX_COLUMN_BYTES, too_large
-from spark_mq_source.values._loops_python import unwritable
+from spark_mq_source.core.errors import UnwritableRowError
 from spark_mq_source.values.decoder import Decoded, reason_of
 
 _MAX_BYTES = cython.declare(cython.Py_ssize_t, MAX_COLUMN_BYTES)
@@ -165,7 +165,7 @@ class RowEncoder:
 
     def refuse(self, step, why):
         """Raise the error for a value that a step cannot write."""
-        raise unwritable(self.described[step - self.steps], why)
+        raise UnwritableRowError(f"{self.described[step - self.steps].path} {why}")
 
 
 def count_steps(described):

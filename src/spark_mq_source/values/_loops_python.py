@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
-from spark_mq_source.core.errors import UnwritableRowError
 from spark_mq_source.values.decoder import Decoded, reason_of
 
 
@@ -50,12 +49,3 @@ class RowDecoder:
             BadPayloadError: the payload cannot be decoded.
         """
         raise NotImplementedError
-
-
-class _WriteStep(Protocol):
-    @property
-    def path(self) -> str: ...
-
-
-def unwritable(step: _WriteStep, why: str) -> UnwritableRowError:
-    return UnwritableRowError(f"{step.path} {why}")

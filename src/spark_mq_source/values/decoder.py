@@ -41,18 +41,6 @@ class ValueDecoder(Protocol):
         """
 
 
-class PackedDecoder(ValueDecoder, Protocol):
-    """A decoder of payloads that give several values each."""
-
-    def decode(self, payloads: pa.Array, properties: pa.Array | None = None) -> Decoded:
-        """Decode payloads from the first on, until their values are large enough for a batch; see `Decoded`.
-
-        Args:
-            payloads: a binary array.
-            properties: the properties of the same messages, as maps.
-        """
-
-
 def reason_of(path: Sequence[str], why: str) -> str:
     """Return a reason with the path of its field, which is given from the inside to the outside.
 

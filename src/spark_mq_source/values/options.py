@@ -93,9 +93,7 @@ class TypedOptions(Options):
         default=False,
     )
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         value_format = self.value_format
         for side, format_ in (("value", value_format), ("key", getattr(self, "key_format", RAW))):
             if (format_ == "protobuf") != (f"{side}_message" in given):

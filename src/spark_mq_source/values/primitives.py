@@ -288,10 +288,6 @@ def _in_microseconds(values: pa.Array, us: int) -> tuple[pa.Array, pa.Array]:
     return pc.multiply(pc.if_else(within, values, _scalar(0)), _scalar(us)), within
 
 
-def _read_bools(numbers: array[int]) -> _Columns:
-    return pc.not_equal(_array(numbers, pa.int8()), _scalar(0, pa.int8())), None
-
-
 def _read_milliseconds(numbers: array[int]) -> _Columns:
     values, within = _in_microseconds(_array(numbers, pa.int64()), 1000)
     return values.view(_TIMESTAMP), within
@@ -353,10 +349,6 @@ def _signed_half(word: int) -> int:
     return ((word & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
-def _write_days(values: pa.Array) -> list[int]:
-    return _write_plain(values.view(pa.int32()))
-
-
 def _write_local_date_times(values: pa.Array) -> list[int]:
     words = []
     for us in _write_microseconds(values):
@@ -370,7 +362,7 @@ def _plain(code: str, type_: pa.DataType) -> _Layout:
 
 
 _LAYOUTS: Final[Mapping[str, _Layout]] = {
-    "bool": _Layout(pa.bool_(), "b", _read_bools, _write_plain),
+    "bool": _Layout(pa.bool_(), "b", lambda numbers: (_array(numbers, pa.int8()).cast(pa.bool_()), None), _write_plain),
     "int8": _plain("b", pa.int8()),
     "int16": _plain("h", pa.int16()),
     "int32": _plain("i", pa.int32()),
@@ -381,7 +373,7 @@ _LAYOUTS: Final[Mapping[str, _Layout]] = {
     "timestamp": _Layout(_TIMESTAMP, "q", _read_milliseconds, _write_milliseconds),
     "time": _plain("q", pa.int64()),
     "instant": _Layout(_TIMESTAMP, "i", _read_instants, _write_instants, count=3),
-    "local_date": _Layout(pa.date32(), "q", _read_days, _write_days),
+    "local_date": _Layout(pa.date32(), "q", _read_days, lambda values: _write_plain(values.view(pa.int32()))),
     "local_time": _Layout(pa.int64(), "q", _read_times_of_day, _write_plain),
     "local_date_time": _Layout(_TIMESTAMP_NTZ, "q", _read_local_date_times, _write_local_date_times, count=2),
 }

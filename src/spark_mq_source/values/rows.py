@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.columns import ColumnTable
     from spark_mq_source.core.dead_letters import DeadLetters
-    from spark_mq_source.values.decoder import PackedDecoder, ValueDecoder
+    from spark_mq_source.values.decoder import ValueDecoder
+    from spark_mq_source.values.inlong.decode import InlongDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -363,7 +364,7 @@ class TypedRows:
                 bad, arrays[name] = {}, payload
             else:
                 if self._typed.is_packed and name == VALUE:
-                    decoded = cast("PackedDecoder", side.decoder).decode(payload, raw.column(self._properties))
+                    decoded = cast("InlongDecoder", side.decoder).decode(payload, raw.column(self._properties))
                     parents, messages = decoded.parents, decoded.payloads
                 else:
                     decoded = side.decoder.decode(payload)

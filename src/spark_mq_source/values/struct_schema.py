@@ -156,7 +156,9 @@ def _mismatches(written: AvroType, schema: AvroType, path: str) -> Iterator[str]
     if our_unit and their_unit not in ("", our_unit):
         cast = "to the type of the schema" if our_unit == "decimal" else "to a number"
         yield f"{path} is written as {our_unit}, and {their_unit} in the schema: cast it {cast}"
-    elif their_unit == "decimal" and not _holds(theirs, ours):
+    elif their_unit == "decimal" and (
+        theirs.scale < ours.scale or theirs.precision - theirs.scale < ours.precision - ours.scale
+    ):
         yield f"{path} is {_decimal_of(ours)}, and {_decimal_of(theirs)} in the schema: cast it to that"
     elif ours.kind == "record":
         yield from _field_mismatches(ours, theirs, path)
@@ -179,11 +181,6 @@ def _field_mismatches(ours: AvroType, theirs: AvroType, path: str) -> Iterator[s
 
 def _unit_of(type_: AvroType) -> str:
     return "decimal" if type_.precision else type_.logical
-
-
-def _holds(theirs: AvroType, ours: AvroType) -> bool:
-    """Return whether all decimals of type `ours` fit `theirs`."""
-    return theirs.precision - theirs.scale >= ours.precision - ours.scale and theirs.scale >= ours.scale
 
 
 def _decimal_of(type_: AvroType) -> str:

@@ -104,7 +104,7 @@ COMMITS = [f"commits/{batch}" for batch in range(4)]
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_remove(*COMMITS), "has not committed its batch 3, so nothing says where it began"),
+        (_remove(*COMMITS), "has not committed its batch 3, so its start is not known"),
         (_remove("commits/3", "commits/2"), "the last batch in commits is 1, and in offsets 3"),
         (_remove("offsets/3"), "the last batch in commits is 3, and in offsets 2"),
         (_remove("metadata"), "is not the checkpoint of a streaming query"),

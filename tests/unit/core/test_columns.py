@@ -109,15 +109,15 @@ def test_every_problem_of_a_schema_is_reported() -> None:
         c.Column("b", ("string",), ("string",), by_default=False),
     )
     assert (table.default, table.required) == (("a",), ("a",))
-    table.check_read(pa.schema([("b", pa.string()), ("a", pa.int64())]))
+    table.check(pa.schema([("b", pa.string()), ("a", pa.int64())]))
     schema = pa.schema([("a", pa.int32()), ("z", pa.int64()), ("b", pa.string()), ("b", pa.string())])
     with pytest.raises(OptionError) as caught:
-        table.check_read(schema)
+        table.check(schema)
     assert str(caught.value) == (
         "column a is int32, expected bigint; column z is unknown (known: a, b); column b is named twice"
     )
     with pytest.raises(OptionError, match=r"^there is no column a to write$"):
-        table.check_written(pa.schema([("b", pa.string())]))
+        table.check(pa.schema([("b", pa.string())]), written=True)
 
 
 WITHOUT_PANDAS = """

@@ -61,12 +61,12 @@ def test_without_a_compiled_module_the_twin_runs_and_logs_it_once(monkeypatch: p
         Implementation(_messages_python, "native")
 
 
-LOOP = "spark_mq_source.nsq.payload._messages_native"
+LOOP = "spark_mq_source.values.avro._decode_native"
 
 
 def test_a_compiled_module_without_a_twin_is_loaded() -> None:
     native = pytest.importorskip(LOOP, exc_type=ImportError)
-    assert require_compiled(LOOP, "typed values", "read binary") is native
+    assert require_compiled("Avro", "decode") is native
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,9 @@ def test_a_compiled_module_without_a_twin_that_cannot_be_loaded_is_an_error(
     hide_native(monkeypatch)
     monkeypatch.setenv("SPARK_MQ_SOURCE_IMPL", environment)
     with pytest.raises(UnsupportedFeatureError) as raised:
-        require_compiled(LOOP, "typed values of Avro", "read the values as binary")
+        require_compiled("Avro", "decode")
     assert str(raised.value) == (
-        f"typed values of Avro need the compiled module {LOOP}, which cannot be loaded ({reason}): install a wheel of "
-        "spark-mq-source for this Python and platform, or reinstall with a C compiler, or read the values as binary"
+        f"typed columns of Avro need the compiled module {LOOP}, which cannot be loaded ({reason}): install a wheel of "
+        "spark-mq-source for this Python and platform, or reinstall with a C compiler, or read them as binary and "
+        "decode them with Spark's from_avro"
     )

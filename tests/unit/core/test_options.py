@@ -54,7 +54,7 @@ class BoatOptions(Options):
     end: int | None = option("Last.", default=None, scope=READ)
     topic: str | None = option("To.", default=None, scope=WRITE)
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         if self.end is not None and self.oars is not None and self.end < self.oars:
             yield f"end before oars when {scope.name}"
         if "oars" in given and "ports" in given:

@@ -87,7 +87,7 @@ def test_a_retry_after_of_an_hour_is_not_waited_for():
 def test_an_answer_that_is_not_json(body):
     with (
         ScriptedHttpServer((200, body, {})) as server,
-        pytest.raises(RemoteProtocolError, match="not JSON; is this the admin"),
+        pytest.raises(RemoteProtocolError, match="not JSON; check the admin"),
     ):
         fetch(server.origin)
 

@@ -65,8 +65,8 @@ def test_spellings_of_a_path_are_equal(url: str, path: str):
         ("file://host/wal", OptionError, "is not an absolute path"),
         ("", OptionError, "is not an absolute path"),
         ("dbfs:/wal", OptionError, "dbfs:/wal is not a path on a machine: give .* /Volumes/... or /dbfs/..."),
-        ("hdfs://namenode/wal", UnsupportedFeatureError, "files cannot be made exclusively in hdfs: use a folder"),
-        ("nosuch:wal", UnsupportedFeatureError, "files cannot be made exclusively in nosuch"),
+        ("hdfs://namenode/wal", UnsupportedFeatureError, "files cannot be created exclusively in hdfs: use a folder"),
+        ("nosuch:wal", UnsupportedFeatureError, "files cannot be created exclusively in nosuch"),
     ],
 )
 def test_an_invalid_store_is_refused_with_a_message(url: str, kind: type[MQSourceError], text: str):
@@ -93,7 +93,7 @@ def overwrite(store: LocalStore, path: str, data: bytes) -> bool:
 
 def test_a_store_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(LocalStore, "create", overwrite)
-    with pytest.raises(UnsupportedFeatureError, match="cannot make a file exclusively"):
+    with pytest.raises(UnsupportedFeatureError, match="cannot create a file exclusively"):
         open_store(str(tmp_path), probe=True)
     assert list(tmp_path.iterdir()) == [], "no file remains"
 
@@ -109,7 +109,7 @@ def test_a_store_that_checks_before_it_writes_is_refused(tmp_path: Path, monkeyp
         return not is_there and overwrite(store, path, data)
 
     monkeypatch.setattr(LocalStore, "create", look_together)
-    with pytest.raises(UnsupportedFeatureError, match="cannot make a file exclusively"):
+    with pytest.raises(UnsupportedFeatureError, match="cannot create a file exclusively"):
         open_store(str(tmp_path), probe=True)
 
 

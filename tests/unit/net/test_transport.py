@@ -239,14 +239,14 @@ def test_tls_to_a_plain_port_that_answers_something_else(scripted_server, tls_ma
     server = scripted_server([send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), stay_silent])
     sentence = fails(TransportError, port=server.port, settings=TlsSettings(tls_material.ca), retryable=False)
     assert "the TLS handshake failed" in sentence
-    assert "does this port speak TLS" in sentence
+    assert "check that this port uses TLS" in sentence
 
 
 def test_tls_to_a_plain_port_that_is_silent(scripted_server, tls_material):
     server = scripted_server([stay_silent])
     settings = TlsSettings(tls_material.ca)
     sentence = fails(ConnectTimeoutError, port=server.port, settings=settings, timeout_ms=SHORT_MS, retryable=True)
-    assert "no TLS handshake in time; does this port speak TLS?" in sentence
+    assert "no TLS handshake in time; check that this port uses TLS" in sentence
 
 
 @pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])
@@ -256,7 +256,7 @@ def test_a_port_that_closes_during_each_handshake_does_not_speak_tls(scripted_se
     settings = TlsSettings(tls_material.ca)
     sentence = fails(ConnectionLostError, port=server.port, settings=settings, timeout_ms=AMPLE_MS, retryable=False)
     assert "closed during the TLS handshake" in sentence
-    assert "does this port speak TLS" in sentence
+    assert "check that this port uses TLS" in sentence
 
 
 @pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])

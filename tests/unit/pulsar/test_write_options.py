@@ -94,7 +94,7 @@ def test_schemas(schema: str, value_format: str, type_: str, definition: str) ->
         ({"valueFormat": "avro", "schema": RECORD, "valueSchema": RECORD}, "set only one"),
         ({"keyFormat": "int32", "schema": "STRING"}, "valueFormat says how values are encoded"),
         ({"keyValueEncoding": "INLINE"}, "keyValueEncoding needs keyFormat"),
-        ({"accessMode": "Fenced"}, "expected Shared or Exclusive or WaitForExclusive or ExclusiveWithFencing"),
+        ({"accessMode": "Fenced"}, "expected Shared, Exclusive, WaitForExclusive or ExclusiveWithFencing"),
         ({"batchingMaxPublishDelay": "0"}, "must be from 1ms"),
         (
             {"batchingMaxPublishDelay": "1", "pulsar.producer.batchingMaxPublishDelayMicros": "1"},
@@ -154,7 +154,7 @@ def test_all_invalid_options_are_in_one_error() -> None:
     with pytest.raises(OptionError) as caught:
         parse(compressionType="BROTLI", hashingScheme="md5", batchingMaxBytes="0", maxPendingBytes="3g", chunking="yes")
     for words in (
-        "compressionType='BROTLI': expected NONE or LZ4 or ZLIB or ZSTD or SNAPPY",
+        "compressionType='BROTLI': expected NONE, LZ4, ZLIB, ZSTD or SNAPPY",
         "hashingScheme='md5': expected JavaStringHash or Murmur3_32",
         "batchingMaxBytes='0': must be from 1 to 1g",
         "maxPendingBytes='3g': must be from 1 to 2g",

@@ -337,26 +337,6 @@ def tls_settings(credentials: Credentials) -> dict[str, Any]:
     return {"tls_cert": credentials.certificate("server"), "tls_key": credentials.key("server")}
 
 
-@pytest.mark.parametrize("deflate", [False, True])
-def test_a_connection_can_be_encrypted_and_then_compressed(
-    nsq_private: Private, connect: Connect, credentials: Credentials, deflate: bool
-):
-    broker = nsq_private(**tls_settings(credentials))
-    topic = broker.topic("c")
-    client = connect(broker)
-    given = client.identify(tls_v1=True, deflate=deflate, deflate_level=9)
-    assert (given["tls_v1"], given["deflate"], given["deflate_level"]) == (True, deflate, 6)
-    client.start_tls(context_of(credentials))
-    assert client.response() == OK
-    if deflate:
-        client.inflate()
-        assert client.response() == OK
-        return
-    client.subscribe(topic, ready=1)
-    broker.publish(topic, b"secret")
-    assert client.bodies(1) == [b"secret"]
-
-
 def test_tls_can_be_required(nsq_private: Private, connect: Connect, credentials: Credentials):
     broker = nsq_private(**tls_settings(credentials), tls_required=True)
     client = connect(broker)

@@ -6,7 +6,7 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_mq_source.testing.queues import InFlight, MessageIds, Queue, is_valid_name, message_id
+from spark_mq_source.testing.queues import InFlight, MessageIds, Queue, is_valid_name
 from spark_mq_source.testing.settings import NsqSettings
 
 NOW_NS = 1_795_229_009_000_000_000
@@ -69,7 +69,7 @@ def test_messages_in_flight_expire_at_their_deadlines(data: st.DataObject):
         if step == "send":
             frames = [frame(number * 10 + n) for n in range(data.draw(st.integers(1, 5)))]
             in_flight.add(frames, now_s, 5.0)
-            for ident in map(message_id, frames):
+            for ident in (each[18:34] for each in frames):
                 sent_s[ident] = now_s
                 deadlines[ident] = now_s + 5.0
         elif step == "finish":
@@ -83,16 +83,16 @@ def test_messages_in_flight_expire_at_their_deadlines(data: st.DataObject):
             deadlines[ident] = min(now_s + 5.0, sent_s[ident] + 8.0)
         elif step == "take" and known:
             ident = data.draw(st.sampled_from(known))
-            assert message_id(in_flight.take(ident)) == ident
+            assert in_flight.take(ident)[18:34] == ident
             del deadlines[ident]
         elif step == "expire":
             expired = {ident for ident, deadline_s in deadlines.items() if deadline_s <= now_s}
-            assert set(map(message_id, in_flight.take_expired(now_s))) == expired
+            assert {each[18:34] for each in in_flight.take_expired(now_s)} == expired
             for ident in expired:
                 del deadlines[ident]
         assert len(in_flight) == len(deadlines)
         assert all(ident in in_flight for ident in deadlines)
-    assert {message_id(each) for each in in_flight.take_all()} == set(deadlines)
+    assert {each[18:34] for each in in_flight.take_all()} == set(deadlines)
 
 
 def test_names_have_up_to_64_allowed_characters():

@@ -1,32 +1,8 @@
 """One live connection to an nsqd: answers complete futures, messages go to the consumer's queue.
 
-To read::
-
-    session = Session(options, host, port)              # connected, negotiated, authorized
-    session.identified                                  # max_rdy_count, msg_timeout_ms, max_msg_timeout_ms, version
-    consumer = session.subscribe(topic, channel)        # waits for OK; one per session
-    consumer.ready(2500)                                # RDY: maximum number of messages in flight; can be repeated
-    runs = consumer.receive(max_bytes=..., timeout_seconds=...)   # list[commands.Messages]; empty after a timeout
-    consumer.touch(ids); consumer.requeue(ids, delay_ms=0); consumer.fin(ids)   # ids: 16 bytes each, concatenated
-    unfinished = consumer.close(timeout_seconds)        # CLS barrier: RDY 0, CLS, late messages are requeued by REQ 0
-    session.close()
-
-`unfinished` contains the ids whose FIN nsqd refused: they will be delivered again, or are already. It is complete,
-because nsqd handles the commands of a connection in order: its errors for FINs come before CLOSE_WAIT. If the
-connection breaks before the barrier, `close` raises, and the outcome of every FIN sent is unknown.
-
-The ids of a run, and its columns, come from `messages`: `MessageDecoder.append(run)` returns the ids of the run it has
-decoded; `message_ids(run)` returns them without decoding.
-
-The driver's thread answers heartbeats, whatever the caller does. `receive_queue_bytes` limits the messages that are
-received and not yet taken: above it the driver's thread sends RDY 0, and the requested count again when half is taken.
-(If the socket were not read, as in Pulsar's consumer, nsqd would close the connection.)
-
-To write::
-
-    session.request(commands.Mpub(topic, body)).result()   # a Future; the OKs come in order, many may be under way
-
-An error for which nsqd closes the connection ends all waiting futures; the first of them has nsqd's own text.
+The ids that `Consumer.close` returns are complete, because nsqd handles the commands of a connection in order: its
+errors for FINs come before CLOSE_WAIT. Above `receive_queue_bytes` of messages not yet taken, the driver's thread sends
+RDY 0. (If the socket were not read, as in Pulsar's consumer, nsqd would close the connection.)
 """
 
 from __future__ import annotations
@@ -104,7 +80,7 @@ class Consumer:
 
     def queued_ids(self) -> bytes:
         """Return the ids of the messages received and not taken yet, 16 bytes each."""
-        return b"".join(map(message_ids, self._inbox.waiting()))
+        return b"".join(message_ids(run.data) for run in self._inbox.waiting())
 
     def fin(self, ids: commands.ByteString) -> None:
         """Finish messages, by ids of 16 bytes each. `close` returns those that nsqd refused to finish.
@@ -145,7 +121,7 @@ class Consumer:
             RequestTimeoutError: no answer in time; the session is then closed.
             ConnectionLostError: the connection has ended, so the outcome of the FINs is unknown.
         """
-        left = b"".join(map(message_ids, self._inbox.close()))
+        left = b"".join(message_ids(run.data) for run in self._inbox.close())
         self.session.send(commands.Rdy(0))
         self.requeue(left)
         answer = self.session.request(commands.Cls())
@@ -164,7 +140,7 @@ class Consumer:
     def deliver(self, run: commands.Messages) -> None:
         """Queue received messages."""
         if not self._inbox.put((run,), len(run.data)):
-            self._tell(commands.Req(message_ids(run)))
+            self._tell(commands.Req(message_ids(run.data)))
 
     def refused(self, failed: commands.Failed) -> None:
         """Record a FIN that nsqd refused."""

@@ -47,63 +47,61 @@ class RowSource:
         start, end = self.cells.offsets[row], self.cells.offsets[row + 1]
         return self.cells.data[start:end] if start < end else b""
 
+    def find_unwritable(self, max_message_bytes: cython.Py_ssize_t):
+        """See `_encode_python.RowSource.find_unwritable`."""
+        row: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        for row in range(self.rows):
+            size = self.cells.offsets[row + 1] - self.cells.offsets[row]
+            if size == 0 or size > max_message_bytes or not is_valid(self.cells.valid, self.cells.bit + row):
+                return row
+        return -1
 
-def find_unwritable(source: RowSource, max_message_bytes: cython.Py_ssize_t):
-    """See `_encode_python.find_unwritable`."""
-    row: cython.Py_ssize_t
-    size: cython.Py_ssize_t
-    for row in range(source.rows):
-        size = source.cells.offsets[row + 1] - source.cells.offsets[row]
-        if size == 0 or size > max_message_bytes or not is_valid(source.cells.valid, source.cells.bit + row):
-            return row
-    return -1
-
-
-def build_body(
-    source: RowSource,
-    order,
-    at: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    *,
-    max_bytes: cython.Py_ssize_t,
-    max_rows: cython.Py_ssize_t,
-):
-    """See `_encode_python.build_body`."""
-    view: cython.Py_buffer
-    rows: cython.p_int = cython.NULL
-    size: cython.Py_ssize_t = 4
-    more: cython.Py_ssize_t
-    row: cython.Py_ssize_t
-    stop: cython.Py_ssize_t = at
-    i: cython.Py_ssize_t
-    out: cython.p_uchar
-    start: cython.p_uchar
-    if order is not None:
-        PyObject_GetBuffer(order, cython.address(view), PyBUF_SIMPLE)
-        rows = cython.cast(cython.p_int, view.buf)
-    try:
-        while stop < end and stop - at < max_rows:
-            row = stop if rows == cython.NULL else rows[stop]
-            more = 4 + source.cells.offsets[row + 1] - source.cells.offsets[row]
-            if size + more > max_bytes:
-                break
-            size += more
-            stop += 1
-        if stop == at:
-            return b"", at
-        body = PyBytes_FromStringAndSize(cython.NULL, size)
-        out = start = cython.cast(cython.p_uchar, PyBytes_AS_STRING(body))
-        write_u32(out, stop - at)
-        out += 4
-        with cython.nogil:
-            for i in range(at, stop):
-                row = i if rows == cython.NULL else rows[i]
-                more = source.cells.offsets[row + 1] - source.cells.offsets[row]
-                write_u32(out, more)
-                memcpy(out + 4, source.cells.data + source.cells.offsets[row], more)
-                out += 4 + more
-                must(out - start <= size, "a row is written for which there is no room")
-    finally:
+    def build_body(
+        self,
+        order,
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        *,
+        max_bytes: cython.Py_ssize_t,
+        max_rows: cython.Py_ssize_t,
+    ):
+        """See `_encode_python.RowSource.build_body`."""
+        view: cython.Py_buffer
+        rows: cython.p_int = cython.NULL
+        size: cython.Py_ssize_t = 4
+        more: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        stop: cython.Py_ssize_t = at
+        i: cython.Py_ssize_t
+        out: cython.p_uchar
+        start: cython.p_uchar
         if order is not None:
-            PyBuffer_Release(cython.address(view))
-    return body, stop
+            PyObject_GetBuffer(order, cython.address(view), PyBUF_SIMPLE)
+            rows = cython.cast(cython.p_int, view.buf)
+        try:
+            while stop < end and stop - at < max_rows:
+                row = stop if rows == cython.NULL else rows[stop]
+                more = 4 + self.cells.offsets[row + 1] - self.cells.offsets[row]
+                if size + more > max_bytes:
+                    break
+                size += more
+                stop += 1
+            if stop == at:
+                return b"", at
+            body = PyBytes_FromStringAndSize(cython.NULL, size)
+            out = start = cython.cast(cython.p_uchar, PyBytes_AS_STRING(body))
+            write_u32(out, stop - at)
+            out += 4
+            with cython.nogil:
+                for i in range(at, stop):
+                    row = i if rows == cython.NULL else rows[i]
+                    more = self.cells.offsets[row + 1] - self.cells.offsets[row]
+                    write_u32(out, more)
+                    memcpy(out + 4, self.cells.data + self.cells.offsets[row], more)
+                    out += 4 + more
+                    must(out - start <= size, "a row is written for which there is no room")
+        finally:
+            if order is not None:
+                PyBuffer_Release(cython.address(view))
+        return body, stop

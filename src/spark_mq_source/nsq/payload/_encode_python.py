@@ -31,32 +31,29 @@ class RowSource:
         """Return the message of a row; None for NULL."""
         return self._values[row]
 
+    def find_unwritable(self, max_message_bytes: int) -> int:
+        """Return the first unwritable row, -1 if there is none."""
+        sizes = (len(value or b"") for value in self._values)
+        return next((row for row, size in enumerate(sizes) if not 0 < size <= max_message_bytes), -1)
 
-def find_unwritable(source: RowSource, max_message_bytes: int) -> int:
-    """Return the first unwritable row, -1 if there is none."""
-    sizes = (len(source.value(row) or b"") for row in range(source.rows))
-    return next((row for row, size in enumerate(sizes) if not 0 < size <= max_message_bytes), -1)
+    def build_body(
+        self, order: array[int] | None, at: int, end: int, *, max_bytes: int, max_rows: int
+    ) -> tuple[bytes, int]:
+        """Return the body of an MPUB of as many rows as fit, in order, and the index in `order` after them.
 
-
-def build_body(
-    source: RowSource, order: array[int] | None, at: int, end: int, *, max_bytes: int, max_rows: int
-) -> tuple[bytes, int]:
-    """Return the body of an MPUB of as many rows as fit, in order, and the index in `order` after them.
-
-    Args:
-        source: the rows, all writable (see `find_unwritable`).
-        order: the indices of the rows to write; None for all, in order.
-        at: index in `order` at which to begin.
-        end: index in `order` at which to stop.
-        max_bytes: maximum size; if the first row does not fit, the body is empty, and `at` is returned.
-        max_rows: maximum number of rows.
-    """
-    body = bytearray()
-    count = 0
-    for place in range(at, min(end, at + max_rows)):
-        value = source.value(place if order is None else order[place]) or b""
-        if 2 * _U32_BYTES + len(body) + len(value) > max_bytes:
-            break
-        body += len(value).to_bytes(_U32_BYTES, "big") + value
-        count += 1
-    return count.to_bytes(_U32_BYTES, "big") + body if count else b"", at + count
+        Args:
+            order: the indices of the rows to write, all writable (see `find_unwritable`); None for all, in order.
+            at: index in `order` at which to begin.
+            end: index in `order` at which to stop.
+            max_bytes: maximum size; if the first row does not fit, the body is empty, and `at` is returned.
+            max_rows: maximum number of rows.
+        """
+        body = bytearray()
+        count = 0
+        for place in range(at, min(end, at + max_rows)):
+            value = self._values[place if order is None else order[place]] or b""
+            if 2 * _U32_BYTES + len(body) + len(value) > max_bytes:
+                break
+            body += len(value).to_bytes(_U32_BYTES, "big") + value
+            count += 1
+        return count.to_bytes(_U32_BYTES, "big") + body if count else b"", at + count

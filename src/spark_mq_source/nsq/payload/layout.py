@@ -72,5 +72,5 @@ def bind_value(batch: pa.RecordBatch) -> pa.Array:
     Raises:
         OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
     """
-    COLUMNS.check_written(batch.schema)
+    COLUMNS.check(batch.schema, written=True)
     return batch.column(batch.schema.get_field_index("value"))

@@ -7,19 +7,18 @@ Both give the same rows, bytes and errors; see `core.implementation`.
 
 from __future__ import annotations
 
-import sys
-from array import array
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import pyarrow as pa
 
 from spark_mq_source.core.columns import ColumnDecoder
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
-from spark_mq_source.core.implementation import Implementation, name_of_all
+from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.core.utf8 import check_texts
 from spark_mq_source.nsq.payload import _encode_python, _messages_python
 from spark_mq_source.nsq.payload.columns import COLUMNS
-from spark_mq_source.nsq.protocol.commands import ByteString, Messages
+from spark_mq_source.nsq.protocol.commands import Messages
 
 _decoding: Final = Implementation(_messages_python)
 _encoding: Final = Implementation(_encode_python)
@@ -28,36 +27,10 @@ RowSource: TypeAlias = _encode_python.RowSource
 """The rows of `open_rows`."""
 
 
-def implementation() -> str:
-    """Return the loops of this process: ``native``, the compiled ones, or ``python`` if a twin of one runs.
-
-    Example:
-        >>> implementation() in ("native", "python")
-        True
-    """
-    return name_of_all(_decoding, _encoding)
-
-
-def scan_messages(data: memoryview, offset: int, max_frame_bytes: int) -> tuple[int, int]:
-    """See `_messages_python.scan_messages`."""
-    found: tuple[int, int] = _decoding.module.scan_messages(data, offset, max_frame_bytes)
-    return found
-
-
-def message_ids(run: Messages) -> bytes:
-    """Return the ids of a run's messages, 16 bytes each, for `commands.Fin`."""
-    ids: bytes = _decoding.module.message_ids(run.data)
-    return ids
-
-
-def encode_id_commands(name: bytes, ids: ByteString, tail: bytes = b"") -> bytes:
-    """See `_messages_python.encode_id_commands`.
-
-    Raises:
-        ValueError: an id is incomplete.
-    """
-    commands: bytes = _decoding.module.encode_id_commands(name, ids, tail)
-    return commands
+# The functions of this process, which `_messages_python` describes.
+scan_messages: Callable[[memoryview, int, int], tuple[int, int]] = _decoding.module.scan_messages
+message_ids: Callable[[memoryview], bytes] = _decoding.module.message_ids
+encode_id_commands: Callable[..., bytes] = _decoding.module.encode_id_commands
 
 
 class MessageDecoder(ColumnDecoder):
@@ -120,18 +93,3 @@ def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first
     check_texts(batch, ("topic",), first_row)
     source: RowSource = _encoding.load(implementation).RowSource(batch)
     return source
-
-
-def find_unwritable(source: RowSource, max_message_bytes: int) -> int:
-    """See `_encode_python.find_unwritable`."""
-    row: int = sys.modules[type(source).__module__].find_unwritable(source, max_message_bytes)
-    return row
-
-
-def build_body(
-    source: RowSource, order: array[int] | None, at: int, end: int, *, max_bytes: int, max_rows: int
-) -> tuple[bytes, int]:
-    """See `_encode_python.build_body`."""
-    module = sys.modules[type(source).__module__]
-    built: tuple[bytes, int] = module.build_body(source, order, at, end, max_bytes=max_bytes, max_rows=max_rows)
-    return built

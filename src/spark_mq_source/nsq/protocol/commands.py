@@ -45,19 +45,7 @@ def parse_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """IDENTIFY: the client's name and requested settings. None means nsqd's default.
-
-    Attributes:
-        heartbeat_interval_ms: 1000 up to nsqd's limit; `OFF` for no heartbeats, with which nsqd 1.3.0 refuses SUB.
-        output_buffer_bytes: bytes that nsqd buffers before it sends them; 64 up to its limit, `OFF` for no buffer.
-        output_buffer_timeout_ms: maximum time for which it buffers; 1 up to its limit, `OFF` until the buffer is full.
-        msg_timeout_ms: time after which an unfinished message is delivered again.
-        deflate: whether to compress by deflate; not both.
-        deflate_level: 1 up to nsqd's limit, to which nsqd lowers it.
-        sample_rate: percentage of messages delivered, 0 for all; the others are lost for the channel.
-        topology_region: region of the client; in nsqd after 1.3.0, not in the specification.
-        topology_zone: zone of the client in its region.
-    """
+    """IDENTIFY: the client's name and the settings that it requests (see `NsqOptions`); None means nsqd's default."""
 
     client_id: str
     hostname: str

@@ -20,7 +20,7 @@ import logging
 from enum import Enum
 from typing import Final, NoReturn, TypeAlias
 
-from spark_mq_source.core.connection import SansIOConnection
+from spark_mq_source.core.connection import SansIOConnection, missing_bytes
 from spark_mq_source.core.errors import (
     AuthenticationError,
     LocalProtocolError,
@@ -62,16 +62,7 @@ from spark_mq_source.nsq.protocol.commands import (
 )
 from spark_mq_source.nsq.protocol.compression import MAX_INPUT_BYTES, DeflateStream, SnappyStream, Stream
 from spark_mq_source.nsq.protocol.error_codes import error_for_code
-from spark_mq_source.nsq.protocol.wire import (
-    ERROR,
-    MAGIC,
-    MESSAGE,
-    MESSAGE_HEAD_BYTES,
-    SIZE_BYTES,
-    Frame,
-    missing_bytes,
-    take_frame,
-)
+from spark_mq_source.nsq.protocol.wire import ERROR, MAGIC, MESSAGE, MESSAGE_HEAD_BYTES, SIZE_BYTES, Frame, take_frame
 
 logger = logging.getLogger(__name__)
 

@@ -26,10 +26,11 @@ size check detects both at once and the error can name them.
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple
 
-from spark_mq_source.core.connection import wrong_protocol
+from spark_mq_source.core.connection import check_frame_size
 from spark_mq_source.core.errors import RemoteProtocolError
 
 MAGIC: Final = b"  V2"
@@ -97,7 +98,7 @@ def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | N
     available = len(data) - offset
     if available < SIZE_BYTES:
         return None
-    check_size(data, offset, max_frame_bytes)
+    _check_size(data, offset, max_frame_bytes)
     if available < HEAD_BYTES:
         return None
     size, kind = _HEAD.unpack_from(data, offset)
@@ -111,35 +112,10 @@ def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | N
     return Frame(kind, data[offset + HEAD_BYTES : end], SIZE_BYTES + size)
 
 
-def missing_bytes(data: memoryview, offset: int) -> int:
-    """Return the known number of missing bytes of the frame at `offset`; call after `take_frame`.
-
-    Example:
-        >>> missing_bytes(memoryview(encode_frame(RESPONSE, b"OK")[:9]), 0), missing_bytes(memoryview(b""), 0)
-        (1, 8)
-    """
-    available = len(data) - offset
-    if available < SIZE_BYTES:
-        return HEAD_BYTES - available
-    return SIZE_BYTES + int.from_bytes(data[offset : offset + SIZE_BYTES], "big") - available
-
-
-def check_size(data: memoryview, offset: int, max_frame_bytes: int) -> None:
-    """Refuse an impossible size at `offset`.
-
-    Raises:
-        RemoteProtocolError: the size is impossible; the message names the kind of server that the peer seems to be.
-    """
-    start = bytes(data[offset : offset + SIZE_BYTES])
-    size = int.from_bytes(start, "big")
-    if SIZE_BYTES <= size <= max_frame_bytes:
-        return
-    raise wrong_protocol(
-        start,
-        http="nsqd's TCP port: use the port of -tcp-address (4150 unless configured), not the one of -http-address "
-        "(4151)",
-        tls="nsqd's TCP port (4150 unless configured) begins without TLS and is upgraded by tls=true; a proxy that "
-        "ends TLS itself is not supported",
-        otherwise=f"a frame of {size} bytes was announced, where {SIZE_BYTES} to {max_frame_bytes} are possible: "
-        f"either this is not NSQ's protocol, or the stream is damaged",
-    )
+_check_size = partial(
+    check_frame_size,
+    protocol="NSQ",
+    http="nsqd's TCP port: use the port of -tcp-address (4150 unless configured), not the one of -http-address (4151)",
+    tls="nsqd's TCP port (4150 unless configured) begins without TLS and is upgraded by tls=true; a proxy that ends "
+    "TLS itself is not supported",
+)

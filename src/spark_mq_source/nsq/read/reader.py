@@ -19,11 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import (
-    ConstantColumn,
-    is_text,
-    record_batch,
-)
+from spark_mq_source.core.columns import ConstantColumn, is_text, record_batch
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     CorruptMessageError,
@@ -97,7 +93,7 @@ def read_range(
         DataLossError: the write-ahead log was deleted.
         MQSourceError: nsqd refuses, or (except in a stream) cannot be reached or disconnects.
     """
-    COLUMNS.check_read(schema)
+    COLUMNS.check(schema)
     with closing(_read_range(options, task, schema, counters or Counters(), tries)) as batches:
         for batch in batches:
             # Messages of one log batch are decoded in pieces of the maximum size.
@@ -179,7 +175,7 @@ class _Inflow:
                 self._ids.append(self._decoder.append(run))
             except MQSourceError:
                 # They cannot be read, but are ours until they are requeued.
-                self._ids += map(message_ids, runs[at:])
+                self._ids += (message_ids(run.data) for run in runs[at:])
                 raise
         return bool(runs)
 

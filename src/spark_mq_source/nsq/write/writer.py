@@ -23,7 +23,7 @@ from spark_mq_source.core.columns import rows_by_topic
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, ServiceNotReadyError, UnwritableRowError
 from spark_mq_source.net.sending import Writer
 from spark_mq_source.nsq.client.client import NsqClient, Nsqd
-from spark_mq_source.nsq.payload.messages import build_body, find_unwritable, open_rows
+from spark_mq_source.nsq.payload.messages import open_rows
 from spark_mq_source.nsq.protocol.commands import Dpub, Mpub, Pub, parse_name
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class NsqWriter(Writer["NsqOptions", int]):
     def _check(self, source: RowSource, defer: list[int | None] | None) -> None:
         """Refuse rows for which nsqd would close the connection."""
         most = self._max_message_bytes
-        row = find_unwritable(source, most)
+        row = source.find_unwritable(most)
         if row >= 0:
             value = source.value(row)
             problem = "its value is NULL" if value is None else "its value is empty, and NSQ has no empty messages"
@@ -201,8 +201,8 @@ class NsqWriter(Writer["NsqOptions", int]):
         max_bytes = min(self._options.batching_max_bytes, self._max_body_bytes)
         at, end = 0, source.rows if order is None else len(order)
         while at < end:
-            body, following = build_body(
-                source, order, at, end, max_bytes=max_bytes, max_rows=self._options.batching_max_messages
+            body, following = source.build_body(
+                order, at, end, max_bytes=max_bytes, max_rows=self._options.batching_max_messages
             )
             if following == at:
                 row = at if order is None else order[at]

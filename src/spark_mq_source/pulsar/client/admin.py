@@ -8,16 +8,10 @@ from functools import partial
 from urllib.parse import quote
 from uuid import UUID
 
-from spark_mq_source.core.errors import (
-    BrokerError,
-    RemoteProtocolError,
-    TopicNotFoundError,
-)
+from spark_mq_source.core.errors import BrokerError, RemoteProtocolError, TopicNotFoundError
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.pulsar.client.connections import Connections
-from spark_mq_source.pulsar.client.session import (
-    authentication_of,
-)
+from spark_mq_source.pulsar.client.session import authentication_of
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 

@@ -13,19 +13,10 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from spark_mq_source.core.errors import (
-    MQSourceError,
-    RemoteProtocolError,
-    RequestTimeoutError,
-    TransportError,
-)
+from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, RequestTimeoutError, TransportError
 from spark_mq_source.core.ports import Closing
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.pulsar.client.session import (
-    Answer,
-    Session,
-    accepted,
-)
+from spark_mq_source.pulsar.client.session import Answer, Session, accepted
 from spark_mq_source.pulsar.client.warm import SessionKey, warm_sessions
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions

@@ -21,12 +21,7 @@ from spark_mq_source.pulsar.protocol import commands
 
 T = TypeVar("T")
 
-KINDS: Final = {
-    SubscriptionType.EXCLUSIVE: commands.SubType.Exclusive,
-    SubscriptionType.FAILOVER: commands.SubType.Failover,
-    SubscriptionType.SHARED: commands.SubType.Shared,
-    SubscriptionType.KEY_SHARED: commands.SubType.Key_Shared,
-}
+KINDS: Final = {kind: commands.SubType[kind.title()] for kind in SubscriptionType}
 """The types of subscriptions, by those of the options."""
 
 _body_of = operator.attrgetter("body")

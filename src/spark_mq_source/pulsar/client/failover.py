@@ -97,12 +97,7 @@ def _fail_over(clusters: list[PulsarOptions], choice: _Choice, reason: Transport
 
 
 def _connect(cluster: PulsarOptions) -> None:
-    """Open a connection to one address of a cluster, and keep it for the client.
-
-    Raises:
-        TransportError: no address can be reached.
-        MQSourceError: the cluster refuses the connection.
-    """
+    """Open a connection to one address of a cluster, and keep it for the client."""
     with Connections(cluster) as connections:
         connections.service()
         connections.hand_over()

@@ -16,11 +16,7 @@ from spark_mq_source.core.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
-from spark_mq_source.pulsar.client.session import (
-    ProducerEvents,
-    Session,
-    accepted,
-)
+from spark_mq_source.pulsar.client.session import ProducerEvents, Session, accepted
 from spark_mq_source.pulsar.client.topics import COORDINATORS, Topics
 from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent
 from spark_mq_source.pulsar.options import DeliveryGuarantee
@@ -61,7 +57,7 @@ class Producers(Topics):
             schema: schema of its messages; None for none.
             wait_ms: maximum wait for exclusive access with WaitForExclusive; None for no limit.
         """
-        mode = commands.ProducerAccessMode(self._options.access_mode)
+        mode = self._options.access_mode
         create = partial(
             self._create_producer,
             topic_partition,
@@ -73,7 +69,6 @@ class Producers(Topics):
             producer_access_mode=mode or None,
             txn_enabled=self._options.delivery_guarantee is DeliveryGuarantee.TRANSACTION or None,
             topic_epoch=topic_epoch,
-            encrypted=self._is_encrypted,
         )
         waits = mode is commands.ProducerAccessMode.WaitForExclusive
         if epoch and not self._options.create_topic and is_persistent(topic_partition.topic):
@@ -145,9 +140,7 @@ class Producers(Topics):
             opening = {}
             for at in names:
                 number, name, events = producers[at]
-                create = partial(
-                    self._create_producer, at, number, name, 0, schema=schema, encrypted=self._is_encrypted
-                )
+                create = partial(self._create_producer, at, number, name, 0, schema=schema)
                 opening[at] = sessions[at].open_producer(number, events, create)
             return opening
 
@@ -171,11 +164,6 @@ class Producers(Topics):
                 "stored, then set serviceUrl to that cluster"
             )
 
-    @property
-    def _is_encrypted(self) -> bool | None:
-        # A namespace may require encryption of its producers; the default is not sent.
-        return bool(self._options.public_key_names) or None
-
     def _create_producer(
         self,
         topic_partition: TopicPartition,
@@ -193,6 +181,8 @@ class Producers(Topics):
             epoch=epoch,
             user_provided_producer_name=False,
             metadata=commands.key_values(self._options.producer_properties),
+            # A namespace may require encryption of its producers; the default is not sent.
+            encrypted=bool(self._options.public_key_names) or None,
             **more,
         )
 

@@ -12,12 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from spark_mq_source.core.connection import client_version, expect
-from spark_mq_source.core.errors import (
-    AuthorizationError,
-    BrokerError,
-    MQSourceError,
-    ServiceNotReadyError,
-)
+from spark_mq_source.core.errors import AuthorizationError, BrokerError, MQSourceError, ServiceNotReadyError
 from spark_mq_source.net.driver import DrivenSession
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect

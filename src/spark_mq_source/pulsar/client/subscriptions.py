@@ -10,29 +10,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from spark_mq_source.core.errors import (
-    BrokerError,
-    ResourceBusyError,
-    ServiceNotReadyError,
-)
+from spark_mq_source.core.errors import BrokerError, ResourceBusyError, ServiceNotReadyError
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar.client.consumer import BaseConsumer, Bounds, Consumer, Subscription, open_consumer
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
-from spark_mq_source.pulsar.client.session import (
-    Answer,
-    ConsumerT,
-    Session,
-)
+from spark_mq_source.pulsar.client.session import Answer, ConsumerT, Session
 from spark_mq_source.pulsar.client.topics import Topics
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
 from spark_mq_source.pulsar.protocol import commands
 
 T = TypeVar("T")
 
-
-_NOT_ALLOWED = 22
-"""`ServerError.NotAllowedError`."""
 
 _SAME_NAME = "Durable subscription with the same name already exists"
 """The broker's error text for a subscription that is not durable (4.0.8)."""
@@ -395,7 +384,7 @@ class Subscriptions(Topics):
                 result.set_result(False)
             elif (
                 isinstance(error, BrokerError)
-                and error.code == _NOT_ALLOWED
+                and error.code_name == "NotAllowedError"
                 and error.broker_message.startswith(_SAME_NAME)
             ):
                 result.set_result(True)

@@ -9,22 +9,12 @@ from functools import partial
 from typing import TypeVar
 
 from spark_mq_source.core.columns import version_name
-from spark_mq_source.core.errors import (
-    BrokerError,
-    MQSourceError,
-    OptionError,
-    TopicNotFoundError,
-)
+from spark_mq_source.core.errors import BrokerError, MQSourceError, OptionError, TopicNotFoundError
 from spark_mq_source.net.retry import retrying
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.pulsar.client.admin import Admin
 from spark_mq_source.pulsar.client.connections import windows
-from spark_mq_source.pulsar.client.session import (
-    Session,
-    accepted,
-    authentication_of,
-    proof_of,
-)
+from spark_mq_source.pulsar.client.session import Session, accepted, authentication_of, proof_of
 from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent
 from spark_mq_source.pulsar.options import TopicsPattern
 from spark_mq_source.pulsar.protocol import commands
@@ -33,9 +23,6 @@ T = TypeVar("T")
 
 
 K = TypeVar("K")
-
-_TOPIC_NOT_FOUND = 11
-"""`ServerError.TopicNotFound`, which a broker also returns for a topic without schema."""
 
 _REMEDIES = {
     None: ": a read does not create topics",
@@ -187,7 +174,7 @@ class Topics(Admin):
             try:
                 return self.wait(answer, f"{which} of {topic}").schema
             except BrokerError as error:
-                if error.code == _TOPIC_NOT_FOUND:
+                if error.code_name == "TopicNotFound":  # also the answer for a topic without schema
                     return None
                 raise
 

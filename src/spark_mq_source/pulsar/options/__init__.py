@@ -138,6 +138,7 @@ class PulsarOptions(
         "maxRecordsPerPartition": " Rounded to whole entries, at least one, and estimated from the messages in the "
         "first and last entry of what is split, and in all of them by the broker's message index: exact if the entries "
         "are alike. Not for queues.",
+        "waitForTopic": " They are then read from their first message, unless a position or time is given.",
         "minRowsPerTrigger": " Estimated from the entries that wait and the messages per entry in the first one and in "
         "those of earlier triggers. A queue counts the entries themselves, because a broker's backlog has no other "
         "number: a batch of messages counts as one.",
@@ -155,9 +156,7 @@ class PulsarOptions(
         "valueFormat": parse_one_of(*dict.fromkeys((RAW, *DEFINED, "string", AUTO, *PRIMITIVES, INLONG))),
     }
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         if scope & _READING:
             gives_up = self.on_max_redeliver is OnMaxRedeliver.DEAD_LETTER
             others = {"onMaxRedeliver=deadLetter": gives_up} if "dead_letter_topic" in given else {}

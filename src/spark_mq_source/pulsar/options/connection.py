@@ -130,7 +130,7 @@ class ConnectionOptions(TlsOptions):
         "Addresses of other clusters, each as `serviceUrl`, separated by `;`: the first one that can be reached is "
         "used if that of `serviceUrl` cannot. For batch reads, which stay on the cluster on which they were planned, "
         "and for writes with `deliveryGuarantee=at-least-once`, of which each task attempt stays on one cluster: see "
-        "[another cluster](../guarantees/broker.md#another-cluster).",
+        "[another cluster](../guarantees/broker.md#another-cluster). Not with `adminUrl`.",
         default=(),
         scope=EVERYWHERE,
         parse=_parse_service_urls,
@@ -142,7 +142,7 @@ class ConnectionOptions(TlsOptions):
     )
     switch_back_delay_ms: int = duration_option(
         "Time for which the cluster of `serviceUrl` must be reachable again before it is used again. It is checked at "
-        "the begin of a read or task, at most twice in this time.",
+        "the start of a read or task, at most twice in this time.",
         "1m",
         scope=EVERYWHERE,
     )
@@ -161,9 +161,10 @@ class ConnectionOptions(TlsOptions):
         scope=EVERYWHERE,
     )
     admin_url: str | None = option(
-        "Address of the admin API (`http://host:8080`). `minPartitions` uses it to split a read across ledgers, "
-        "`maxBytesPerTrigger` to get ledger sizes, `topicPartitions` to create topics. On a broker without PIP-344 "
-        "(such as 2.10) it also finds partitioned topics that were never used.",
+        "Address of the admin API (`http://host:8080`). `readOffloaded` and `topicPartitions` need it. `minPartitions` "
+        "uses it to split a read across ledgers, `maxBytesPerTrigger` to get ledger sizes, and queues and "
+        "`spark-mq lag` to get backlogs. On a broker without PIP-344 (such as 2.10) it also finds partitioned topics "
+        "that were never used. Not with `failoverServiceUrls`.",
         default=None,
         scope=EVERYWHERE,
         parse=_parse_admin_url,
@@ -242,13 +243,14 @@ class ConnectionOptions(TlsOptions):
         section=Section.FAIL,
     )
     connect_timeout_ms: int = duration_option(
-        "Timeout of connecting, including TLS and the broker's CONNECTED.",
+        "Timeout of connecting, including TLS and the protocol's handshake.",
         "10s",
         scope=EVERYWHERE,
     )
     keep_alive_interval_ms: int = duration_option(
         "After this time without data on a connection, a PING is sent; after as long again without an answer, the "
-        "connection is closed. Limited to a quarter of `operationTimeout`, to leave time to reconnect.",
+        "connection is closed. At most a quarter of `operationTimeout`, to leave time to reconnect: 7.5 s with both "
+        "defaults.",
         "30s",
         scope=EVERYWHERE,
         least="100ms",
@@ -275,9 +277,7 @@ class ConnectionOptions(TlsOptions):
         # A service URL that is missing is reported as such.
         return not self.service_url or self.uses_tls or (self.admin_url or "").startswith("https:")
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         if "failover_service_urls" in given:
             yield from self._failover_problems(given)
         else:

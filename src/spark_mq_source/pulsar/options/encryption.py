@@ -106,9 +106,7 @@ class EncryptionOptions(Options):
         """`fail`, `skip` or `raw`: the argument of that name of `EntryDecoder`."""
         return {"DISCARD": "skip", "CONSUME": "raw"}.get(self.crypto_failure_action.value, "fail")
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         allowed, doing = (_OF_WRITES, "writing") if scope & WRITE else (_OF_READS, "reading")
         if self.crypto_failure_action not in allowed:
             names = " or ".join(allowed)

@@ -54,9 +54,7 @@ class KeyOptions(Options):
         scope=WRITE,
     )
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         if "key_value_encoding" in given and self.key_format == RAW:
             yield "keyValueEncoding needs keyFormat"
         if self.columns == PULSAR_SPARK:

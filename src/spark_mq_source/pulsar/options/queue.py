@@ -180,9 +180,7 @@ class SubscriptionOptions(Options):
         """The prefix of a read's subscription names."""
         return self.subscription or self.subscription_prefix
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         kind = self.subscription_kind
         if scope & _READING and self.subscription is None:
             fields = ("subscription_type", "subscription_properties", "wal_dir")
@@ -201,8 +199,8 @@ class QueueOptions(DrainOptions):
         section=Section.SHARE,
     )
     ack_mode: AckMode = option(
-        "Whether a batch read removes messages from the subscription: `ack` does, `nack` leaves them there, and "
-        "limits the read to `maxInFlight` messages of each task; with `retryTopic` it puts them off.",
+        "Whether a batch read removes messages: `ack` removes them from the subscription, `nack` leaves them there, "
+        "and limits the read to `maxInFlight` messages of each task; with `retryTopic` it puts them off.",
         default=AckMode.ACK,
         scope=READ,
         section=Section.DRAIN,

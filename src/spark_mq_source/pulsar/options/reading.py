@@ -132,8 +132,8 @@ class TopicOptions(Options):
     )
     topics: tuple[str, ...] = option("Comma-separated list of topics.", default=(), parse=_parse_topics)
     topics_pattern: TopicsPattern | None = option(
-        "All matching topics of one namespace: `tenant/namespace/regex`, or `regex` for `public/default`; or of "
-        "several: `tenant/(one|other)/regex`, `(tenant/one|other/two)/regex`.",
+        "All topics whose names match: `tenant/namespace/regex`, or `regex` for `public/default`; or of several "
+        "namespaces: `tenant/(one|other)/regex`, `(tenant/one|other/two)/regex`.",
         default=None,
         parse=lambda text: parse_topics_pattern(parse_text(text)),
     )
@@ -146,7 +146,8 @@ class TopicOptions(Options):
     )
     topic_partitions: int | None = option(
         "Number of partitions with which `createTopic` creates a missing topic, by the admin API at `adminUrl`. A "
-        "topic that exists with another number is an error, for the topic of the options before a task starts.",
+        "topic that exists with another number is an error: for the option `topic` before a task starts, for a row's "
+        "topic in its task.",
         default=None,
         default_text="the broker's default",
         scope=WRITE,
@@ -163,9 +164,7 @@ class TopicOptions(Options):
         """The topics of the options that are not persistent; a pattern matches none of these."""
         return tuple(topic for topic in self.topic_names if not is_persistent(topic))
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         if "topic_partitions" in given:
             if not self.create_topic or "admin_url" not in given:
                 yield "topicPartitions needs createTopic=true and adminUrl: the admin API creates the topic"
@@ -180,18 +179,20 @@ class RangeOptions(LossOptions):
     """Options of a read by position: none of them has a meaning for a queue."""
 
     starting_offsets: PerTopic[Position] | None = option(
-        'Positions to start after: `earliest`, or JSON per topic or partition: `{"flights": {"0": {"ledger": 12, '
-        '"entry": 3}, "1": "earliest"}}`. A position is that of the last message already read; its optional '
-        "`batch` is an index within the entry's batch, and without it the whole entry counts as read. A list of bytes "
-        "is a message id as in pulsar-spark, whose entry is read. A stream uses this only if it has no checkpoint.",
+        'Where to start reading: `earliest`, in a stream also `latest`, or JSON per topic or partition: `{"flights": '
+        '{"0": {"ledger": 12, "entry": 3}, "1": "earliest"}}`. A position is that of the last message already read; '
+        "its optional `batch` is an index within the entry's batch, and without it the whole entry counts as read. A "
+        "list of bytes is a message id as in pulsar-spark, whose entry is read. A stream uses this only if it has no "
+        "checkpoint.",
         default=None,
         default_text="`earliest`; `latest` in a stream",
         parse=parse_offsets,
         section=Section.CHOOSE,
     )
     ending_offsets: PerTopic[Position] | None = option(
-        "Positions of the last messages to read: `latest` (as of planning), or JSON as for `startingOffsets`. A stream "
-        "never reads past them, and ends there as with `endAtTermination`; it has no `latest`.",
+        "Where to end reading: `latest` (as of planning; not in a stream), or JSON as for `startingOffsets`. A "
+        "position is that of the last message to read. A stream never reads past it, and ends there as with "
+        "`endAtTermination`.",
         default=None,
         default_text="`latest`; a stream has no end",
         parse=partial(parse_offsets, is_end=True),
@@ -287,9 +288,7 @@ class RangeOptions(LossOptions):
             return self.ending_timestamp.at(topic_partition)
         return LATEST if self.ending_offsets is None else self.ending_offsets.at(topic_partition)
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         yield from self.set_one("starting_offsets", "starting_timestamp", given)
         yield from self.set_one("ending_offsets", "ending_timestamp", given)
         if scope in (READ, STREAM):
@@ -354,7 +353,7 @@ class ReadOptions(Options):
         least="1m",
     )
     max_message_bytes: int = size_option(
-        "Largest entry accepted, in bytes after decompression; larger ones are treated as corrupt.",
+        "Largest message or entry in bytes: larger ones, after decompression, are treated as corrupt.",
         "128m",
     )
     max_pending_chunk_bytes: int = size_option(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.options import (
@@ -21,10 +20,11 @@ from spark_mq_source.core.options import (
     parse_text,
     size_option,
 )
-from spark_mq_source.core.shared_options import SendOptions
+from spark_mq_source.core.shared_options import SendOptions, parse_one_of
 from spark_mq_source.pulsar.offsets import is_persistent
 from spark_mq_source.pulsar.options.queue import parse_properties
 from spark_mq_source.pulsar.payload.schema import ValueSchema, parse_schema
+from spark_mq_source.pulsar.protocol.commands import ProducerAccessMode
 from spark_mq_source.pulsar.protocol.metadata import LOCAL
 
 
@@ -36,27 +36,11 @@ class DeliveryGuarantee(StrEnum):
     TRANSACTION = "transaction"
 
 
-_ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
-"""The names of `commands.ProducerAccessMode`, by number."""
+_access_mode_name = parse_one_of(*ProducerAccessMode.__members__)
 
 
 def _parse_clusters(text: str) -> tuple[str, ...]:
     return (LOCAL,) if text.lower() == "none" else tuple(parse_list(text))
-
-
-def _parse_access_mode(text: str) -> int:
-    """Return the number of an access mode; the case of its name is ignored."""
-    for number, name in enumerate(_ACCESS_MODES):
-        if text.lower() == name.lower():
-            return number
-    raise ValueError(f"expected {' or '.join(_ACCESS_MODES)}")
-
-
-def _parse_codec(text: str) -> str:
-    """Return the name of a codec; its case is ignored."""
-    if text.upper() not in CODECS:
-        raise ValueError(f"expected {' or '.join(CODECS)}")
-    return text.upper()
 
 
 def _parse_hashing(text: str) -> int:
@@ -81,15 +65,15 @@ class WriteOptions(SendOptions):
         parse=parse_schema,
         section=Section.VALUES,
     )
-    access_mode: int = option(
+    access_mode: ProducerAccessMode = option(
         "Whether other producers may write to a topic-partition at the same time: `Shared` allows them; `Exclusive` "
         "fails if there are others; `WaitForExclusive` waits until there are none; `ExclusiveWithFencing` disconnects "
         "the others (2.10 brokers instead refuse it while others write). Each task is a separate producer: only "
         "`Shared` lets several tasks write to one topic-partition.",
-        default=0,
+        default=ProducerAccessMode.Shared,
         default_text="`Shared`",
         scope=WRITE,
-        parse=_parse_access_mode,
+        parse=lambda text: ProducerAccessMode[_access_mode_name(text)],
         section=Section.WRITE,
     )
     compression_type: str = option(
@@ -97,7 +81,7 @@ class WriteOptions(SendOptions):
         "uncompressed.",
         default="NONE",
         scope=WRITE,
-        parse=_parse_codec,
+        parse=parse_one_of(*CODECS),
     )
     hashing: int = option(
         "Hash that maps a key to its partition: `JavaStringHash` or `Murmur3_32`; both as in the Java client.",
@@ -126,7 +110,7 @@ class WriteOptions(SendOptions):
         check=between(1, INT32_MAX),
     )
     batching_max_publish_delay_ms: int | None = duration_option(
-        "Maximum time a row waits for its batch to fill: `10ms`, `1s`.",
+        "Maximum time a row waits for its batch to fill: `10ms`, `1s`. Not with `deliveryGuarantee=exactly-once`.",
         None,
         default_text="until the task has no more rows",
         scope=WRITE,
@@ -191,9 +175,7 @@ class WriteOptions(SendOptions):
         if self.chunking:
             yield f"chunking needs a topic that stores messages, not {topic}"
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         if self.delivery_guarantee is DeliveryGuarantee.EXACTLY_ONCE and "batching_max_publish_delay_ms" in given:
             yield (
                 "batchingMaxPublishDelay and deliveryGuarantee=exactly-once contradict each other: which rows share "

@@ -41,11 +41,7 @@ _UINT32: Final = 0xFFFFFFFF
 
 
 class RowSource:
-    """The rows of one RecordBatch, for `BatchPayload.append`.
-
-    Raises:
-        OptionError: a column is unknown or of a type that cannot be written, or there is no value.
-    """
+    """The rows of one RecordBatch, for `BatchPayload.append`; see `encoder.open_rows`."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.columns = bind_columns(batch)

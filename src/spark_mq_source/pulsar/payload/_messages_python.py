@@ -217,11 +217,7 @@ class EntryColumns(Columns):
     ) -> int:
         """Add the opened entry's messages, and return how many: the first ones, if the batch is `unfinished` then.
 
-        For the arguments see `EntryDecoder.decode`.
-
-        Raises:
-            CorruptMessageError: nothing was added; see the module's rules.
-            UnsupportedFeatureError: nothing was added; a column would pass 2 GiB.
+        For the arguments see `EntryDecoder.decode`; errors are those of `append_single`.
         """
         data = self._payload
         count = self.num_messages

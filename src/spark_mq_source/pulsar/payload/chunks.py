@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
@@ -33,18 +34,17 @@ class OrphanChunk(NamedTuple):
     """Ledger and entry of chunk 0, if the message was dropped."""
 
 
+@dataclass(slots=True)
 class _Message:
     """A chunked message of which some chunks have arrived; `data` is None if it is too large to assemble."""
 
-    __slots__ = ("data", "last", "next_chunk_id", "num_chunks", "received_bytes", "start", "total_bytes")
-
-    def __init__(self, num_chunks: int, total_bytes: int, start: tuple[int, int], *, fits: bool) -> None:
-        self.num_chunks = num_chunks
-        self.total_bytes = total_bytes
-        self.start = self.last = start
-        self.next_chunk_id = 0
-        self.received_bytes = 0
-        self.data = bytearray() if fits else None
+    num_chunks: int
+    total_bytes: int
+    start: tuple[int, int]
+    last: tuple[int, int]
+    data: bytearray | None
+    next_chunk_id: int = 0
+    received_bytes: int = 0
 
 
 class ChunkAssembly:
@@ -70,7 +70,6 @@ class ChunkAssembly:
 
     Attributes:
         orphan: set by an `add` that found one; the caller resets it to None.
-        dropped: number of messages dropped before they were complete.
 
     Example:
         >>> chunks = ChunkAssembly(max_bytes=10_000)
@@ -90,7 +89,6 @@ class ChunkAssembly:
         self._dropped: dict[bytes, tuple[int, int]] = {}
         self._protected: bytes | None = None
         self.nbytes = 0
-        self.dropped = 0
         self.orphan: OrphanChunk | None = None
 
     def add(
@@ -178,7 +176,8 @@ class ChunkAssembly:
         overhead = len(uuid) + _OVERHEAD_BYTES
         # Known from the first chunk on, but an error only in a complete message: an abandoned one must not raise.
         fits = total_bytes + overhead <= self._max_bytes
-        pending = self._pending[uuid] = _Message(num_chunks, total_bytes, position, fits=fits)
+        data = bytearray() if fits else None
+        pending = self._pending[uuid] = _Message(num_chunks, total_bytes, position, position, data)
         self.nbytes += overhead
         return pending
 
@@ -209,7 +208,6 @@ class ChunkAssembly:
         pending = self._pending.get(uuid)
         if pending is not None:
             self._remove(uuid)
-            self.dropped += 1
             logger.info(
                 "%s: dropped %d of %d chunks of the message that began at %d:%d: %s",
                 self._topic,

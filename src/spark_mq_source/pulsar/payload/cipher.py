@@ -37,7 +37,6 @@ RENEW_MS: Final = 4 * 3600 * 1000
 
 _DATA_KEY_BITS: Final = 256
 _IV_BYTES: Final = 12
-_TAG_BYTES: Final = 16
 _MAC_KEY_BYTES: Final = 16
 _MAC_BYTES: Final = 20
 _MAX_DATA_KEYS: Final = 10_000
@@ -73,9 +72,6 @@ class PayloadEncryptor:
         self._names = names
         self._keys = keys
         self._renew(now_ms)
-
-    overhead: Final = _TAG_BYTES
-    """Number of bytes by which a payload grows."""
 
     def describe(self, metadata: MessageMetadata, now_ms: int) -> None:
         """Put the encrypted data keys into an entry's metadata, and an IV of the same size as that of `encrypt`.

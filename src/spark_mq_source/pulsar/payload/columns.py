@@ -17,11 +17,10 @@ _ENCRYPTION_CONTEXT: Final = (
 
 COLUMNS: Final = ColumnTable(
     Column("key", ("binary", "string"), ("binary", "string"), note="NULL if the message has none",
-           write_note="as the Java client's `keyBytes` or `key`; it chooses the partition; with `keyFormat` as that "
-           "says"),
+           write_note="stored as by the Java client's `keyBytes` or `key`; chooses the partition; see `keyFormat`"),
     Column("value", ("binary", "string"), ("binary", "string"), required=True,
-           note="NULL for a tombstone; an empty payload is empty; with `valueFormat` as that says",
-           write_note="required; NULL is a tombstone; with `valueFormat` a struct, or as that says"),
+           note="NULL for a tombstone; an empty payload is an empty value; see `valueFormat` for typed values",
+           write_note="required; NULL is a tombstone; see `valueFormat` for structs and other types"),
     Column("topic", ("string",), ("string",), note="full name, without the partition",
            write_note="has precedence over the option `topic`"),
     Column("partition", ("int",), ("int",), note="-1 if the topic is not partitioned",
@@ -37,8 +36,8 @@ COLUMNS: Final = ColumnTable(
     Column("ordering_key", ("binary",), ("binary",), by_default=False, note="NULL if the message has none"),
     Column("schema_version", ("binary",), by_default=False, note="NULL if the message has none"),
     Column("schema_id", ("binary",), by_default=False,
-           note="the id in an external registry (PIP-420), after a byte FF; of a key and a value: FE, the size of the "
-           "key's id (4 bytes), both ids; NULL if the message has none"),
+           note="the id in an external registry (PIP-420): the byte FF and the id; for a key and a value: the byte "
+           "FE, the size of the key's id (4 bytes) and both ids; NULL if the message has none"),
     Column("replicated_from", ("string",), by_default=False, note="the source cluster; NULL if not replicated"),
     Column("broker_publish_time", ("timestamp",), by_default=False,
            note="NULL if the broker does not expose its entry metadata"),
@@ -66,13 +65,3 @@ def java_message_id(cells: Mapping[str, Any]) -> str:
     """
     ledger, entry, batch = cells["message_id"].values()
     return f"{ledger}:{entry}:{cells['partition']}" + (f":{batch}" if batch >= 0 else "")
-
-
-def java_topic(cells: Mapping[str, Any]) -> str:
-    """Return the topic of a row, as Java's client names it: a partition by its own name.
-
-    Example:
-        >>> java_topic({"topic": "persistent://public/default/t", "partition": 1})
-        'persistent://public/default/t-partition-1'
-    """
-    return str(cells["topic"]) + (f"-partition-{cells['partition']}" if cells["partition"] >= 0 else "")

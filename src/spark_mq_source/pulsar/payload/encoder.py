@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -28,6 +28,7 @@ from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
 
 if TYPE_CHECKING:
     from spark_mq_source.pulsar.payload.cipher import PayloadEncryptor
+    from spark_mq_source.pulsar.write.deduplication import EntryNumbers
 
 encoding: Final = Implementation(_encode_python)
 
@@ -36,19 +37,6 @@ RowSource: TypeAlias = _encode_python.RowSource
 
 _CODEC_NUMBERS: Final = {name: number for number, name in enumerate(COMPRESSION_TYPES)}
 _SIZE_BYTES: Final = 4
-
-
-class Numbering(Protocol):
-    """Computation of the first and last sequence id of an entry from the number and content of its rows."""
-
-    @property
-    def last_id(self) -> int:
-        """The last id of the entry before; before the first entry, an id below all others."""
-
-    def next(self, rows: int, content: bytes | memoryview) -> tuple[int, int]:
-        """Return the first and the last id of the next entry."""
-
-
 _TEXT_COLUMNS: Final = ("key", "topic", "properties")
 
 
@@ -125,7 +113,7 @@ class EntryEncoder:
         schema_version: bytes = b"",
         txn_id: tuple[int, int] | None = None,
         replicate_to: Sequence[str] = (),
-        numbering: Numbering | None = None,
+        numbering: EntryNumbers | None = None,
         encryptor: PayloadEncryptor | None = None,
         implementation: str | None = None,
     ) -> None:
@@ -163,14 +151,7 @@ class EntryEncoder:
         *,
         now_ms: int,
     ) -> int:
-        """Add rows until entries are complete or all rows are added.
-
-        Args:
-            source: the rows.
-            order: their indices in `source`; None for all, in order.
-            begin: index in `order` of the first row to add.
-            end: index in `order` after the last row to add.
-            now_ms: the publish time of the completed entries, in milliseconds since 1970.
+        """Add rows, as `BatchPayload.append`, until entries are complete, published at `now_ms`, or all rows are added.
 
         Returns:
             The index in `order` of the first row that was not added; `end` if all were.

@@ -119,7 +119,7 @@ def bind_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     Raises:
         OptionError: a column is unknown or of a type that cannot be written, or there is no value.
     """
-    COLUMNS.check_written(batch.schema)
+    COLUMNS.check(batch.schema, written=True)
     if not is_text_or_binary(batch.schema.field("value").type):
         raise OptionError("column value: a struct becomes JSON before it comes here (valueFormat=json)")
     columns = zip(batch.schema.names, batch.columns, strict=True)

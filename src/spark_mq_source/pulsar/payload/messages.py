@@ -16,17 +16,12 @@ import pyarrow as pa
 
 from spark_mq_source.core.columns import CORRUPT, ERROR, ColumnDecoder
 from spark_mq_source.core.compression import decompress
-from spark_mq_source.core.errors import (
-    CorruptMessageError,
-    EncryptedMessageError,
-    UnsupportedFeatureError,
-)
-from spark_mq_source.core.implementation import Implementation, name_of_all
+from spark_mq_source.core.errors import CorruptMessageError, EncryptedMessageError, UnsupportedFeatureError
+from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.pulsar.payload import _messages_python
 from spark_mq_source.pulsar.payload.chunks import ChunkAssembly, OrphanChunk
 from spark_mq_source.pulsar.payload.columns import COLUMNS, ENCRYPTION_CONTEXT
-from spark_mq_source.pulsar.payload.encoder import encoding
 from spark_mq_source.pulsar.payload.encryption import encryption_context_of
 from spark_mq_source.pulsar.payload.layout import BATCH, CHUNKED, COMPRESSED, COMPRESSION_TYPES, ENCRYPTED, MARKER
 from spark_mq_source.pulsar.protocol.commands import ValidationError
@@ -52,16 +47,6 @@ _NO_KEY: Final = (
 )
 
 _decoding: Final = Implementation(_messages_python)
-
-
-def implementation() -> str:
-    """Return the loops of this process: ``native``, the compiled ones, or ``python`` if a twin of one runs.
-
-    Example:
-        >>> implementation() in ("native", "python")
-        True
-    """
-    return name_of_all(_decoding, encoding)
 
 
 def _within_entry(messages: int) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from spark_mq_source.core.json_text import load_json_object
 from spark_mq_source.values.avro.schema import avro_type_of
 
 BYTES: Final = "BYTES"
@@ -55,9 +56,10 @@ def parse_schema(text: str) -> ValueSchema:
     name = text.strip().upper()
     if name in (BYTES, STRING):
         return ValueSchema(name)
-    document = _parse_object(text)
-    if document is None:
-        raise ValueError(_EXPECTED)
+    try:
+        document = load_json_object(text)
+    except ValueError:
+        raise ValueError(_EXPECTED) from None
     if "schema" not in document:
         return ValueSchema("", _definition(text))
     unknown = sorted(set(document) - {"type", "schema", "properties", "name"})
@@ -74,30 +76,13 @@ def parse_schema(text: str) -> ValueSchema:
     return ValueSchema(type_, definition, tuple(properties.items()))
 
 
-def _parse_object(text: str) -> dict[str, Any] | None:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
-
-
 def _definition(text: str) -> str:
     # A broker does not answer a producer whose definition it cannot parse (seen on 4.0.8), so it is validated here.
-    wrong = _fault_of(_parse_object(text))
-    if wrong is not None:
+    try:
+        avro_type_of(load_json_object(text))
+    except ValueError as error:
         raise ValueError(
             f"the definition is no Avro schema, which looks like "
-            f'{{"type": "record", "name": "F", "fields": [{{"name": "a", "type": "string"}}]}}: {wrong}'
-        )
+            f'{{"type": "record", "name": "F", "fields": [{{"name": "a", "type": "string"}}]}}: {error}'
+        ) from None
     return text
-
-
-def _fault_of(document: dict[str, Any] | None) -> str | None:
-    if document is None:
-        return "it is no JSON object"
-    try:
-        avro_type_of(document)
-    except ValueError as error:
-        return str(error)
-    return None

@@ -103,7 +103,7 @@ class SparkRows:
     def __init__(self, schema: pa.Schema, value: pa.DataType) -> None:
         self._schema = schema
         fields = [field for field in schema if field.name not in _BESIDE]
-        SPARK_COLUMNS.check_read(pa.schema([field for field in schema if field.name in _OURS]))
+        SPARK_COLUMNS.check(pa.schema([field for field in schema if field.name in _OURS]))
         self._is_flat = bool(pa.types.is_struct(value))
         known = [VALUE] if not self._is_flat else [field.name for field in value]
         if unknown := [field.name for field in fields if field.name not in known]:
@@ -198,7 +198,7 @@ class SparkWrite:
             self.value_format = _PRIMITIVES[kind]
         unwritten = {TOPIC} if has_topic else set()
         self._beside = [name for name in schema.names if name in SPARK_COLUMNS.writable and name not in unwritten]
-        SPARK_COLUMNS.check_written(pa.schema([schema.field(name) for name in self._beside]))
+        SPARK_COLUMNS.check(pa.schema([schema.field(name) for name in self._beside]), written=True)
         self.native = self._native(schema)
 
     def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ import logging
 from enum import Enum
 from typing import Final, NoReturn, Protocol, TypeAlias
 
-from spark_mq_source.core.connection import SansIOConnection
+from spark_mq_source.core.connection import SansIOConnection, missing_bytes
 from spark_mq_source.core.errors import (
     AuthenticationError,
     LocalProtocolError,
@@ -39,12 +39,7 @@ from spark_mq_source.pulsar.protocol.commands import (
     Send,
 )
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
-from spark_mq_source.pulsar.protocol.wire import (
-    DEFAULT_MAX_MESSAGE_BYTES,
-    FRAME_OVERHEAD_BYTES,
-    missing_bytes,
-    take_frame,
-)
+from spark_mq_source.pulsar.protocol.wire import DEFAULT_MAX_MESSAGE_BYTES, FRAME_OVERHEAD_BYTES, take_frame
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +98,6 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
         authentication: None for brokers without authentication.
         proxy_to_broker_url: `host:port` of the broker to which a proxy must forward this connection.
         keep_alive_ms: silence after which a PING is sent; after twice as much the peer is dead.
-        max_frame_bytes: the largest frame accepted, whatever message size the broker allows.
 
     Attributes:
         protocol_version: the common version, once CONNECTED.
@@ -137,7 +131,6 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
         authentication: Authentication | None,
         proxy_to_broker_url: str | None = None,
         keep_alive_ms: int = 30_000,
-        max_frame_bytes: int = MAX_FRAME_BYTES,
         now: float,
     ) -> None:
         super().__init__(ConnectionState.CONNECTING, now)
@@ -148,8 +141,7 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
         self._client_version = client_version
         self._authentication = authentication
         self._keep_alive_seconds = keep_alive_ms / 1000
-        self._max_frame_bytes = max_frame_bytes
-        self._limit = min(max_frame_bytes, DEFAULT_MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
+        self._limit = min(MAX_FRAME_BYTES, DEFAULT_MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
         self._pinged = False
         self._requests: dict[int, Request | AckEntries] = {}
         # Those that are open.
@@ -323,7 +315,7 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
                     f"the broker takes messages of {connected.max_message_size} bytes: that is no broker"
                 )
             self.max_message_bytes = connected.max_message_size
-            self._limit = min(self._max_frame_bytes, connected.max_message_size + FRAME_OVERHEAD_BYTES)
+            self._limit = min(MAX_FRAME_BYTES, connected.max_message_size + FRAME_OVERHEAD_BYTES)
         self._events.append(connected)
 
     def _handle_notice(self, notice: Notice) -> None:

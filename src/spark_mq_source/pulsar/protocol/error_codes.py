@@ -19,8 +19,6 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
 )
 
-_METADATA_ERROR = 1
-_TOPIC_NOT_FOUND = 11
 _CODES = {
     0: Code("UnknownError", ServiceNotReadyError, f"the broker's log knows more; {AGAIN}"),
     1: Code("MetadataError", ServiceNotReadyError, f"the broker's metadata or the consumer asked for; {AGAIN}"),
@@ -70,7 +68,7 @@ _CODES = {
 
 _FINAL_METADATA_ERRORS: Final = {
     # Broker 2.10.1's answer to LOOKUP and PARTITIONED_METADATA of a missing namespace.
-    r"Namespace not found": (TopicNotFoundError, _CODES[_TOPIC_NOT_FOUND].remedy),
+    r"Namespace not found": (TopicNotFoundError, _CODES[11].remedy),
     # PRODUCER without encryption, if the namespace requires it (seen on 4.0.8).
     r"Encryption is required": (BrokerError, "set cryptoPublicKeys, or cryptoKeyReader with encryptionKeys"),
     # GET_LAST_MESSAGE_ID of a compacted topic if the compacted ledger ends with an encrypted batch: the broker tries to
@@ -100,7 +98,7 @@ def error_for_code(code: int, broker_message: str, context: str) -> BrokerError:
         subscription s: the broker refused with ConsumerBusy (5): Exclusive consumer is already connected; another ...
     """
     name, kind, remedy = _CODES.get(code, Code("an unknown code", BrokerError, "see the broker's documentation"))
-    if code == _METADATA_ERROR:
+    if name == "MetadataError":
         words = " ".join(broker_message.split())
         final = (found for start, found in _FINAL_METADATA_ERRORS.items() if re.match(start, words))
         kind, remedy = next(final, (kind, remedy))

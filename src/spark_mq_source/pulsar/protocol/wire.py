@@ -22,10 +22,11 @@ so the size check detects both at once and the error can name them.
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
 from typing import NamedTuple
 
-from spark_mq_source.core.connection import wrong_protocol
+from spark_mq_source.core.connection import check_frame_size
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
 
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
@@ -118,29 +119,10 @@ def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | N
     return _new_tuple(Frame, (data[begin:middle], data[middle:end] if end > middle else None, end - offset))
 
 
-def missing_bytes(data: memoryview, offset: int) -> int:
-    """Return the known number of missing bytes of the frame that begins at `offset`; call after `take_frame`.
-
-    Example:
-        >>> missing_bytes(memoryview(encode_frame(b"cmd")[:9]), 0), missing_bytes(memoryview(b""), 0)
-        (2, 8)
-    """
-    available = len(data) - offset
-    if available < SIZE_BYTES:
-        return SIZES.size - available
-    return SIZE_BYTES + int.from_bytes(data[offset : offset + SIZE_BYTES], "big") - available
-
-
-def _check_total(data: memoryview, offset: int, max_frame_bytes: int) -> None:
-    start = bytes(data[offset : offset + SIZE_BYTES])
-    total = int.from_bytes(start, "big")
-    if SIZE_BYTES <= total <= max_frame_bytes:
-        return
-    raise wrong_protocol(
-        start,
-        http="a Pulsar broker's binary port: use the port of pulsar:// (6650 unless configured), not the one of the "
-        "admin interface (8080)",
-        tls="use pulsar+ssl:// for it, or the plain port (6650 unless configured)",
-        otherwise=f"a frame of {total} bytes was announced, where {SIZE_BYTES} to {max_frame_bytes} are possible: "
-        f"either this is not Pulsar's protocol, or the stream is damaged",
-    )
+_check_total = partial(
+    check_frame_size,
+    protocol="Pulsar",
+    http="a Pulsar broker's binary port: use the port of pulsar:// (6650 unless configured), not the one of the admin "
+    "interface (8080)",
+    tls="use pulsar+ssl:// for it, or the plain port (6650 unless configured)",
+)

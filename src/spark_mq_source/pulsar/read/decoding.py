@@ -20,7 +20,7 @@ def decoder_of(
     schema: pa.Schema,
     *,
     on_corrupt: str,
-    max_batch_rows: int,
+    max_batch_rows: int | None = None,
     refuses_transactions: bool = False,
 ) -> EntryDecoder:
     """Return a decoder of entries of a topic-partition, with the limits and the keys of the options.
@@ -37,6 +37,6 @@ def decoder_of(
         on_corrupt=on_corrupt,
         max_message_bytes=options.max_message_bytes,
         max_pending_chunk_bytes=options.max_pending_chunk_bytes,
-        max_batch_rows=max_batch_rows,
+        max_batch_rows=max_batch_rows or options.max_batch_rows,
         refuses_transactions=refuses_transactions,
     )

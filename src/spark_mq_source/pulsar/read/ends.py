@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from spark_mq_source.core.errors import EndOfStreamError
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.consumer import Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+
+TERMINATED: Final = "as endAtTermination asks, all topics of this query are terminated and read to their end"
 
 
 class EndWatch:
@@ -16,6 +18,8 @@ class EndWatch:
     The broker sends it to a consumer with permits whose subscription is at the end: after the FLOW, or when the topic
     is terminated. It sends it only once to the consumers of a durable subscription (both seen on 4.0.8), so these
     consumers have their own subscriptions.
+
+    Each request fails with an MQSourceError if the cluster cannot be reached in time, or refuses it.
 
     Args:
         client: opens the consumers; its owner closes it.
@@ -30,9 +34,6 @@ class EndWatch:
         """Return whether every topic-partition is known to be terminated, with nothing after these positions.
 
         Call it at several triggers: a consumer that is opened here may get the notice later.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         for tp, (position, consumer) in list(self._waiting.items()):
             if ends.get(tp) != position or (consumer.is_closed and not consumer.has_ended):
@@ -42,11 +43,3 @@ class EndWatch:
             self._waiting[tp] = ends[tp], consumer
             consumer.grant(1)
         return bool(ends) and all(consumer.has_ended for _, consumer in self._waiting.values())
-
-
-def all_ended(where: str, topic_partitions: int) -> EndOfStreamError:
-    """Return the error that ends a query."""
-    return EndOfStreamError(
-        f"{where}: all topics of this query are terminated and read to their end ({topic_partitions} topic-partitions)"
-        ": the query ends, as endAtTermination asks"
-    )

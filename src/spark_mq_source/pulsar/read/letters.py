@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from spark_mq_source.core.errors import TooManyAttemptsError
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import OnMaxRedeliver, PulsarOptions
-from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, java_topic
+from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY
 from spark_mq_source.pulsar.read.decoding import decoder_of
 
@@ -47,7 +47,7 @@ PROPERTIES: Final = "properties"
 LETTER_FORM: Final[Mapping[str, Any]] = {
     "origin": ("message_id", "partition"),
     "origin_text": java_message_id,
-    "topic_text": java_topic,
+    "topic_text": lambda cells: str(TopicPartition(cells["topic"], cells["partition"])),
     "copied": ("event_time", "ordering_key"),
 }
 """Arguments of `DeadLetters`: besides payload, key and properties, a letter has what Java's client copies."""
@@ -63,24 +63,14 @@ OpenWriter = Callable[[str, Counters], "RowWriter"]
 """Opens a writer to a topic, which updates the counters."""
 
 
-def dead_letter_topic_of(topic: str, subscription: str) -> str:
-    """Return the default topic of the Java client for messages that were redelivered too often.
+def letter_topic_of(topic: str, subscription: str, kind: Literal["DLQ", "RETRY"]) -> str:
+    """Return the topic of the Java client for messages that were redelivered too often, or are put off.
 
     Example:
-        >>> dead_letter_topic_of("persistent://public/default/t", "s")
+        >>> letter_topic_of("persistent://public/default/t", "s", "DLQ")
         'persistent://public/default/t-s-DLQ'
     """
-    return f"{topic}-{subscription}-DLQ"
-
-
-def retry_topic_of(topic: str, subscription: str) -> str:
-    """Return the topic of the Java client for messages that are put off.
-
-    Example:
-        >>> retry_topic_of("persistent://public/default/t", "s")
-        'persistent://public/default/t-s-RETRY'
-    """
-    return f"{topic}-{subscription}-RETRY"
+    return f"{topic}-{subscription}-{kind}"
 
 
 def nack_delay_ms(first_ms: int, most_ms: int, times: int) -> int:
@@ -126,7 +116,7 @@ class RetryLetters(DeadLetters):
 
     Args:
         open_writer: opens a writer for that topic, with its counters; called for the first letter.
-        now_ms: milliseconds since 1970.
+        options: of the query, with the delays.
         more: as for `DeadLetters`.
     """
 
@@ -135,16 +125,11 @@ class RetryLetters(DeadLetters):
         where: str,
         topic: str,
         open_writer: Callable[[Counters], RowWriter],
-        *,
-        first_delay_ms: int,
-        most_delay_ms: int,
-        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        options: PulsarOptions,
         **more: Any,  # noqa: ANN401 - as declared there
     ) -> None:
         super().__init__(where, topic, open_writer, COLUMNS, **more)
-        self._first_delay_ms = first_delay_ms
-        self._most_delay_ms = most_delay_ms
-        self._now_ms = now_ms
+        self._options = options
 
     def _count(self, counters: Counters, letters: int) -> None:
         """Count messages that are put off, which are not dead letters."""
@@ -156,11 +141,11 @@ class RetryLetters(DeadLetters):
         described = self._with_origin(cells)
         described.setdefault(OLD_ORIGIN_MESSAGE_ID, described[ORIGIN_MESSAGE_ID])
         times = times_put_off(described)
-        delay_ms = nack_delay_ms(self._first_delay_ms, self._most_delay_ms, times)
+        delay_ms = nack_delay_ms(self._options.nack_delay_ms, self._options.nack_max_delay_ms, times)
         return described | {RECONSUMETIMES: str(times + 1), DELAY_TIME: str(delay_ms)}
 
     def _more_columns(self, described: Sequence[Mapping[str, str]]) -> Mapping[str, pa.Array]:
-        now_ms = self._now_ms()
+        now_ms = int(time.time() * 1000)
         times = [(now_ms + int(one[DELAY_TIME])) * 1000 for one in described]
         return {_DELIVER_AT: int_array(times, _TIME)}
 
@@ -191,19 +176,12 @@ class QueueLetters:
         subscription = options.subscription or ""
         form = {**LETTER_FORM, "counters": counters, "about": {REAL_SUBSCRIPTION: subscription}}
         base = base or topic_partition.topic
-        dead_topic = options.dead_letter_topic or dead_letter_topic_of(base, subscription)
-        retry_topic = retry_topic_of(base, subscription)
+        dead_topic = options.dead_letter_topic or letter_topic_of(base, subscription, "DLQ")
+        retry_topic = letter_topic_of(base, subscription, "RETRY")
         self._dead = DeadLetters(
             where, dead_topic, lambda sent: open_writer(dead_topic, sent), COLUMNS, attempt=attempt, **form
         )
-        self._retry = RetryLetters(
-            where,
-            retry_topic,
-            lambda sent: open_writer(retry_topic, sent),
-            first_delay_ms=options.nack_delay_ms,
-            most_delay_ms=options.nack_max_delay_ms,
-            **form,
-        )
+        self._retry = RetryLetters(where, retry_topic, lambda sent: open_writer(retry_topic, sent), options, **form)
 
     def give_up(self, logged: pa.RecordBatch, reasons: Sequence[str]) -> None:
         """Store the messages of entries in the dead letter topic; a corrupt entry unchanged.

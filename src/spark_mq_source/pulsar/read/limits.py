@@ -97,6 +97,8 @@ class _Waiting:
 class Limiter:
     """Limits of the options, to which the ends of a trigger are moved back. For one thread.
 
+    Each request fails with an MQSourceError if the cluster cannot be reached in time, or refuses it.
+
     Args:
         client: fetches entries and ledgers; its owner closes it.
         options: the query's options.
@@ -138,9 +140,6 @@ class Limiter:
         """Return `ends`, moved back to the limits: shares are proportional to backlogs, and every one gets its turn.
 
         At least one entry is read, whatever its size.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         options = self._options
         by_size = options.max_rows_per_trigger is not None or options.max_bytes_per_trigger is not None
@@ -157,9 +156,6 @@ class Limiter:
         """Return about how many messages wait: the entries, times the messages of the first or earlier ones if more.
 
         An entry is fetched once for each start, so that a waiting trigger costs no more than an idle one.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         behind = [tp for tp in sorted(ends) if starts[tp] < ends[tp]]
         backlogs = self._statistics.fetch_backlogs({tp: starts[tp] for tp in behind}, ends) if behind else {}
@@ -175,9 +171,6 @@ class Limiter:
         """Return the ranges, one for each topic-partition, split by `maxRecordsPerPartition`.
 
         The pieces depend only on the range and its entries: a trigger that is repeated has the same tasks.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         most = self._options.max_records_per_partition
         if most is None or not ranges:
@@ -233,7 +226,7 @@ class Limiter:
         return turns
 
     def _allowed(self, waiting: Mapping[TopicPartition, _Waiting]) -> dict[TopicPartition, int]:
-        """Return the entries of each within all limits, by the known sizes; in the order of turns."""
+        """Return the number of entries of each topic-partition within all limits, by the known sizes, in turn."""
         options = self._options
         backlogs = in_turn({tp: w.entries for tp, w in waiting.items()}, self._served)
         parts = []
@@ -323,7 +316,7 @@ class Limiter:
         except MQSourceError as error:
             # A failed estimate must not end a query.
             self._asks_admin = False
-            logger.warning("%s: maxBytesPerTrigger goes by entries seen from now on: %s", tp, error)
+            logger.warning("%s: maxBytesPerTrigger is now estimated from entries already read: %s", tp, error)
             return ()
 
     # -- entries

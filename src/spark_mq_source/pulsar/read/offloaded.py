@@ -270,7 +270,6 @@ class _StoreReader:
             schema,
             # What is corrupt here may not be on the brokers.
             on_corrupt=options.on_corrupt if options.read_offloaded == ALWAYS else "fail",
-            max_batch_rows=options.max_batch_rows,
             refuses_transactions=True,
         )
         self.done = task.start

@@ -12,12 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
-from spark_mq_source.core.errors import (
-    MQSourceError,
-    OptionError,
-    TopicNotFoundError,
-    UnsupportedFeatureError,
-)
+from spark_mq_source.core.errors import MQSourceError, OptionError, TopicNotFoundError, UnsupportedFeatureError
 from spark_mq_source.core.ports import Predicate
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.net.retry import Deadline
@@ -141,8 +136,8 @@ def _checked_start(
     if start >= first or start == EARLIEST:
         return max(start, first)
     options.report_loss(
-        f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone from the broker; "
-        f"start at an existing position, or set failOnDataLoss=false to begin with what is left",
+        f"{tp}: the broker has deleted the messages from {start} to {first}; "
+        f"start at an existing position, or set failOnDataLoss=false to begin with the messages that remain",
     )
     return first
 
@@ -159,8 +154,8 @@ def look_again(client: PulsarClient, tp: TopicPartition, start: Position, first:
 class TaskSplitter:
     """Division of the ranges of a batch, or of each trigger of a stream, into tasks.
 
-    It remembers the ledgers of a topic-partition: those in the object store do not change, and of others each trigger
-    need not ask again.
+    It remembers the ledgers of a topic-partition: those in the object store do not change, and the others are not
+    requested again in each trigger.
 
     Args:
         client: asks brokers and their admin API; its owner closes it.
@@ -329,24 +324,15 @@ def split_ranges(client: PulsarClient, options: PulsarOptions, ranges: list[Puls
     wanted = options.min_partitions or 0
     if wanted <= len(ranges):
         return ranges
-    stretches = [_stretches(client, options, r) for r in ranges]
-    counts = count_pieces([sum(entries for _, _, entries in parts) for parts in stretches], wanted)
+    stretches = [stretches_of(client, options, r) for r in ranges]
+    sizes = [sum(entries for _, _, entries in parts) for parts in stretches]
+    total = sum(sizes) or 1
     pieces: list[PulsarRange] = []
-    for r, parts, count in zip(ranges, stretches, counts, strict=True):
+    for r, parts, size in zip(ranges, stretches, sizes, strict=True):
+        count = max(1, -(-wanted * size // total))
         bounds = [r.start, *(cut for cut in _cut(parts, count) if r.start < cut < r.end), r.end]
         pieces += [PulsarRange(r.topic_partition, start, end) for start, end in itertools.pairwise(bounds)]
     return pieces
-
-
-def count_pieces(sizes: Sequence[int], wanted: int) -> list[int]:
-    """Return the number of pieces for ranges of these sizes: `wanted` in all or a few more, at least 1 each.
-
-    Example:
-        >>> count_pieces([10, 90, 0], 10)
-        [1, 9, 1]
-    """
-    total = sum(sizes) or 1
-    return [max(1, -(-wanted * size // total)) for size in sizes]
 
 
 def numbered(ranges: Sequence[PulsarRange]) -> list[PulsarRange]:
@@ -354,17 +340,14 @@ def numbered(ranges: Sequence[PulsarRange]) -> list[PulsarRange]:
     return [replace(r, number=number) for number, r in enumerate(ranges)]
 
 
-def count_entries(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> int:
-    """Return the number of entries of a range; exact with `adminUrl`, or within a ledger.
+def stretches_of(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> list[tuple[int, int, int]]:
+    """Return the parts of a range with countable entries: (ledger, entry before the first, number of entries).
+
+    With `adminUrl`, or within a ledger, these are all parts.
 
     Raises:
         MQSourceError: the admin API cannot be reached in time, or refuses.
     """
-    return sum(entries for _, _, entries in _stretches(client, options, r))
-
-
-def _stretches(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> list[tuple[int, int, int]]:
-    """Return the parts of a range with countable entries: (ledger, entry before the first, number of entries)."""
     start, end = r.start, r.end
     # If the range begins within an entry, that entry counts too.
     read = start.entry - (start.batch >= 0)

@@ -156,13 +156,7 @@ class LogReader:
     def __init__(self, options: PulsarOptions, topic_partition: TopicPartition, schema: pa.Schema) -> None:
         self._options = options
         self.damaged: dict[tuple[int, int], ValidationError] = {}
-        self._decoder = decoder_of(
-            options,
-            topic_partition,
-            schema,
-            on_corrupt=options.on_corrupt,
-            max_batch_rows=options.max_batch_rows,
-        )
+        self._decoder = decoder_of(options, topic_partition, schema, on_corrupt=options.on_corrupt)
 
     def batches(self, logged: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches that these entries complete.

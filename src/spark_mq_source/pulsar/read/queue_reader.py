@@ -36,12 +36,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import (
-    CorruptMessageError,
-    MQSourceError,
-    RequestTimeoutError,
-    ResourceBusyError,
-)
+from spark_mq_source.core.errors import CorruptMessageError, MQSourceError, RequestTimeoutError, ResourceBusyError
 from spark_mq_source.net.queue_plan import QueueTask
 from spark_mq_source.net.queue_task import Collector, Limits, drained, logged, only_rows
 from spark_mq_source.net.retry import Deadline
@@ -200,7 +195,7 @@ def read_queue(
         DataLossError: the write-ahead log was deleted.
         MQSourceError: the broker refuses, or (except in a stream) cannot be reached for `operationTimeout`.
     """
-    COLUMNS.check_read(schema)
+    COLUMNS.check(schema)
     counters = counters or Counters()
     where = f"pulsar-native: reading {task}"
     letters = QueueLetters(
@@ -402,7 +397,7 @@ class _Inflow:
         return bool(messages)
 
     def _is_standby(self) -> bool:
-        """Return whether silence proves nothing yet, because the broker has chosen another consumer."""
+        """Return whether the consumer is on standby: then silence does not mean that no messages wait."""
         return not self._consumer.is_active and time.monotonic() < self._standby_until
 
     def _read_again(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -13,18 +12,17 @@ from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.net.queue_plan import plan_once, share_drain, share_waiting, split_parts
 from spark_mq_source.net.queue_stream import QueueStream
 from spark_mq_source.net.retry import Deadline, retrying, until_found
+from spark_mq_source.net.stops import all_read
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
 from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent
 from spark_mq_source.pulsar.options import SHARED_TYPES, AckMode, InitialPosition, OnMaxRedeliver, PulsarOptions
 from spark_mq_source.pulsar.protocol.commands import SubType
-from spark_mq_source.pulsar.read.ends import EndWatch, all_ended
-from spark_mq_source.pulsar.read.letters import dead_letter_topic_of, retry_topic_of
+from spark_mq_source.pulsar.read.ends import TERMINATED, EndWatch
+from spark_mq_source.pulsar.read.letters import letter_topic_of
 from spark_mq_source.pulsar.read.planner import no_topic_matches, topics_of
 from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange, QueueSource, subscription_of
 from spark_mq_source.pulsar.read.recent import EntryRanges
-
-logger = logging.getLogger(__name__)
 
 _DRIVER: Final = "driver"
 
@@ -86,7 +84,7 @@ def _partitions_of(client: PulsarClient, options: PulsarOptions, topics: Sequenc
 def _topics_of(client: PulsarClient, options: PulsarOptions) -> list[str]:
     subscription = options.subscription or ""
     # A pattern may match this subscription's own letters.
-    letters = (dead_letter_topic_of("", subscription), retry_topic_of("", subscription))
+    letters = (letter_topic_of("", subscription, "DLQ"), letter_topic_of("", subscription, "RETRY"))
     return [name for name in topics_of(client, options) if name in options.topic_names or not name.endswith(letters)]
 
 
@@ -94,7 +92,7 @@ def _retry_partitions(client: PulsarClient, options: PulsarOptions, base: str) -
     """Return the partitions of a topic's retry topic; none if no message was put off yet."""
     if not options.retry_topic:
         return ()
-    topic = retry_topic_of(TopicPartition.parse(base).topic, options.subscription or "")
+    topic = letter_topic_of(TopicPartition.parse(base).topic, options.subscription or "", "RETRY")
     with suppress(TopicNotFoundError):
         return client.fetch_partitions([topic])
     return ()
@@ -112,9 +110,10 @@ def _check_letter_topics(client: PulsarClient, options: PulsarOptions) -> None:
     subscription = options.subscription or ""
     for base in dict.fromkeys(TopicPartition.parse(topic).topic for topic in _topics_of(client, options)):
         if options.on_max_redeliver is OnMaxRedeliver.DEAD_LETTER:
-            _check_letter_topic(client, options, options.dead_letter_topic or dead_letter_topic_of(base, subscription))
+            topic = options.dead_letter_topic or letter_topic_of(base, subscription, "DLQ")
+            _check_letter_topic(client, options, topic)
         if options.retry_topic:
-            retry_topic = retry_topic_of(base, subscription)
+            retry_topic = letter_topic_of(base, subscription, "RETRY")
             try:
                 partitions = _check_letter_topic(client, options, retry_topic)
                 source = QueueSource(retry_topic, -1, *(options.key_ranges or ((-1, -1),))[0], base=base)
@@ -247,7 +246,7 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
             if are_ended and self._idle > _IDLE_TRIGGERS:
                 # Spark commits a trigger when the next one begins, and there is none.
                 self.commit(end)
-                raise all_ended(self._where, len(bounds))
+                raise all_read(self._where, len(bounds), TERMINATED)
         return end
 
     def _await_topics(self) -> None:

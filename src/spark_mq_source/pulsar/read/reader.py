@@ -26,10 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import (
-    RequestTimeoutError,
-    ServiceNotReadyError,
-)
+from spark_mq_source.core.errors import RequestTimeoutError, ServiceNotReadyError
 from spark_mq_source.net.resume import ReopenError, ResumingReader
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
@@ -88,9 +85,9 @@ def past_the_end(topic_partition: TopicPartition, position: Position, stored: Po
     """
     return (
         f"{topic_partition}: position {position} does not exist: the last entry before it is {stored}; the topic was "
-        f"made anew or the broker's data restored since, or serviceUrl leads to another cluster: start from a position "
-        f"of this topic (a streaming query: with a new checkpoint), or set failOnDataLoss=false to go on with what "
-        f"there is"
+        f"recreated or the broker's data restored since, or serviceUrl leads to another cluster: start from a position "
+        f"of this topic (a streaming query: with a new checkpoint), or set failOnDataLoss=false to continue with the "
+        f"messages that exist"
     )
 
 
@@ -118,13 +115,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         super().__init__(task, task.start, timeout_ms=options.operation_timeout_ms, counters=counters)
         self._client = client
         self._options = options
-        self._decoder = decoder_of(
-            options,
-            task.topic_partition,
-            schema,
-            on_corrupt="fail",
-            max_batch_rows=options.max_batch_rows,
-        )
+        self._decoder = decoder_of(options, task.topic_partition, schema, on_corrupt="fail")
         self._finished = task.start >= task.end
         self._received = (-1, -1)
         """Ledger and entry of the last message received, or of the one before the consumer's first entry."""
@@ -164,9 +155,8 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             consumer, cursor = self._open_at(start)
         if start != EARLIEST and cursor > start:
             self._options.report_loss(
-                f"the ledger of {start}, and whatever followed it up to {cursor}, is gone from the broker: retention "
-                f"or a backlog quota removed it; keep data longer, or set failOnDataLoss=false to go on with what is "
-                f"left",
+                f"the broker has deleted the messages from {start} to {cursor}, by retention or a backlog quota; keep "
+                f"data longer, or set failOnDataLoss=false to continue with the messages that remain",
                 task=self._task,
             )
         elif start.entry > 0 and cursor < Position(start.ledger, start.entry - 1):

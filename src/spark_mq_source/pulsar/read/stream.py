@@ -13,15 +13,10 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TypeVar
 
-from spark_mq_source.core.errors import (
-    MQSourceError,
-    OptionError,
-    ResourceBusyError,
-    TopicNotFoundError,
-)
+from spark_mq_source.core.errors import MQSourceError, OptionError, ResourceBusyError, TopicNotFoundError
 from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.retry import Deadline, retrying, until_found
-from spark_mq_source.net.stops import Finish, all_read
+from spark_mq_source.net.stops import STOPPED, Finish, all_read
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.connections import windows
 from spark_mq_source.pulsar.client.consumer import KINDS, Bounds, Consumer
@@ -36,7 +31,7 @@ from spark_mq_source.pulsar.offsets import (
 )
 from spark_mq_source.pulsar.options import PulsarOptions, SubscriptionType
 from spark_mq_source.pulsar.protocol import commands
-from spark_mq_source.pulsar.read.ends import EndWatch, all_ended
+from spark_mq_source.pulsar.read.ends import TERMINATED, EndWatch
 from spark_mq_source.pulsar.read.limits import Limiter, ProgressGuard
 from spark_mq_source.pulsar.read.planner import (
     TaskSplitter,
@@ -64,7 +59,8 @@ logger = logging.getLogger(__name__)
 class PulsarStream:
     """Planner of the triggers of one query.
 
-    Not for use by several threads at once. After an error, the same call can be repeated.
+    Not for use by several threads at once. Each request fails with an MQSourceError if the cluster cannot be reached in
+    time, or refuses it; after an error, the same call can be repeated.
 
     Offsets are passed as the JSON documents of Spark's checkpoint, see `encode_offsets`.
 
@@ -125,7 +121,6 @@ class PulsarStream:
                 query would end before its start.
             DataLossError: `startingOffsets` names a position that was deleted, or is past the end, and `failOnDataLoss`
                 is true.
-            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
         early = self._confirmed(self._present()[0])
         partitions = until_found(self._all_present, self._options.wait_for_topic_ms)
@@ -144,7 +139,7 @@ class PulsarStream:
         for tp, start in starts.items():
             first, last = look_again(self._client, tp, start, bounds[tp].first), bounds[tp].last
             if EARLIEST < start < first:
-                self._report_deleted(f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone")
+                self._report_deleted(f"{tp}: the broker has deleted the messages from {start} to {first}")
             # In an empty topic-partition all later messages are wanted. The current ledger is no start: while it is
             # empty, an unload replaces it, which would look like loss (seen on 4.0.8).
             initial[tp] = min(max(start, first), last) if last > first else EARLIEST
@@ -170,7 +165,6 @@ class PulsarStream:
             EndOfStreamError: every topic-partition is read to its `endingOffsets` or `endingTimestamp`, or with
                 `endAtTermination` terminated and read.
             OptionError: `endingOffsets` is before what was read.
-            MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         given = offsets_from_json(start)
         self._limiter.forget_before(given)
@@ -219,7 +213,7 @@ class PulsarStream:
             return
         # Spark commits a trigger when the next one begins, and there is none.
         self.commit(offered)
-        raise (all_read if is_stopped else all_ended)("pulsar-native", len(ends))
+        raise all_read("pulsar-native", len(ends), STOPPED if is_stopped else TERMINATED)
 
     def _is_delayed(self, starts: Offsets, ends: Offsets) -> bool:
         if not self._pace.counts or self._target is not None:
@@ -227,11 +221,7 @@ class PulsarStream:
         return self._pace.delays(self._limiter.count_rows(starts, ends))
 
     def cap_at_current_end(self) -> None:
-        """Limit `latest` to the messages that exist now (`Trigger.AvailableNow`).
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses.
-        """
+        """Limit `latest` to the messages that exist now (`Trigger.AvailableNow`)."""
         self._target = {tp: bounds.last for tp, bounds in self._confirmed(self._present()[0]).items()}
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[PulsarRange]:
@@ -267,9 +257,6 @@ class PulsarStream:
 
         The entry of `end` itself is kept: without it the next trigger could not see whether its ledger had more, once
         the ledger is deleted. So the backlog of a query that has read everything is one entry per topic-partition.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         if self._options.subscription is not None:
             done = offsets_from_json(end)
@@ -350,9 +337,9 @@ class PulsarStream:
         except FutureTimeoutError:
             waiting = ", ".join(str(tp) for tp, one in opened.items() if not one.is_active)
             busy = ResourceBusyError(
-                f"pulsar-native: {waiting}: another consumer of subscription {options.subscription} is active since "
-                f"more than {timeout_ms // 1000} s: start this query again when the other one has ended; where each "
-                f"of two is active in a part of the partitions, give the one that is to stand by a higher priorityLevel"
+                f"pulsar-native: {waiting}: another consumer of subscription {options.subscription} has been active "
+                f"for more than {timeout_ms // 1000} s: start this query again when the other one has ended; if each "
+                f"of two is active in some of the partitions, give the standby a higher priorityLevel"
             )
             busy.retryable = False  # it has already waited
             raise busy from None
@@ -471,7 +458,6 @@ class PulsarStream:
 
         Raises:
             TopicNotFoundError: a topic that was never read is missing, and `failOnDataLoss` is true.
-            MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         found, missing = self._present()
         before = {name for tp in known for name in (tp.topic, str(tp))}
@@ -486,7 +472,7 @@ class PulsarStream:
         """Return `start` without vanished topic-partitions, after reporting losses."""
         vanished = sorted(str(tp) for tp in start if tp not in bounds)
         if vanished:
-            self._report_missing(vanished)
+            self._report_deleted(f"{', '.join(vanished)}: no longer exists, so its unread messages are lost")
         for tp, position in start.items():
             if tp not in bounds or position == EARLIEST or (tp, position) in self._successors:
                 continue
@@ -516,19 +502,14 @@ class PulsarStream:
         if watched <= position and self._watchers.get(tp) is not before:
             return
         if watched > position and (following is None or first >= following):
-            self._report_deleted(
-                f"{tp}: messages after {position} up to {first} are gone, or nothing shows that they are not"
-            )
+            self._report_deleted(f"{tp}: the broker may have deleted the messages from {position} to {first}")
         # The range begins here, after a reported loss or without one, and no later trigger reports it again.
         self._successors[tp, position] = first
 
-    def _report_missing(self, vanished: Sequence[str]) -> None:
-        self._report_deleted(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
-
     def _report_deleted(self, what: str) -> None:
         self._report(
-            f"{what}; retention, TTL, a backlog quota or somebody deleted it; set subscription=NAME to keep data until "
-            f"it is read, or failOnDataLoss=false to go on with what is left"
+            f"{what}; possible causes: retention, TTL, a backlog quota or an administrator; set subscription=NAME to "
+            f"keep data until it is read, or failOnDataLoss=false to continue with the messages that remain"
         )
 
     def _report(self, what: str) -> None:

@@ -202,10 +202,10 @@ def abort_transactions(options: PulsarOptions, transactions: Sequence[Transactio
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why a transaction could not be ended.
+    """The failure to end a transaction.
 
     Attributes:
-        is_ambiguous: whether it may have ended nevertheless.
+        is_ambiguous: whether the transaction may have ended nevertheless.
     """
 
     reason: MQSourceError

@@ -96,7 +96,8 @@ class Masters:
         (answer,) = session.call(request, accepted=_EVERY_CODE)
         response = wait_for(answer, type(request).__name__, self._options.request_timeout_ms)
         assert not isinstance(response, commands.RpcException)  # noqa: S101 - for mypy: raised by the session
-        self._authorization.take(getattr(response, "authorized_info", None))
+        if (given := getattr(response, "authorized_info", None)) is not None:
+            self._authorization.given = given
         self.rules.take(response)
         if response.err_code != SUCCESS:
             raise error_for_code(response.err_code, response.err_msg, session.address)

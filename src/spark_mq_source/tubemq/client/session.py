@@ -92,11 +92,6 @@ class Authorization:
         self._renewing = threading.Lock()
         self._signed: tuple[float, AuthenticateInfo] | None = None
 
-    def take(self, authorized: AuthorizedInfo | None) -> None:
-        """Take an authorization from a master's answer."""
-        if authorized is not None:
-            self.given = authorized
-
     def renew(self, refused: AuthorizedInfo | None) -> None:
         """Get another authorization from a master, unless another thread has got one since `refused` was sent.
 
@@ -358,6 +353,9 @@ class PartitionConsumer:
         self.lost: MQSourceError | None = None
         self._key = (client_id, group, partition.topic, partition.partition_id)
         self._fetch = commands.GetMessage(client_id, partition.partition_id, group, partition.topic)
+        self._registration = commands.RegisterPartition(
+            RegisterType.REGISTER, client_id, group, partition.topic, partition.partition_id, ReadStatus.STORED_OR_MAX
+        )
         self._commit = commands.CommitOffset(client_id, partition.topic, partition.partition_id, group)
 
     @property
@@ -380,15 +378,11 @@ class PartitionConsumer:
         self.lost = None
         self.session._consumers[self._key] = self
         (answer,) = self.session.call(
-            commands.RegisterPartition(
-                RegisterType.REGISTER,
-                self.client_id,
-                self.group,
-                self.partition.topic,
-                self.partition.partition_id,
-                read_status,
-                tuple(filters),
-                curr_offset,
+            dataclasses.replace(
+                self._registration,
+                read_status=read_status,
+                filter_cond_str=tuple(filters),
+                curr_offset=curr_offset,
                 qry_priority_id=qry_priority_id,
             )
         )
@@ -413,16 +407,7 @@ class PartitionConsumer:
     def unregister(self) -> Future[commands.RegisterPartitionResponse]:
         """Unregister the partition; roll back the last fetch."""
         self.session._consumers.pop(self._key, None)
-        (answer,) = self.session.call(
-            commands.RegisterPartition(
-                RegisterType.UNREGISTER,
-                self.client_id,
-                self.group,
-                self.partition.topic,
-                self.partition.partition_id,
-                ReadStatus.STORED_OR_MAX,
-            )
-        )
+        (answer,) = self.session.call(dataclasses.replace(self._registration, op_type=RegisterType.UNREGISTER))
         return answer  # type: ignore[return-value]
 
     def _forget_unless_registered(self, answer: Future[Response]) -> None:

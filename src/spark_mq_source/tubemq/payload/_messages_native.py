@@ -31,9 +31,8 @@ from cython.cimports.spark_mq_source.core._columns_native import (
 )
 from cython.cimports.spark_mq_source.core._wire import Field, Slice, find_no_utf8, read_field, read_u32
 
-from spark_mq_source.core.columns import MAX_COLUMN_BYTES
 from spark_mq_source.core.protobuf_fields import CORRUPT_FIELDS
-from spark_mq_source.tubemq.payload.layout import check_count, column_overflow, corrupt_message, unreadable_answer
+from spark_mq_source.tubemq.payload.layout import check_count, corrupt_message, unreadable_answer
 
 _SENTENCES = cython.declare(
     dict,
@@ -166,8 +165,6 @@ class MessageColumns(Columns):
         try:
             data = cython.cast(cython.p_uchar, view.buf)
             size = view.len
-            if self.nbytes + size > MAX_COLUMN_BYTES:
-                raise column_overflow()
             count = _count_messages(data, size)
             self.reserve_rows(count)
             if count:

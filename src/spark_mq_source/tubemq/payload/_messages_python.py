@@ -28,7 +28,6 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_mq_source.core._columns_python import Columns
-from spark_mq_source.core.columns import MAX_COLUMN_BYTES
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf_fields import take_fields
 from spark_mq_source.tubemq.payload.layout import (
@@ -36,7 +35,6 @@ from spark_mq_source.tubemq.payload.layout import (
     MESSAGES_TAG,
     NULL,
     check_count,
-    column_overflow,
     corrupt_message,
     parse_message,
     unreadable_answer,
@@ -85,8 +83,6 @@ class MessageColumns(Columns):
             UnsupportedFeatureError: a column would pass 2 GiB.
         """
         data = bytes(body)
-        if self.nbytes + len(data) > MAX_COLUMN_BYTES:
-            raise column_overflow()
         rows: list[dict[str, Any]] = []
         corrupt_rows: list[tuple[int, str, bytes]] = []
         unknown: dict[str, Any] = {name: {} if name in self._maps else None for name in self._cells} | {

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError, UnsupportedFeatureError
+from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError
 from spark_mq_source.core.protobuf import signed64
 from spark_mq_source.core.protobuf_fields import signed32, take_fields
 
@@ -101,8 +101,3 @@ def check_count(messages: int, expected: int | None, fetch_offset: int) -> None:
 def unreadable_answer(sentence: str) -> RemoteProtocolError:
     """Return the error for an answer that is not protobuf."""
     return RemoteProtocolError(f"the broker's answer to GET_MESSAGE cannot be read: {sentence}")
-
-
-def column_overflow() -> UnsupportedFeatureError:
-    """Return the error for a column that would not fit in one Arrow batch."""
-    return UnsupportedFeatureError("a column would pass the 2 GiB that one Arrow batch can hold; lower maxBatchBytes")

@@ -8,7 +8,7 @@ compiled loop is installed. Both give the same rows, and errors of the same clas
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -22,31 +22,10 @@ from spark_mq_source.tubemq.payload.layout import FAIL, NULL, SKIP, message_time
 
 _ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
 
-
 _decoding: Final = Implementation(_messages_python)
 
-
-def implementation() -> str:
-    """Return the loop of this process: ``native``, the compiled one, or ``python``, its twin.
-
-    Example:
-        >>> implementation() in ("native", "python")
-        True
-    """
-    return _decoding.name
-
-
-def without_messages(body: bytes | memoryview) -> bytes:
-    """Return the fields of an answer to GET_MESSAGE other than its messages, as bytes.
-
-    Raises:
-        RemoteProtocolError: it cannot be read.
-
-    Example:
-        >>> without_messages(bytes.fromhex("0801 10c801 2202ffff 281c")).hex(" ", -1)
-        '08 01 10 c8 01 28 1c'
-    """
-    return _decoding.module.without_messages(body)  # type: ignore[no-any-return]
+without_messages: Callable[[bytes | memoryview], bytes] = _decoding.module.without_messages
+"""See `_messages_python.without_messages`."""
 
 
 class MessageDecoder(ColumnDecoder):

@@ -62,7 +62,6 @@ class ReadStatus(IntEnum):
 
     STORED_OR_MIN = 0
     STORED_OR_MAX = 1
-    MAX = 2
 
 
 class EventType(IntEnum):
@@ -71,7 +70,6 @@ class EventType(IntEnum):
     CONNECT = 1
     DISCONNECT = 2
     REPORT = 3
-    REFRESH = 4
     STOPREBALANCE = 5
     ONLY_CONNECT = 10
     ONLY_DISCONNECT = 20
@@ -81,10 +79,7 @@ class EventType(IntEnum):
 class EventStatus(IntEnum):
     """`Event.status` (seed "Client RPC", section 5.6)."""
 
-    TODO = 0
-    PROCESSING = 1
     DONE = 2
-    UNKNOWN = -1
     FAILED = -2
 
 

@@ -3,8 +3,7 @@
 A range is ``[start, end)`` in the index of the partition's store. Each fetch is immediately followed by its commit,
 whose answer has the offset where the fetch ended; several of these pairs are in transit, and a broker answers in their
 order. If a fetch goes past `end`, the first message at or after `end` is looked up, and the messages from there on are
-left
-out: so the rows of a range are always the same, whatever its division into fetches (seen on broker 2.4.0).
+left out: so the rows of a range are always the same, regardless of its division into fetches (seen on broker 2.4.0).
 
 A partition has one reader per group, and a reader that vanished is kept for 30 s. So readers must not compete: a task
 uses the first of the groups ``GROUP-read-0``, ``GROUP-read-1``, ... in which its partition is free, under its own
@@ -24,11 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import (
-    MQSourceError,
-    RequestTimeoutError,
-    ServiceNotReadyError,
-)
+from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, ServiceNotReadyError
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.net.resume import ResumingReader
 from spark_mq_source.net.retry import Deadline
@@ -50,10 +45,7 @@ from spark_mq_source.tubemq.protocol.commands import (
     GetMessageResponse,
     RegisterPartitionResponse,
 )
-from spark_mq_source.tubemq.protocol.error_codes import (
-    DUPLICATE_PARTITION,
-    SERVER_CONSUME_SPEED_LIMIT,
-)
+from spark_mq_source.tubemq.protocol.error_codes import DUPLICATE_PARTITION, SERVER_CONSUME_SPEED_LIMIT
 
 if TYPE_CHECKING:
     import pyarrow as pa

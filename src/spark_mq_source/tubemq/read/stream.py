@@ -199,7 +199,7 @@ class TubeMQStream:
             if tp in partitions:
                 spans[tp] = trigger.begins[tp], trigger.positions[tp]
             else:
-                self._report(f"{tp} is no longer there, with whatever was not read of it")
+                self._report(f"{tp}: no longer exists, so its unread messages are lost")
         return ranges_of(self._client, self._options, partitions, spans, owners=owners)
 
     def commit(self, end: Mapping[str, object]) -> None:
@@ -219,7 +219,7 @@ class TubeMQStream:
             return known
         vanished = sorted(str(tp) for tp in known if tp not in partitions)
         if vanished:
-            self._report(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
+            self._report(f"{', '.join(vanished)}: no longer exists, so its unread messages are lost")
         return {tp: at for tp, at in known.items() if tp in partitions}
 
     def _checked(
@@ -264,7 +264,7 @@ class TubeMQStream:
 
 
 class _AllPartitions:
-    """All partitions, whatever other members the group has (V2); with the methods of `Membership`."""
+    """All partitions, regardless of other members of the group (V2); with the methods of `Membership`."""
 
     def __init__(self, client: TubeMQClient, options: TubeMQOptions) -> None:
         self._client = client
@@ -589,7 +589,7 @@ class Membership:
                     held.position = max(held.position, self._held[tp].position)
                 self._held[tp] = held
             taken.append(partition)
-            logger.info("tubemq: group %s: %s is ours from %d on", self._group, tp, held.position)
+            logger.info("tubemq: group %s: %s is assigned to this query, from %d", self._group, tp, held.position)
         return taken
 
     def _disconnect(self, partitions: Sequence[BrokerPartition]) -> Collection[BrokerPartition]:
@@ -687,7 +687,9 @@ class Membership:
         except BrokerError as error:
             if error.code != PARTITION_OCCUPIED:
                 raise
-            logger.warning("tubemq: group %s: %s is not ours any more: %s", self._group, held.partition, error)
+            logger.warning(
+                "tubemq: group %s: %s is no longer assigned to this query: %s", self._group, held.partition, error
+            )
             return None
 
     def _give_up(self, tp: TopicPartition, held: _Registration) -> None:
@@ -702,7 +704,7 @@ class Membership:
     def _restore_registrations(self) -> None:
         """Register again after a lost connection or a broker's restart, which the master does not notice.
 
-        If another member has the partition meanwhile, possibly because the master has lost the group, that member keeps
+        If another member has the partition by then, possibly because the master has lost the group, that member keeps
         it: this is reported to the master, which assigns the partitions again.
         """
         with self._changed:

@@ -29,12 +29,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from spark_mq_source.core.columns import default_topic
-from spark_mq_source.core.errors import (
-    ConnectionLostError,
-    MQSourceError,
-    RequestTimeoutError,
-    UnwritableRowError,
-)
+from spark_mq_source.core.errors import ConnectionLostError, MQSourceError, RequestTimeoutError, UnwritableRowError
 from spark_mq_source.core.utf8 import check_texts
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.sending import Writer
@@ -111,7 +106,7 @@ class RowEncoder:
             OptionError: a column is unknown or not writable, or ``value`` is missing.
             UnwritableRowError: a row cannot become a message.
         """
-        COLUMNS.check_written(batch.schema)
+        COLUMNS.check(batch.schema, written=True)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         values = columns["value"].cast(pa.binary()).to_pylist()
         rows = batch.num_rows
@@ -271,10 +266,6 @@ class _Target:
             # Many messages fail at once with a broker: they count as one failure.
             self._aside_seconds = min(max(MIN_ASIDE_SECONDS, 2 * self._aside_seconds), MAX_ASIDE_SECONDS)
             self.aside_until = now + self._aside_seconds
-
-    def was_too_slow(self) -> None:
-        """Halve `most_rows`: the broker has not answered in time."""
-        self.most_rows = max(1, self.most_rows // 2)
 
     def acknowledged(self, rows: int) -> None:
         """Trust the broker, which has acknowledged `rows` messages, and raise `most_rows` a little."""
@@ -577,7 +568,7 @@ class TubeMQWriter(Writer["TubeMQOptions", WriteReport]):
                 self._last_progress = time.monotonic()
                 self._failures = 0
             if any(isinstance(answer, RequestTimeoutError) for _, answer in refused):
-                target.was_too_slow()
+                target.most_rows = max(1, target.most_rows // 2)
             for send, answer in receipts if target.broken or (refused and target.ordered) else refused:
                 if type(answer) is commands.SendMessageResponse and answer.err_code == SUCCESS:
                     if _place_of(send) in target.broken:

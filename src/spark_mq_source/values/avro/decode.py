@@ -73,10 +73,6 @@ def avro_decoder(writer: str, wanted: pa.DataType, reader: str | None = None) ->
         raise OptionError(
             f"values of the writer's Avro schema {written!r} cannot be read with the reader's schema {read!r}: {error}"
         ) from None
-    loop = require_compiled(
-        "spark_mq_source.values.avro._decode_native",
-        "typed columns of Avro",
-        "read them as binary and decode them with Spark's from_avro",
-    )
+    loop = require_compiled("Avro", "decode")
     decoder: ValueDecoder = loop.AvroDecoder(step, wanted)
     return decoder

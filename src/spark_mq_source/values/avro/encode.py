@@ -38,9 +38,5 @@ def avro_encoder(type_: pa.DataType, definition: str, column: str = "value") -> 
         [b'\x02\x02', b'\x00', None]
     """
     step = plan_writing(type_, definition, column)
-    loop = require_compiled(
-        "spark_mq_source.values.avro._encode_native",
-        "typed columns of Avro",
-        "encode them with Spark's to_avro and write binary",
-    )
+    loop = require_compiled("Avro", "encode")
     return lambda values: loop.AvroEncoder(step, values).encode(values)

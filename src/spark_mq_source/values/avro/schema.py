@@ -164,7 +164,9 @@ class _Parser:
             if not isinstance(kind.get("symbols"), list):
                 raise ValueError(f"{path} is an enum without symbols")
             made.symbols = _texts(kind["symbols"])
-            if len(made.symbols) < len(kind["symbols"]) or not all(map(_is_unicode, made.symbols)):
+            # JSON can express half a surrogate pair.
+            halves = any("\ud800" <= character <= "\udfff" for character in "".join(made.symbols))
+            if halves or len(made.symbols) < len(kind["symbols"]):
                 raise ValueError(f"{path} is an enum with a symbol that is not a text")
             made.default = kind["default"] if kind.get("default") in made.symbols else ""
         elif type_ == "fixed":
@@ -203,11 +205,6 @@ def _full_name(name: str, namespace: str) -> str:
 
 def _texts(given: object) -> tuple[str, ...]:
     return tuple(one for one in given if isinstance(one, str)) if isinstance(given, list) else ()
-
-
-def _is_unicode(text: str) -> bool:
-    # JSON can express half a surrogate pair.
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _set_logical_type(made: AvroType, kind: Mapping[str, Any]) -> None:

@@ -78,9 +78,7 @@ class InlongOptions(TypedOptions):
         parse=str,
     )
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Yield the contradictions between options, one sentence each."""
-        yield from super().problems(scope, given)
+    def _problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         ours = [name for name in sorted(given) if name.startswith("inlong_")]
         if self.value_format != INLONG:
             yield from (f"{self.name_of(name)} needs valueFormat=inlong" for name in ours)

@@ -72,14 +72,6 @@ def _plain(values: pa.Array) -> pa.Array:
     return pc.cast(values, pa.string())
 
 
-def _dates(values: pa.Array) -> pa.Array:
-    return _plain(values.view(pa.int32()))
-
-
-def _timestamps(values: pa.Array) -> pa.Array:
-    return _plain(pc.cast(values, pa.timestamp("us", values.type.tz)).view(pa.int64()))
-
-
 def _in_iso_8601(values: pa.Array) -> pa.Array:
     _check_years(values)
     if pa.types.is_timestamp(values.type) and values.type.tz:
@@ -106,10 +98,6 @@ def _check_years(values: pa.Array) -> None:
 
 def _texts(values: pa.Array) -> pa.Array:
     return _quoted(_escaped(values))
-
-
-def _decimals(values: pa.Array) -> pa.Array:
-    return _quoted(_plain(values))
 
 
 def _binaries(values: pa.Array) -> pa.Array:
@@ -218,10 +206,13 @@ _NESTED: Final = ((pa.types.is_struct, _objects), (pa.types.is_map, _maps), (pa.
 _WAYS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]]]] = (
     (is_text, _texts),
     (pa.types.is_binary, _binaries),
-    (pa.types.is_decimal, _decimals),
+    (pa.types.is_decimal, lambda values: _quoted(_plain(values))),
     (pa.types.is_floating, _floats),
-    (pa.types.is_timestamp, _timestamps),
-    (pa.types.is_date32, _dates),
+    (
+        pa.types.is_timestamp,
+        lambda values: _plain(pc.cast(values, pa.timestamp("us", values.type.tz)).view(pa.int64())),
+    ),
+    (pa.types.is_date32, lambda values: _plain(values.view(pa.int32()))),
     (pa.types.is_boolean, _plain),
     (pa.types.is_integer, _plain),
 )

@@ -190,10 +190,6 @@ def _convert_within(step: Step, value: Any, at: int | str) -> Any:  # noqa: ANN4
         raise
 
 
-def _nothing(_step: Step, _value: Any) -> None:  # noqa: ANN401
-    return None
-
-
 def _boolean(step: Step, value: Any) -> bool:  # noqa: ANN401
     if not isinstance(value, bool):
         raise _mismatch(step, value)
@@ -411,7 +407,7 @@ def _map(step: Step, value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
 
 
 _CONVERTERS: Final[dict[str, Callable[[Step, Any], Any]]] = {
-    "NOTHING": _nothing,
+    "NOTHING": lambda _step, _value: None,
     "BOOLEAN": _boolean,
     "INT": _int,
     "FLOAT": _float,

@@ -45,10 +45,6 @@ def protobuf_decoder(descriptors: bytes, message: str, wanted: pa.DataType) -> V
         [{'enumvalue': [{'name': 'RED'}]}, None]
     """
     plan = plan_of(descriptors, message, wanted)
-    loop = require_compiled(
-        "spark_mq_source.values.protobuf._decode_native",
-        "typed columns of protobuf",
-        "read them as binary and decode them with Spark's from_protobuf",
-    )
+    loop = require_compiled("protobuf", "decode")
     decoder: ValueDecoder = loop.ProtobufDecoder(plan, wanted)
     return decoder

@@ -43,10 +43,6 @@ def protobuf_encoder(
         >>> protobuf_encoder(array.type, descriptors, "google.protobuf.Duration")(array).to_pylist()
         [b'\x08\x05\x10\x01', b'', None]
     """
-    loop = require_compiled(
-        "spark_mq_source.values.protobuf._encode_native",
-        "typed columns of protobuf",
-        "encode them with Spark's to_protobuf and write binary",
-    )
+    loop = require_compiled("protobuf", "encode")
     step = plan_writing(type_, descriptors, message, column)
     return lambda values: loop.ProtobufEncoder(step, values).encode(values)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.nsq.payload.messages import build_body, open_rows
+from spark_mq_source.nsq.payload.messages import open_rows
 from tests.unit.nsq.vectors import sent
 from tests.unit.standins import both_loops
 
@@ -29,7 +29,7 @@ def bodies(impl: str, rows: pa.RecordBatch, order: array[int] | None = None, **l
     at, end = 0, rows.num_rows if order is None else len(order)
     found = []
     while at < end:
-        body, following = build_body(source, order, at, end, **{"max_bytes": LIMIT, "max_rows": 1 << 30, **limits})
+        body, following = source.build_body(order, at, end, **{"max_bytes": LIMIT, "max_rows": 1 << 30, **limits})
         assert following > at
         at = following
         found.append(body)
@@ -52,9 +52,9 @@ def test_bodies_end_when_they_are_full(impl: str) -> None:
 
 def test_a_first_row_that_does_not_fit_makes_no_body(impl: str) -> None:
     source = open_rows(batch([b"12345678", b"1"]), impl)
-    assert build_body(source, None, 0, 2, max_bytes=15, max_rows=9) == (b"", 0)
-    assert build_body(source, None, 1, 2, max_bytes=15, max_rows=9) == (body_of(b"1"), 2)
-    assert build_body(source, None, 2, 2, max_bytes=15, max_rows=9) == (b"", 2)
+    assert source.build_body(None, 0, 2, max_bytes=15, max_rows=9) == (b"", 0)
+    assert source.build_body(None, 1, 2, max_bytes=15, max_rows=9) == (body_of(b"1"), 2)
+    assert source.build_body(None, 2, 2, max_bytes=15, max_rows=9) == (b"", 2)
 
 
 def test_columns_that_cannot_be_written_are_refused(impl: str) -> None:

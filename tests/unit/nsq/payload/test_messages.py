@@ -12,12 +12,9 @@ from spark_mq_source.core.columns import CORRUPT_COLUMNS
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, UnsupportedFeatureError
 from spark_mq_source.nsq.payload import _messages_python
 from spark_mq_source.nsq.payload.columns import COLUMNS
-from spark_mq_source.nsq.payload.messages import (
-    MessageDecoder,
-    encode_id_commands,
-)
+from spark_mq_source.nsq.payload.messages import MessageDecoder, encode_id_commands
 from spark_mq_source.nsq.protocol.commands import Messages
-from spark_mq_source.nsq.protocol.wire import ERROR, MESSAGE, RESPONSE, encode_frame
+from spark_mq_source.nsq.protocol.wire import MESSAGE, RESPONSE, encode_frame
 from tests.readable import schema_of
 from tests.unit.nsq.vectors import FROM_NSQD, sent
 from tests.unit.standins import both_loops
@@ -103,11 +100,6 @@ def test_without_columns_rows_are_counted(impl: str) -> None:
     made = decoder(impl, pa.schema([]))
     made.append(run(frame(b"a"), frame(b"b")))
     assert made.take_batch().num_rows == 2
-
-
-def test_empty_and_large_values(impl: str) -> None:
-    values = [b"", b"x" * 1_000_000, b"", b"y"]
-    assert [row["value"] for row in rows(impl, *map(frame, values))] == values
 
 
 def test_batches_do_not_share_buffers(impl: str) -> None:
@@ -202,30 +194,6 @@ def test_invalid_runs_are_refused(impl: str, loops: Any, wrong: bytes) -> None:
         decoder(impl).append(run(good, wrong))
     with pytest.raises(CorruptMessageError, match=f"no whole message begins at byte {len(good)} "):
         loops.message_ids(memoryview(good + wrong))
-
-
-@pytest.mark.parametrize(
-    "following",
-    [
-        b"",
-        b"\0\0\0",
-        frame(b"x")[:-1],
-        frame(b"x")[:7],
-        OK,
-        encode_frame(ERROR, b"E_X"),
-        encode_frame(MESSAGE, bytes(9)),
-    ],
-)
-def test_a_scan_ends_before_an_incomplete_message(loops: Any, following: bytes) -> None:
-    good = frame(b"a") + frame(b"") + frame(b"ccc")
-    data = memoryview(b"..." + good + following)
-    assert loops.scan_messages(data, 3, LIMIT) == (3, 3 + len(good))
-    assert loops.scan_messages(data, 3 + len(good), LIMIT) == (0, 3 + len(good))
-
-
-def test_a_scan_ends_before_a_message_that_is_too_large(loops: Any) -> None:
-    data = memoryview(frame(b"x" * 70) + frame(b"x" * 71))
-    assert loops.scan_messages(data, 0, 100) == (1, 104)
 
 
 # -- commands

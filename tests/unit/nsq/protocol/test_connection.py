@@ -259,7 +259,7 @@ def test_messages_are_reported_in_runs_between_answers() -> None:
     made.receive_data(message(b"4")[-1:])
     (fourth,) = made.events_received()
     assert isinstance(fourth, c.Messages)
-    assert message_ids(fourth) == ID
+    assert message_ids(fourth.data) == ID
 
 
 def test_messages_before_a_refusal_are_delivered() -> None:

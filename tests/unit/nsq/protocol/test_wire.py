@@ -2,16 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from spark_mq_source.core.connection import missing_bytes
 from spark_mq_source.core.errors import RemoteProtocolError
-from spark_mq_source.nsq.protocol.wire import (
-    ERROR,
-    MESSAGE,
-    RESPONSE,
-    encode_command,
-    encode_frame,
-    missing_bytes,
-    take_frame,
-)
+from spark_mq_source.nsq.protocol.wire import ERROR, MESSAGE, RESPONSE, encode_command, encode_frame, take_frame
 from tests.unit.nsq.vectors import FROM_NSQD, sent
 
 LIMIT = 1 << 20

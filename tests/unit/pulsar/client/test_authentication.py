@@ -279,7 +279,7 @@ def test_a_refusal_has_the_client_and_reason_and_no_secret(issuer):
         ((400, json.dumps({"error": "invalid_scope"})), AuthenticationError, "HTTP status 400: invalid_scope"),
         ((500, f"<html>{CLIENT_SECRET}"), AuthenticationError, "HTTP status 500$"),
         ((400, json.dumps([CLIENT_SECRET])), AuthenticationError, "HTTP status 400$"),
-        ((200, "<html>"), MQSourceError, "the answer is not JSON; is this authIssuerUrl"),
+        ((200, "<html>"), MQSourceError, "the answer is not JSON; check authIssuerUrl"),
         ((200, "[]"), AuthenticationError, "the answer has no access_token"),
         ((200, json.dumps({"access_token": ""})), AuthenticationError, "the answer has no access_token"),
     ],

@@ -1,8 +1,6 @@
 """The client against scripted brokers on real sockets: redirects, proxies, refusals, silence, order, back-pressure."""
 
 import contextlib
-import io
-import json
 import threading
 import time
 from concurrent.futures import Future
@@ -35,7 +33,7 @@ from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests import fix_net
-from tests.fix_net import HOST, RecordingProxy, ScriptedServer, close, free_port, stay_silent
+from tests.fix_net import HOST, ScriptedServer, close, free_port, stay_silent
 from tests.http_server import ScriptedHttpServer
 
 TOPIC = "persistent://public/default/t"
@@ -905,25 +903,6 @@ def test_credentials_that_cannot_be_read_leave_no_connection_open(broker, client
     for thread in one.server._threads:
         thread.join(3)
         assert not thread.is_alive(), caught.value
-
-
-def test_the_conversation_can_be_recorded(broker, client):
-    one = broker(partitions=2)
-    out = io.StringIO()
-    with RecordingProxy(HOST, one.port, out, "a case") as proxy:
-        asked = client(f"pulsar://{proxy.address}")
-        assert len(asked.fetch_partitions([TOPIC])) == 2
-        asked.close()
-    lines = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [(x["name"], x["dir"], x["type"]) for x in lines] == [
-        ("a case", "c2b", "CONNECT"),
-        ("a case", "b2c", "CONNECTED"),
-        ("a case", "c2b", "PARTITIONED_METADATA"),
-        ("a case", "b2c", "PARTITIONED_METADATA_RESPONSE"),
-    ]
-    frame = take_frame(memoryview(bytes.fromhex(lines[3]["hex"])), 0, 1000)
-    assert frame is not None
-    assert decode_command(frame) == c.PartitionedMetadataResponse(1, 2)
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -52,6 +52,7 @@ def test_the_fields_of_subscribe(broker, client):
 
 def test_a_consumer_that_is_active_again_knows_that_another_was_active(broker, client):
     consumer = client(broker().url).open_queue_consumer(TP, Subscription("s", c.SubType.Failover))
+    assert not consumer.is_active
     seen = []
     for is_active in (True, False, True):
         consumer.note_active(is_active=is_active)
@@ -150,29 +151,6 @@ def test_closing_waits_for_the_acknowledgements_before_it(broker, client):
         consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
     with pytest.raises(MQSourceError, match="closed meanwhile, by the broker or here"):
         consumer.acknowledge([(7, 0)]).result(PATIENCE)
-
-
-def test_the_active_consumer_of_a_failover_subscription(broker, client):
-    def changed(_, flow):
-        is_active = flow.message_permits == 1
-        return [c.ActiveConsumerChange(flow.consumer_id, is_active), message(0, consumer_id=flow.consumer_id)]
-
-    one = broker({c.Flow: changed})
-    consumer = client(one.url).open_queue_consumer(TP, Subscription("s", c.SubType.Failover))
-    assert not consumer.is_active
-    for permits, is_active in ((1, True), (2, False)):
-        consumer.grant(permits)
-        assert consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
-        assert consumer.is_active == is_active
-
-
-def test_the_end_of_a_terminated_topic(broker, client):
-    one = broker({c.Ack: lambda _, ack: [c.ReachedEndOfTopic(ack.consumer_id), answered(_, ack)]})
-    consumer = client(one.url).open_queue_consumer(TP, SHARED)
-    assert not consumer.has_ended
-    consumer.acknowledge([(7, 0)]).result(PATIENCE)
-    assert consumer.has_ended
-    assert consumer.is_active
 
 
 def test_statistics_that_are_refused(broker, client):

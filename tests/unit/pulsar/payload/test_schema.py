@@ -12,8 +12,8 @@ from spark_mq_source.pulsar.payload.schema import parse_schema
 @pytest.mark.parametrize(
     ("definition", "sentence"),
     [
-        ('"string"', "it is no JSON object"),
-        ("{", "it is no JSON object"),
+        ('"string"', "expected a JSON object"),
+        ("{", "not JSON: Expecting property name"),
         ('{"type": "rec", "name": "F"}', "the schema has the type 'rec', which is unknown"),
         ('{"type": "record", "fields": []}', "the schema is a record without a name"),
         ('{"type": "record", "name": "a-b", "fields": []}', "the schema is a record without a name of letters"),

@@ -305,10 +305,10 @@ def test_the_broker_s_message_size_is_the_limit_of_frames() -> None:
 
 
 def test_no_broker_raises_the_limit_above_ours() -> None:
-    made = connection(max_frame_bytes=1 << 20)
+    made = connection()
     made.receive_data(encode_command(c.Connected("x", 19, (1 << 31) - 1)))
     with pytest.raises(RemoteProtocolError, match="was announced"):
-        made.receive_data(((1 << 20) + 1).to_bytes(4, "big"))
+        made.receive_data(((256 << 20) + 1).to_bytes(4, "big"))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from spark_mq_source.core.connection import missing_bytes
 from spark_mq_source.core.errors import RemoteProtocolError
-from spark_mq_source.pulsar.protocol.wire import encode_frame, missing_bytes, take_frame
+from spark_mq_source.pulsar.protocol.wire import encode_frame, take_frame
 
 LIMIT = 1 << 20
 

@@ -73,7 +73,9 @@ def test_a_deleted_ledger_is_loss_if_a_cursor_has_passed_it_and_its_successor_is
     stream._watchers = {AT: None}
     stream._limiter.following = lambda *_: following
     if watched > READ and (following is None or following <= FIRST):
-        with pytest.raises(DataLossError, match=f"{TOPIC}: messages after 12:9 up to 14:-1 are gone"):
+        with pytest.raises(
+            DataLossError, match=f"{TOPIC}: the broker may have deleted the messages from 12:9 to 14:-1"
+        ):
             stream._check_trimmed(AT, READ)
         assert stream._successors == {}
     else:
@@ -173,7 +175,7 @@ class OnTopic(FakeStream):
         ('{"t": {"ledger": 7, "entry": 3}}', LEDGERS, None, Position(7, 2)),
         # TTL has moved the watcher, and 5:0 still exists.
         ('{"t": {"ledger": 5, "entry": 0}}', LEDGERS, Position(5, 1), Position(5, 0)),
-        ('{"t": {"ledger": 4, "entry": 0}}', LEDGERS, None, "the ledger of 4:0, and whatever followed it up to 5:-1"),
+        ('{"t": {"ledger": 4, "entry": 0}}', LEDGERS, None, "the broker has deleted the messages from 4:0 to 5:-1"),
         ('{"t": {"ledger": 7, "entry": 4}}', LEDGERS, None, "position 7:4 does not exist"),
         # Of an empty topic, all future messages are wanted.
         ("latest", {5: ()}, None, EARLIEST),
@@ -199,7 +201,7 @@ def test_where_a_query_without_a_checkpoint_begins(starting, ledgers, watched, e
         ({AT: EARLIEST}, {AT: Position(7, 2)}),
         ({}, {AT: Position(7, 2)}),
         ({AT: Position(7, 3)}, "position 7:3 does not exist: the last entry before it is 7:2"),
-        ({AT: Position(5, 1), OTHER: Position(1, 1)}, "u: no longer there, with whatever was not read of it"),
+        ({AT: Position(5, 1), OTHER: Position(1, 1)}, "u: no longer exists, so its unread messages are lost"),
     ],
 )
 def test_a_trigger_ends_at_the_last_message(start, end):

@@ -29,7 +29,7 @@ def test_a_signature_is_that_of_the_java_client_2_4_0(
 def test_the_token_of_a_master_accompanies_signatures() -> None:
     authorization = Authorization(UserAuthentication("alice", "secret"), None, lambda: None)
     for token in (None, "one", "two"):
-        authorization.take(AuthorizedInfo(7, token))
+        authorization.given = AuthorizedInfo(7, token)
         shown = authorization.for_master()
         assert shown is not None
         assert shown.auth_info is not None

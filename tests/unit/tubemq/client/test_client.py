@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq_source.core.errors import (
-    TopicNotFoundError,
-    TransportError,
-)
+from spark_mq_source.core.errors import TopicNotFoundError, TransportError
 from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.client import client as client_module
 from spark_mq_source.tubemq.client import group_members

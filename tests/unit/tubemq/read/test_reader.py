@@ -13,12 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import (
-    BrokerError,
-    DataLossError,
-    RequestTimeoutError,
-    ServiceNotReadyError,
-)
+from spark_mq_source.core.errors import BrokerError, DataLossError, RequestTimeoutError, ServiceNotReadyError
 from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.client.bounds import Bounds
 from spark_mq_source.tubemq.client.flow import FlowPace, FlowRules

@@ -144,7 +144,7 @@ def test_a_start_that_does_not_exist(
 def test_a_partition_that_is_no_longer_read(monkeypatch: pytest.MonkeyPatch, assignment: str, loses: bool) -> None:
     query = Query(monkeypatch, {A: Bounds(0, 56)}, assignment=assignment)
     if loses:
-        with pytest.raises(DataLossError, match="1:t:1: no longer there"):
+        with pytest.raises(DataLossError, match="1:t:1: no longer exists"):
             query.latest({A: 28, B: 28})
     else:
         # A partition of another member may return.
@@ -196,7 +196,7 @@ def test_a_range_whose_partition_has_vanished(monkeypatch: pytest.MonkeyPatch) -
         query = Query(monkeypatch, {A: Bounds(0, 28)}, failOnDataLoss=fails)
         end = encode_offsets(Trigger({A: 28, B: 28}, {A: 0, B: 0}))
         if spans is None:
-            with pytest.raises(DataLossError, match="1:t:1 is no longer there"):
+            with pytest.raises(DataLossError, match="1:t:1: no longer exists"):
                 query.stream.ranges({}, end)
         else:
             assert [str(one) for one in query.stream.ranges({}, end)] == spans

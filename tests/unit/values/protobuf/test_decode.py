@@ -271,23 +271,6 @@ def test_a_bad_payload_has_a_reason_and_leaves_no_state(decode, payload):
     assert reasons[3] == REASONS[payload]
 
 
-def test_a_thousand_payloads_after_a_bad_one_are_decoded():
-    message = schema(HOSTILE)
-    wanted = arrow_type_of(message.descriptors, "M")
-    good = [
-        wire(1, n) + wire(3, wire(1, "m" * (n % 9))) + wire(5, bytes(n % 7)) + wire(7, wire(1, f"k{n}") + wire(2, b""))
-        for n in range(1000)
-    ]
-    clean = protobuf_decoder(message.descriptors, "M", wanted).decode(pa.array(good, pa.binary())).values
-    decoder = protobuf_decoder(message.descriptors, "M", wanted)
-    for bad in REASONS:
-        same, next_ = (decoder.decode(pa.array(rows, pa.binary())) for rows in ([good[7] + bad, *good], good))
-        assert (list(same.reasons), list(next_.reasons)) == ([0], [])
-        for values in (same.values.slice(1), next_.values):
-            values.validate(full=True)
-            assert values.equals(clean)
-
-
 def test_groups_may_be_nested_a_hundred_deep(decode):
     message = schema("M: a int32 1")
     deep, deeper = (tag(9, 3) * depth + tag(9, 4) * depth + wire(1, 5) for depth in (100, 101))
