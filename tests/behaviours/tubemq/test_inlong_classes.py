@@ -222,7 +222,7 @@ def test_texts_are_split_as_by_inlongs_classes(java: JavaProgram, op: str, delim
 
 def split_by_us(op: str, text: str, delimiters: Delimiters) -> list[Any] | None:
     try:
-        return [*(split_csv if op == "csv" else split_kv)(text, delimiters)]
+        return [*(split_csv(text, delimiters, 99) if op == "csv" else split_kv(text, delimiters))]
     except BadPayloadError:
         return None
 

@@ -25,7 +25,8 @@ DATA: Final = "data"
 _HEAD: Final = arrow_type_of_ddl("groupId string, streamId string, dt timestamp, attributes map<string,string>")
 _PIECE_BYTES: Final = 16 << 20
 _ROW_BYTES: Final = 256
-"""The bytes of a row besides its cells, of which an attacker could make millions."""
+_ATTRIBUTE_BYTES: Final = 200
+"""The bytes of a row besides its cells, and of an attribute besides its texts: an attacker could make millions."""
 
 _NAMES: Final = [field.name for field in _HEAD]
 
@@ -70,7 +71,7 @@ class InlongDecoder:
                 raise ValueError(f"{field.name} is {type_ or 'no part of a record of InLong'}, not {field.type}")
 
     def decode(self, payloads: pa.Array, properties: pa.Array | None = None) -> Decoded:
-        """Decode messages from the first on, until the rows are large enough for a batch.
+        """Decode messages, with their properties as maps, from the first on until the rows are enough for a batch.
 
         A message is decoded as a whole: one that has a bad record gives a reason and one NULL.
         """
@@ -125,9 +126,15 @@ class InlongDecoder:
         last = None
         for number, (head, record) in enumerate(records_of(payload, properties, self._layout.zone)):
             if streams and head.stream_id not in streams:
+                if head.has_numbers:
+                    raise BadPayloadError(
+                        f"record {number + 1}: its stream is the number {head.stream_id}, and inlongStreams may mean "
+                        f"its name: add the number to read it"
+                    )
                 continue
             if head is not last:
-                last, head_size = head, _ROW_BYTES + sum(map(len, chain(*head.attributes.items())))
+                last, texts = head, chain(*head.attributes.items())
+                head_size = _ROW_BYTES + _ATTRIBUTE_BYTES * len(head.attributes) + sum(map(len, texts))
             cells = iter((record,)) if documents is None else documents.rows(record, head.attributes)
             try:
                 for cell in cells:

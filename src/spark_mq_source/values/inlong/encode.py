@@ -110,14 +110,18 @@ class InlongEncoder:
             if cell is None and text and null_text is None and self._layout.kind == CSV:
                 raise ValueError(f"{name} is NULL, which csv cannot tell from an empty text: set inlongNullText")
         if self._layout.kind == CSV:
-            texts = [null_text or "" if cell is None else cell for cell in cells]
-            return join_texts(texts, delimiters, delimiters.field).encode()
-        entries = [
-            join_texts((name, cell), delimiters, delimiters.key or "")
-            for name, cell in zip(names, cells, strict=True)
-            if cell is not None
-        ]
-        return delimiters.field.join(entries).encode()
+            record = join_texts(
+                [null_text or "" if cell is None else cell for cell in cells], delimiters, delimiters.field
+            )
+        else:
+            record = delimiters.field.join(
+                join_texts((name, cell), delimiters, delimiters.key or "")
+                for name, cell in zip(names, cells, strict=True)
+                if cell is not None
+            )
+        if not record:
+            raise ValueError("all fields are empty or NULL, and InLong's Sort leaves out an empty record")
+        return record.encode()
 
 
 def message_columns(values: pa.StructArray, table: ColumnTable) -> dict[str, pa.Array]:

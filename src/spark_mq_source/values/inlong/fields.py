@@ -65,6 +65,8 @@ class RecordDocuments:
         Raises:
             BadPayloadError: the record does not have this layout.
         """
+        if not record:
+            return  # as InLong's deserializers
         if self._layout.kind == JSON:
             yield record
             return
@@ -74,16 +76,20 @@ class RecordDocuments:
             raise BadPayloadError("the text is not UTF-8") from None
         before = [*_predefined(attributes)]
         if self._layout.kind == CSV:
-            for cells in split_csv(text, self._layout.delimiters):
-                yield self._object([*before, *cells])
+            most = max(len(self._names) - len(before), 0)
+            is_first = True
+            for cells in split_csv(text, self._layout.delimiters, most):
+                if is_first or cells != [""] or most == 1:
+                    yield self._object([*before, *cells])
+                is_first = False
         else:
             names = self._names[len(before) :]
-            for entries in split_kv(text, self._layout.delimiters):
+            for entries in split_kv(text, self._layout.delimiters, names):
                 yield self._object([*before, *(entries.get(name) for name in names)])
 
     def _object(self, cells: Sequence[str | None]) -> bytes:
         if len(cells) > len(self._names):
-            raise BadPayloadError(f"there are {len(cells)} fields, but inlongFields names {len(self._names)}")
+            raise BadPayloadError(f"there are more fields than the {len(self._names)} of inlongFields")
         # The fields that a row does not reach are NULL.
         values = (
             key + ("null" if cell is None or self._is_null(cell, value) else value(cell))

@@ -45,7 +45,7 @@ BARE, PROTOBUF, INLONG_MSG = "0", "1", "2"
 GROUP_ID, STREAM_ID = "inlongGroupId", "inlongStreamId"
 """The properties with a message's group and stream."""
 
-_STREAM_KEYS: Final = ("streamId", "tid", "iname")
+_STREAM_KEYS: Final = ("streamId", "tid", "iname", "id")
 _GZIP: Final = 31
 _NEITHER: Final = "it is neither an InLongMsg nor protobuf of InLong"
 _COMPRESSIONS: Final = {"NONE": 0, "INLONG_NO_COMPRESS": 0, "INLONG_GZ": 1, "INLONG_SNAPPY": 2}
@@ -60,12 +60,14 @@ class Head(NamedTuple):
         group_id: the group; None if nothing names it.
         stream_id: the stream, likewise.
         time_us: the time of the data, in microseconds since 1970; None if there is none.
+        has_numbers: whether group and stream are the numbers of a message of version 4, which replace the names.
     """
 
     group_id: str | None
     stream_id: str | None
     time_us: int | None
     attributes: Mapping[str, str]
+    has_numbers: bool = False
 
 
 def records_of(payload: bytes, properties: Mapping[str, str], zone: str = "UTC") -> Iterator[tuple[Head, bytes]]:
@@ -90,9 +92,11 @@ def records_of(payload: bytes, properties: Mapping[str, str], zone: str = "UTC")
     elif version == BARE:
         yield _head({"dt": properties.get("msgTime", ""), **properties}, properties, zone, properties), payload
     elif version in (INLONG_MSG, None) and (magic := payload[:2]) in _LAYOUTS and payload[2:][-2:] == magic:
-        make_head = lru_cache(maxsize=1024)(lambda text: _head(next(split_kv(text, ATTRIBUTES)), properties, zone))
-        for attributes, record in _LAYOUTS[magic](_Input(payload, 2, len(payload) - 2), magic[1]):
-            yield make_head(attributes), record
+        make_head = lru_cache(maxsize=1024)(
+            lambda text, has_numbers: _head(next(split_kv(text, ATTRIBUTES)), properties, zone, has_numbers=has_numbers)
+        )
+        for attributes, record, has_numbers in _LAYOUTS[magic](_Input(payload, 2, len(payload) - 2), magic[1]):
+            yield make_head(attributes, has_numbers), record
     elif version is None and payload and payload[:2] not in _LAYOUTS:
         yield from _pack(payload, properties)
     else:
@@ -130,7 +134,7 @@ class _Input:
 # -- InLongMsg
 
 
-def _blocks(source: _Input, version: int) -> Iterator[tuple[str, bytes]]:
+def _blocks(source: _Input, version: int) -> Iterator[tuple[str, bytes, bool]]:
     if version >= 1:
         source.take(8, "a time")
     if version >= 2:
@@ -146,10 +150,10 @@ def _blocks(source: _Input, version: int) -> Iterator[tuple[str, bytes]]:
         is_compressed = body.number(1) == 1
         for record in _parts(_unpacked(body.take(body.left, "a body"), 2 if is_compressed else 0)):
             if version < 3:
-                yield attributes, record
+                yield attributes, record, False
             else:
                 for own, inner in _with_attributes(record):
-                    yield f"{attributes}&{own}", inner
+                    yield f"{attributes}&{own}", inner, False
     source.check_end()
 
 
@@ -176,7 +180,7 @@ def _with_attributes(data: bytes) -> Iterator[tuple[str, bytes]]:
         yield _text(attributes), record
 
 
-def _binary(source: _Input, _version: int) -> Iterator[tuple[str, bytes]]:
+def _binary(source: _Input, _version: int) -> Iterator[tuple[str, bytes, bool]]:
     size = source.number(4)
     if size != source.left:
         raise BadPayloadError(f"{size} bytes are announced, but there are {source.left}")
@@ -188,15 +192,16 @@ def _binary(source: _Input, _version: int) -> Iterator[tuple[str, bytes]]:
         raise BadPayloadError("the mark ee 01 does not follow the attributes")
     source.check_end()
     common |= {"dt": str(seconds * 1000), "cnt": str(count)}
-    if not flags & 4:
+    has_numbers = not flags & 4
+    if has_numbers:
         common |= {"groupId": str(group), "streamId": str(stream)}
     if flags & 1:
         for own, record in _with_attributes(content):
-            yield _joined(_entries(own) | common), record
+            yield _joined(_entries(own) | common), record, has_numbers
         return
     attributes = _joined(common)
     for record in _parts(content):
-        yield attributes, record
+        yield attributes, record, has_numbers
 
 
 _LAYOUTS: Final = {bytes((0x0F, version)): _blocks for version in range(4)} | {b"\x0f\x04": _binary}
@@ -220,10 +225,12 @@ def _head(
     properties: Mapping[str, str],
     zone: str,
     shown: Mapping[str, str] | None = None,
+    *,
+    has_numbers: bool = False,
 ) -> Head:
     stream = next((attributes[key] for key in _STREAM_KEYS if key in attributes), properties.get(STREAM_ID))
     time_us = _time_us(attributes.get("dt", "").strip(), attributes.get("t", "").strip(), zone)
-    return Head(attributes.get("groupId", properties.get(GROUP_ID)), stream, time_us, shown or attributes)
+    return Head(attributes.get("groupId", properties.get(GROUP_ID)), stream, time_us, shown or attributes, has_numbers)
 
 
 def _time_us(millis: str, local: str, zone: str) -> int | None:

@@ -7,7 +7,7 @@ character plain, quotes all characters between them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -47,29 +47,35 @@ ATTRIBUTES = Delimiters("&", "=")
 """The text of attributes: `groupId=g&streamId=s`."""
 
 
-def split_csv(text: str, delimiters: Delimiters) -> Iterator[list[str]]:
-    r"""Yield the rows of a text, each as its fields.
+def split_csv(text: str, delimiters: Delimiters, most: int) -> Iterator[list[str]]:
+    r"""Yield the rows of a text, each as its fields; of one with more than `most` fields, no more than `most + 1`.
 
     Raises:
         BadPayloadError: the text ends within quotes, or after an escape.
 
     Example:
-        >>> list(split_csv("a|'b|c'|\\|", Delimiters("|", escape="\\", quote="'")))
+        >>> list(split_csv("a|'b|c'|\\|", Delimiters("|", escape="\\", quote="'"), 3))
         [['a', 'b|c', '|']]
     """
     if delimiters.line is None and _is_plain(text, delimiters):
-        yield text.split(delimiters.field)
+        yield text.split(delimiters.field, most + 1)[: most + 1]
         return
     row: list[str] = []
     for piece, separator in _pieces(text, delimiters):
-        row.append(piece)
+        if len(row) <= most:
+            row.append(piece)
         if separator != delimiters.field:
             yield row
             row = []
 
 
-def split_kv(text: str, delimiters: Delimiters) -> Iterator[dict[str, str]]:
+def split_kv(text: str, delimiters: Delimiters, wanted: Container[str] | None = None) -> Iterator[dict[str, str]]:
     """Yield the rows of a text, each as its entries. A value may contain the character between key and value.
+
+    Args:
+        text: the text.
+        delimiters: its characters with a meaning.
+        wanted: the keys of the entries to return; None for all.
 
     Raises:
         BadPayloadError: an entry has no key; or as for `split_csv`.
@@ -87,7 +93,8 @@ def split_kv(text: str, delimiters: Delimiters) -> Iterator[dict[str, str]]:
             key, buffer = (buffer, "") if key is None else (key, buffer + separator)
             continue
         if key is not None:
-            row[key] = buffer
+            if wanted is None or key in wanted:
+                row[key] = buffer
         elif text and not (buffer or row or separator):
             return  # after the last line
         elif text:

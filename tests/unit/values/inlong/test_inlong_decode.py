@@ -11,7 +11,7 @@ from spark_mq_source.values.encodings import Encoding, decoder_for, type_of
 from spark_mq_source.values.inlong import decode
 from spark_mq_source.values.inlong.fields import StreamLayout
 from spark_mq_source.values.inlong.texts import Delimiters
-from tests.oracles.inlong import inlong_msg
+from tests.oracles.inlong import binary_msg, inlong_msg, of_version_4, sized
 
 FIELDS = "a int, b string, c double"
 FULL = Delimiters("|", "=", "\n", "\\", "'")
@@ -67,16 +67,32 @@ def test_the_streams_that_are_read() -> None:
     assert (found.parents.to_pylist(), found.reasons) == ([0, 2], {})
 
 
+def test_a_stream_that_is_only_a_number_is_not_left_out_silently() -> None:
+    numbered = of_version_4(binary_msg(sized(b'{"a": 1}'), flags=0))
+
+    def read(*streams: str) -> tuple[list[object], dict[int, str]]:
+        encoding = Encoding("inlong", "a int", layout=StreamLayout("json", streams=streams))
+        found = decoder_for(encoding, type_of(encoding), encoding).decode(pa.array([numbered], pa.binary()))
+        return [row and row["data"]["a"] for row in found.values.to_pylist()], found.reasons
+
+    assert read() == read("4") == ([1], {})
+    why = "record 1: its stream is the number 4, and inlongStreams may mean its name: add the number to read it"
+    assert read("name") == ([None], {0: why})
+
+
 @pytest.mark.parametrize(
     ("layout", "record", "rows"),
     [
+        (StreamLayout(), b"", []),
+        (StreamLayout("json"), b"", []),
+        (StreamLayout("csv", FULL), b"1|x\n2\n", [(1, "x", None), (2, None, None)]),
         (StreamLayout(), b"1|x|0.5", [(1, "x", 0.5)]),
         (StreamLayout(), b" +7 | x |5.", [(7, " x ", 5.0)]),
         (StreamLayout(), b"||", [(None, "", None)]),
         (StreamLayout(null_text="NULL"), b"NULL|NULL|-.5e-1", [(None, None, -0.05)]),
         (StreamLayout(), b"-0", [(0, None, None)]),
         (StreamLayout("csv", FULL), b"1|'a|b'|NaN\n2|a\\'|-Infinity", [(1, "a|b", "nan"), (2, "a'", float("-inf"))]),
-        (StreamLayout("csv", FULL), b"1\n", [(1, None, None), (None, None, None)]),
+        (StreamLayout("csv", FULL), b"1\n", [(1, None, None)]),
         (StreamLayout("kv", FULL), b"b=x=y|a=1|z=9\na=2", [(1, "x=y", None), (2, None, None)]),
         (StreamLayout("json"), b'{"c": 1.5, "a": 1, "z": {}}', [(1, None, 1.5)]),
     ],
@@ -108,7 +124,7 @@ def test_fields_of_all_types() -> None:
         (StreamLayout(), b"0x10", 'row 2: field a: "0x10" is not a valid int'),
         (StreamLayout(), b"2147483648", "row 2: field a: 2147483648 is not a valid int"),
         (StreamLayout(), b"1|x|inf", 'row 2: field c: "inf" is not a valid double'),
-        (StreamLayout(), b"1|2|3|4", "record 2: there are 4 fields, but inlongFields names 3"),
+        (StreamLayout(), b"1|2|3|4", "record 2: there are more fields than the 3 of inlongFields"),
         (StreamLayout(), b"1|\xff", "record 2: the text is not UTF-8"),
         (StreamLayout("csv", FULL), b"1|'x", "record 2: the text ends within quotes"),
         (StreamLayout("csv", FULL), b"1|x\\", "record 2: the text ends after an escape"),
@@ -131,10 +147,10 @@ def test_a_message_with_a_record_that_does_not_fit_is_one_null_row(
 
 
 def test_rows_that_are_too_large_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "_PIECE_BYTES", 500)
+    monkeypatch.setattr(decode, "_PIECE_BYTES", 1500)
     found = decoded(Encoding("inlong"), message(b"a"), message(b"b", b"c"), message(b"d"))
     assert (found.values.field("data").to_pylist(), found.payloads) == ([b"a", b"b", b"c"], 2)
     monkeypatch.setattr(decode, "MAX_MESSAGE_BYTES", 1000)
-    assert decoded(Encoding("inlong"), message(b"x", b"y", b"z", b"0")).reasons == {
-        0: "record 4: the rows of the message need more than 0 MiB"
+    assert decoded(Encoding("inlong"), message(b"x", b"0")).reasons == {
+        0: "record 2: the rows of the message need more than 0 MiB"
     }

@@ -74,7 +74,8 @@ CELLS = {
 def test_written_fields_are_read_back(layout: StreamLayout) -> None:
     texts = ["", "x", "a&b=c", "\\ \n"] if layout.delimiters.escape or layout.kind == "json" else ["", "x"]
     cells = CELLS if texts[2:] else {**CELLS, "j": "a;b"}
-    data = [cells, dict.fromkeys(CELLS), *({**cells, "j": text} for text in texts), {**cells, "d": float("-inf")}]
+    nulls = [dict.fromkeys(CELLS)] if layout.kind != "kv" else [dict.fromkeys(CELLS) | {"a": 1}]
+    data = [cells, *nulls, *({**cells, "j": text} for text in texts), {**cells, "d": float("-inf")}]
     encoding = Encoding("inlong", FIELDS, layout=layout)
     values = structs([row(one) for one in data], f"struct<{FIELDS}>".replace(" ", ":").replace(",:", ","))
     messages = encoder_for(encoding, values.type)(values)
@@ -93,6 +94,8 @@ def test_written_fields_are_read_back(layout: StreamLayout) -> None:
         ({"attributes": [("a", None)]}, None, "the attribute 'a' is NULL, or has a character"),
         ({"attributes": [("a", "x" * 65536)]}, None, "the attributes have 65576 bytes, but at most 65535"),
         ({"data": {"a": "x|"}}, StreamLayout(), "data: 'x|' contains one of '|', which needs inlongEscape"),
+        ({"data": {"a": ""}}, StreamLayout(), "data: all fields are empty or NULL, and InLong's Sort leaves out"),
+        ({"data": {"a": None}}, StreamLayout("kv", Delimiters("&", "=")), "data: all fields are empty or NULL"),
         ({"data": {"a": None}}, StreamLayout(), "data: a is NULL, which csv cannot tell from an empty text"),
         ({"data": {"a": "-"}}, StreamLayout(null_text="-"), "data: a has the text that inlongNullText makes NULL"),
     ],

@@ -23,7 +23,7 @@ def test_the_layout() -> None:
     assert typed.value is not None
     assert (typed.value.definition, typed.flatten) == ("a int", True)
     delimiters = Delimiters(",", line="\n", escape="\\")
-    assert typed.value.layout == StreamLayout("csv", delimiters, "", ("a", "b"), "Asia/Shanghai")
+    assert typed.value.layout == StreamLayout("csv", delimiters, "", (), "Asia/Shanghai")
     kv = options(inlongFields="a int", inlongDataType="KV", inlongEntrySeparator="|", inlongKvSeparator=":")
     assert kv.layout.delimiters == Delimiters("|", ":")
 
@@ -31,6 +31,10 @@ def test_the_layout() -> None:
 def test_the_broker_filters_by_the_streams() -> None:
     assert options(inlongStreams="a, b").filters == ("a", "b")
     assert options(inlongStreams="a", filters="c").filters == ("c",)
+    # The names of streams are the types of messages, which may contain only their numbers.
+    assert options(inlongStreams="a, b").layout.streams == ()
+    assert options(inlongStreams="a", filters="c").layout.streams == ("a",)
+    assert options(inlongStreams="a", topicFilters='{"t": ["c"]}').layout.streams == ("a",)
     assert options().filters == ()
 
 
