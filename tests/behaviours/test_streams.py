@@ -150,5 +150,5 @@ def test_a_query_reads_exactly_to_its_end_and_ends_again_after_a_restart(mq: For
     asked.stream.cap_at_current_end()
     assert [asked.trigger() for _ in range(5)] == [[]] * 5
     asked.close()
-    with pytest.raises(OptionError, match=r"the query would end at .*, before .*, where it begins"):
+    with pytest.raises(OptionError, match=r"the query would end at .*, before .*, its start"):
         query(topic, startingOffsets="latest", endingOffsets=json.dumps(before.at))

@@ -42,7 +42,7 @@ def test_tls_to_a_port_without(mq: Format, tls_material: TlsMaterial):
         is_silent = mq.name == "tubemq"
         options |= {"service": ("127.0.0.1", link.port), "trustCerts": tls_material.ca}
         sentence = refusal(mq, is_silent=is_silent, **options)
-        assert re.search(f"{link.address}.*(does this port speak TLS|wrong version number)", sentence)
+        assert re.search(f"{link.address}.*(check that this port uses TLS|wrong version number)", sentence)
         assert link.connections <= 3
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from brokers.credentials import BASIC_PASSWORD, BASIC_USER
 from brokers.pulsar import Ports, PulsarStandalone
 from brokers.pulsar_admin import AdminError
 from tests.fix_brokers import PulsarUnderTest
@@ -45,36 +44,6 @@ def test_featured_broker_rolls_small_ledgers(pulsar_featured: PulsarUnderTest) -
     topic = pulsar_featured.topic()
     publish(pulsar_featured, topic, 25)
     assert [entries for _, entries in pulsar_featured.admin.ledgers(topic)][:3] == [10, 10, 5]
-
-
-def test_featured_broker_authorizes_by_basic_and_by_certificate(pulsar_featured: PulsarUnderTest) -> None:
-    import pulsar
-
-    broker = pulsar_featured.require_own()
-    credentials = broker.credentials
-    assert credentials is not None
-    topic = pulsar_featured.topic()
-    basic = pulsar.AuthenticationBasic(BASIC_USER, BASIC_PASSWORD)
-    with pytest.raises(pulsar.AuthorizationError):
-        pulsar_featured.client(authentication=basic).create_producer(topic)
-    for role in (BASIC_USER, "client"):
-        pulsar_featured.admin.grant(pulsar_featured.namespace, role, ["produce", "consume"])
-    try:
-        pulsar_featured.client(authentication=basic).create_producer(topic).send(b"by password")
-        certificate = pulsar.AuthenticationTLS(str(credentials.certificate("client")), str(credentials.key("client")))
-        over_tls = pulsar.Client(
-            broker.service_url_tls,
-            tls_trust_certs_file_path=str(credentials.ca_certificate),
-            tls_validate_hostname=True,
-            authentication=certificate,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-        )
-        over_tls.create_producer(topic).send(b"by certificate")
-        over_tls.close()
-        assert pulsar_featured.admin.stats(topic)["msgInCounter"] == 2
-    finally:
-        for role in (BASIC_USER, "client"):
-            pulsar_featured.admin.revoke(pulsar_featured.namespace, role)
 
 
 def test_a_broker_that_cannot_start_reports_the_cause(tmp_path: Path, pulsar: PulsarUnderTest) -> None:

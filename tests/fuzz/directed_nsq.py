@@ -13,7 +13,7 @@ from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.nsq.payload import _messages_python
 from spark_mq_source.nsq.payload.columns import COLUMNS
-from spark_mq_source.nsq.payload.messages import MessageDecoder, build_body, find_unwritable, open_rows
+from spark_mq_source.nsq.payload.messages import MessageDecoder, open_rows
 from spark_mq_source.nsq.protocol.commands import Messages
 from tests.fuzz.directed import compare, random_columns, seeded
 from tests.oracles import nsq_messages as oracle
@@ -93,7 +93,7 @@ def run_encoder(rng: Random, seed: int, loops: str) -> int:
     limit = rng.choice([1, 40, 1 << 20])
     case = (seed, loops, kind, values, limit)
     bad = [row for row, value in enumerate(values) if not value or len(value) > limit]
-    assert find_unwritable(source, limit) == (bad[0] if bad else -1), case
+    assert source.find_unwritable(limit) == (bad[0] if bad else -1), case
     assert [source.value(row) for row in range(rows)] == values, case
     sound = [row for row in range(rows) if values[row]]
     order = None if len(sound) == rows and rng.random() < 0.5 else array("i", rng.sample(sound, len(sound)))
@@ -101,7 +101,7 @@ def run_encoder(rng: Random, seed: int, loops: str) -> int:
     max_bytes, max_rows = rng.choice([12, 100, 5000]), rng.choice([1, 7, 1000])
     at = 0
     while at < len(chosen):
-        body, following = build_body(source, order, at, len(chosen), max_bytes=max_bytes, max_rows=max_rows)
+        body, following = source.build_body(order, at, len(chosen), max_bytes=max_bytes, max_rows=max_rows)
         wanted = [values[row] for row in chosen[at:following]]
         if following == at:
             assert (body, 8 + len(values[chosen[at]]) > max_bytes) == (b"", True), case

@@ -416,13 +416,13 @@ class NsqEncoding:
     def feed(self, data: memoryview) -> object:
         batch = drawn_batch(data, self.types)
         source = nsq_messages.open_rows(batch, self.implementation)
-        said: list[object] = [nsq_messages.find_unwritable(source, limit) for limit in (0, 40, 1 << 20)]
+        said: list[object] = [source.find_unwritable(limit) for limit in (0, 40, 1 << 20)]
         sound = [row for row, value in enumerate(batch.column(0).to_pylist()) if value and len(value) <= 40]
         order = array("i", sound if self.is_ordered else sound[::-1])
         at = 0
         while at < len(order):
-            body, at = nsq_messages.build_body(
-                source, order, at, len(order), max_bytes=max(self.max_bytes, 200), max_rows=self.max_rows
+            body, at = source.build_body(
+                order, at, len(order), max_bytes=max(self.max_bytes, 200), max_rows=self.max_rows
             )
             said.append(bytes(body))
         return said

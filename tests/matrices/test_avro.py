@@ -14,7 +14,6 @@ from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
 from spark_mq_source.values.avro.encode import avro_encoder
 from tests.oracles import avro as oracle
-from tests.oracles.fields import damaged
 
 pytest.importorskip("spark_mq_source.values.avro._decode_native", exc_type=ImportError)
 
@@ -150,7 +149,8 @@ def test_each_union_in_each_place_wanted_and_skipped(size):
         values = [
             oracle.number(at) + oracle.random_value(rng, branch) for at, branch in enumerate(union) for _ in range(2)
         ]
-        for place in range(max(size, 1)):
+        # Of three, only the place with a field on each side: the others are those of two.
+        for place in [1] if size == 3 else range(max(size, 1)):
             schema = union
             payloads = values
             if size:
@@ -173,7 +173,7 @@ def test_each_union_in_each_place_wanted_and_skipped(size):
             for part in parts:
                 assert expect_as_the_oracle(outer, outer, pa.struct(part), payloads, [(count + number) % 16])
                 count += 1
-    assert (len(UNIONS), count) == (516, [1548, 2016, 4032, 6048][size])
+    assert (len(UNIONS), count) == (516, [1548, 2016, 4032, 2016][size])
 
 
 def writable_types(leaf):
@@ -226,33 +226,6 @@ def test_each_schema_type_is_written_from_sliced_null_ridden_and_empty_arrays():
                 assert read == rows[first : first + len(array)], (schema, first, last)
                 count += 1
     assert count == 19_110
-
-
-def test_a_thousand_payloads_after_a_corrupt_one_are_decoded():
-    rng = Random(5)
-    reasons = 0
-    for seed in range(40):
-        schema = record("Root", *(oracle.random_schema(rng, 3, []) for _ in range(3)))
-        wanted = oracle.spark_type(schema)
-        if seed % 2:
-            wanted = oracle.random_part(rng, wanted)
-        good = [oracle.random_value(rng, schema) for _ in range(20)] * 50
-        decoder = avro_decoder(json.dumps(schema), wanted)
-        expected = decoder.decode(oracle.laid_out(good)).values
-        cells = oracle.cells(expected)
-        read = oracle.reader_of(schema, schema, wanted)
-        assert cells == oracle.read_cells(read, good)
-        for one in good[:20]:
-            bad = damaged(rng, one, oracle.HOSTILE)
-            # In the same batch, and with the decoder that decoded it before.
-            decoded = decoder.decode(oracle.laid_out([bad, *good]))
-            decoded.values.validate(full=True)
-            assert len(decoded.values) == 1001
-            assert list(decoded.reasons) == [0] * (oracle.read_cells(read, [bad]) == [oracle.RefusedError])
-            rest = decoded.values.slice(1)
-            assert rest.equals(expected) or oracle.cells(rest) == cells
-            reasons += len(decoded.reasons)
-    assert reasons > 100
 
 
 def test_an_unwritable_row_leaves_the_next_thousand_writable():

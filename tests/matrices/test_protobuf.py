@@ -240,7 +240,7 @@ def fits(kind, text, type_, types):
 def test_each_type_of_spark_is_read_and_written_for_each_field():
     tried = accepted = 0
     different = []
-    for kind, syntax, text in DECLARATIONS:
+    for number, (kind, syntax, text) in enumerate(DECLARATIONS):
         # Types do not depend on presence, packing or the syntax.
         if re.search("/ o|= |required|optional|^packed", text) or (
             syntax == "proto2" and not re.search("group|Color", text)
@@ -251,7 +251,8 @@ def test_each_type_of_spark_is_read_and_written_for_each_field():
             syntax=syntax,
             enums=ENUMS,
         )
-        for type_ in (*SPARK, *ONCE, *TWICE):
+        # All types wrapped twice are refused, for the same reason: each field tries a part of them.
+        for type_ in (*SPARK, *ONCE, *TWICE[number % 7 :: 7]):
             columns = nested(type_)
             for types in (READABLE, WRITABLE):
                 try:
@@ -268,7 +269,7 @@ def test_each_type_of_spark_is_read_and_written_for_each_field():
                 if is_taken != fits(kind, text, type_, types):
                     different.append((text, syntax, str(type_), types is READABLE, is_taken))
     assert different == []
-    assert (tried, accepted) == (31_680, 332)
+    assert (tried, accepted) == (19_612, 332)
 
 
 def test_each_column_that_can_be_written_is_read_by_the_runtime():

@@ -93,11 +93,6 @@ for register in (False, True):
     for rows, (name, options, columns) in zip(found, formats):
         df = spark.read.format(name).options(**options).schema(columns).load()
         rows.append(sorted(int(row.value) for row in df.collect()))
-for rows, (name, options, _) in zip(found, formats):
-    try:
-        spark.read.format(name).options(**options, nonsense="x").load().collect()
-    except Exception as error:
-        rows.append(str(error))
 spark.stop()
 print(json.dumps(found))
 """
@@ -115,10 +110,9 @@ def test_spark_connect_reads_with_and_without_registration(
     assert result.code == 0, result.output[-3000:]
     found = result.last_json()
     assert len(found) == len(feeds)
-    for unregistered, registered, error in found:
+    for unregistered, registered in found:
         assert unregistered == list(range(50))
         assert registered == list(range(50))
-        assert "nonsense: unknown option" in error
 
 
 CLUSTER_SCRIPT = """

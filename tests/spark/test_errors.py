@@ -66,8 +66,6 @@ def save(rows: DataFrame, options: Mapping[str, Any], mode: str = "append", **mo
     ("name", "more", "schema", "sentence", "error"),
     [
         ("pulsar-native", {"topik": "t"}, None, "topik: unknown option (did you mean topic?)", "OptionError"),
-        ("pulsar-native", {"kafka.bootstrap.servers": "h"}, None, "here it is serviceUrl", "OptionError"),
-        ("pulsar-native", {"serviceUrl": "http://h:8080"}, None, "that is the admin address", "OptionError"),
         ("pulsar-native", {}, "publishtime timestamp", "did you mean publish_time?", "OptionError"),
         ("pulsar-native", {}, None, "127.0.0.1:9: cannot connect", "TransportError"),
         ("tubemq", {}, None, "cannot connect", "TransportError"),
@@ -79,10 +77,6 @@ def test_a_load_that_cannot_be_planned(
     expect(
         error_of(read(spark, name, {"pulsar-native": PULSAR, "tubemq": TUBEMQ}[name] | more, schema)), sentence, error
     )
-
-
-def test_a_default_schema_that_cannot_be_made(spark: SparkSession) -> None:
-    expect(error_of(read(spark, "pulsar-native", PULSAR, valueFormat="jsn")), "valueFormat='jsn'", "OptionError")
 
 
 def test_a_task_that_cannot_decode_a_message(spark: SparkSession, nsq: NsqBroker, options: dict[str, str]) -> None:

@@ -76,7 +76,7 @@ def test_rare_columns_have_their_types_and_values(spark: SparkSession, pulsar_fe
     assert second.message_id > first.message_id
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
 def test_times_are_utc_in_every_session_time_zone(spark: SparkSession, pulsar: PulsarUnderTest, zone: str) -> None:
     feed = PulsarFeed(pulsar, 1)
     producer = pulsar.client().create_producer(feed.topic_partitions[0])
@@ -127,9 +127,6 @@ def test_pushdown_without_sparks_setting_names_the_setting(spark: SparkSession, 
     [
         ("partition = 2", 1),
         ("partition IN (1, 3)", 2),
-        ("partition >= 1 AND partition < 3", 2),
-        ("partition <= 0", 1),
-        ("partition > 1", 2),
         ("partition = 9", 1),  # none match: Spark makes up an empty partition
         ("partition = 1 OR partition = 2", 4),  # Spark pushes down no OR
         ("partition <> 1", 4),

@@ -115,7 +115,7 @@ def test_lost_data_ends_the_query_with_an_error_that_names_it(
     sink.run(spark, options)
     pulsar.admin.delete_topic(gone.topic, partitioned=True)
     stays.publish([b"2"])
-    with pytest.raises(StreamingQueryException, match="no longer there, with whatever was not read of it"):
+    with pytest.raises(StreamingQueryException, match="no longer exists, so its unread messages are lost"):
         sink.run(spark, options)
     sink.run(spark, options | {"failOnDataLoss": "false"})
     assert sorted(message.value for message in sink.messages) == ["1", "2"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,10 +12,8 @@ from spark_mq_source.core.sql_types import arrow_type_of_ddl
 from spark_mq_source.values.encodings import Encoding, decoder_for
 from tests.behaviours.pulsar.test_typed import FIELDS, publish, publish_all_versions, publish_bytes
 from tests.fix_brokers import PulsarUnderTest
-from tests.fix_spark import ScriptResult
 from tests.formats import Format
 from tests.spark.frames import failure, load
-from tests.spark.streams import finish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,25 +64,7 @@ def test_undecodable_values_follow_the_users_option(spark: SparkSession, pulsar:
     assert [(row.value, bytes(row._corrupt)) for row in found] == [(None, b"\x09not avro")]
 
 
-def test_every_format_stores_undecodable_messages_in_the_dead_letter_topic(
-    spark: SparkSession, mq: Format, tmp_path: Path
-) -> None:
-    topic, dead = mq.feed(2), mq.new_topic()
-    topic.publish([b'{"n": %d}' % n for n in range(20)] + [b"nothing"])
-    given = {"valueFormat": "json", "valueSchema": "n int", "flatten": "true"}
-    given |= {"onCorrupt": "deadLetter", "deadLetterTopic": dead}
-    rows = load(spark, mq.name, dict(topic.options) | given, "n int").collect()
-    assert sorted(row.n for row in rows) == list(range(20))
-    topic.publish([b'{"n": 20}', b"nothing"])
-    stream = spark.readStream.format(mq.name).options(**dict(topic.stream) | given).schema("n int").load()
-    sink = stream.writeStream.format("parquet").option("path", str(tmp_path / "rows"))
-    query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    finish(query)
-    assert 20 in [row.n for row in spark.read.parquet(str(tmp_path / "rows")).collect()]
-    # If the stream reads the same messages as the batch, their dead letters are stored twice.
-    assert set(mq.consume(dead, 2)) == {b"nothing"}
-
-
+@pytest.mark.parametrize("mq", [pytest.param("pulsar", marks=pytest.mark.broker)], indirect=True)
 def test_json_without_a_registered_schema_equals_from_json(spark: SparkSession, mq: Format) -> None:
     from pyspark.sql import functions
 
@@ -97,8 +75,7 @@ def test_json_without_a_registered_schema_equals_from_json(spark: SparkSession, 
         "array(date_add(DATE'1969-12-31', int(id))) as days) as value"
     )
     topic = mq.feed(2)
-    without = {"schema": "bytes"} if mq.name == NAME else {"valueSchema": ddl}
-    df.write.format(mq.name).options(**topic.target, **without, valueFormat="json").mode("append").save()
+    df.write.format(mq.name).options(**topic.target, schema="bytes", valueFormat="json").mode("append").save()
     payloads = mq.consume(topic.topic, 3)
     texts = spark.createDataFrame([(payload.decode(),) for payload in payloads], "text string")
     parsed = texts.select(functions.from_json("text", ddl, {"mode": "FAILFAST"}).alias("value"))
@@ -108,22 +85,3 @@ def test_json_without_a_registered_schema_equals_from_json(spark: SparkSession, 
     assert decoded.reasons == {}
     again = spark.createDataFrame(pa.table({"value": decoded.values}))
     assert sorted(again.collect()) == sorted(df.collect())
-
-
-CONNECT_SCRIPT = """
-import json, sys
-
-service_url, topic = sys.argv[1:]
-df = spark.read.format("pulsar-native").options(serviceUrl=service_url, topic=topic, valueFormat="auto").load()
-found = [row.number for row in df.select("value.number").collect()]
-spark.stop()
-print(json.dumps(found))
-"""
-
-
-def test_spark_connect_reads_typed_columns(spark_connect: Callable[..., ScriptResult], pulsar: PulsarUnderTest) -> None:
-    topic = pulsar.topic()
-    publish_all_versions(pulsar, topic, official_schema.AvroSchema)
-    result = spark_connect(CONNECT_SCRIPT, pulsar.service_url, topic)
-    assert result.code == 0, result.output[-3000:]
-    assert result.last_json() == [1, 3, 2, None]

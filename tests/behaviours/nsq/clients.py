@@ -57,7 +57,7 @@ def receive(consumer: Consumer, count: int) -> list[Messages]:
 
 
 def ids_of(runs: list[Messages]) -> bytes:
-    return b"".join(message_ids(run) for run in runs)
+    return b"".join(message_ids(run.data) for run in runs)
 
 
 def rows_of(runs: list[Messages], schema: pa.Schema = COLUMNS) -> list[dict[str, Any]]:

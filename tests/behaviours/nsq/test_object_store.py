@@ -93,7 +93,7 @@ def test_an_unusable_wal_dir_is_refused_before_a_message_is_read(
         read(read_options(nsq, topic, walDir="s3://no-such-bucket/wal", runId="r"))
     put = ObjectStore.write
     monkeypatch.setattr(ObjectStore, "create", lambda self, path, data: put(self, path, data) is None)
-    with pytest.raises(UnsupportedFeatureError, match=r"walDir s3://wal-bucket/wal cannot make a file exclusively"):
+    with pytest.raises(UnsupportedFeatureError, match=r"walDir s3://wal-bucket/wal cannot create a file exclusively"):
         read(read_options(nsq, topic, walDir=f"{s3.url}/wal", runId="r"))
     assert nsq.channel_stats(topic, "c")["depth"] == 3
 

@@ -17,11 +17,7 @@ from spark_mq_source.nsq.protocol.commands import Pub
 from tests.behaviours.nsq.clients import Proxies, ids_of, in_front_of, open_session, receive, take
 from tests.behaviours.nsq.conftest import PATIENCE_S
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import Fault, Peer, ScriptedServer, expect
-
-
-def stay_silent(peer: Peer) -> None:
-    peer.stay_silent()
+from tests.fix_net import Fault, ScriptedServer, expect, stay_silent
 
 
 def test_the_broker_confirms_the_negotiated_settings(nsq: NsqUnderTest):

@@ -15,7 +15,7 @@ from spark_mq_source.core.options import READ
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.read.letters import QueueLetters, dead_letter_topic_of, retry_topic_of
+from spark_mq_source.pulsar.read.letters import QueueLetters, letter_topic_of
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.pulsar import raw_producer as raw
 from tests.behaviours.pulsar import test_queue_consumer
@@ -106,8 +106,8 @@ def test_a_java_consumer_continues_our_retry_messages(
     assert first["properties"] == {"a": "1"}
     letters(ours).put_off(logged(received(open_consumer, ours, 1)))
     our_second, our_dead = java.reconsume(pulsar, ours, 1, **how)
-    assert our_second["topic"] == retry_topic_of(ours, NAME)
-    assert our_dead["topic"] == dead_letter_topic_of(ours, NAME)
+    assert our_second["topic"] == letter_topic_of(ours, NAME, "RETRY")
+    assert our_dead["topic"] == letter_topic_of(ours, NAME, "DLQ")
     assert reported(our_second, of=ours) == reported(second, of=theirs)
     assert reported(our_dead, of=ours) == reported(dead, of=theirs)
     assert our_dead["properties"]["RECONSUMETIMES"] == "2"
@@ -119,7 +119,7 @@ def test_our_retry_messages_continue_those_of_a_java_consumer(
     topic = pulsar.topic()
     java.produce(pulsar, topic, [{"value": b"v", "key": "k"}])
     (first,) = java.reconsume(pulsar, topic, 1, subscription=NAME, most=16, delay_ms=100, dead=0)
-    retry = retry_topic_of(topic, NAME)
+    retry = letter_topic_of(topic, NAME, "RETRY")
     # The subscription is the same on both topics; letters of letters keep the first origin.
     messages = received(open_consumer, retry, 1)
     making = letters(topic)
@@ -173,7 +173,7 @@ def test_only_unacknowledged_messages_of_a_batch_become_letters(
         producer.send(*raw.batch(b"a", b"b", b"c"), messages=3)
     (message,) = received(open_consumer, topic, 1)
     letters(topic).put_off(logged([message._replace(ack_set=(0b101,))]))
-    rows = PulsarFormat(pulsar).read(retry_topic_of(topic, NAME), COLUMNS).column("value").to_pylist()
+    rows = PulsarFormat(pulsar).read(letter_topic_of(topic, NAME, "RETRY"), COLUMNS).column("value").to_pylist()
     assert rows == [b"a", b"c"]
 
 

@@ -139,7 +139,7 @@ def test_a_missing_partition_is_a_loss(tubemq: TubeUnderTest, query: MakeQuery, 
     begun.trigger()
     at = through_json(begun.at)
     at["positions"]["1:vanished:0"] = 28
-    with pytest.raises(DataLossError, match="1:vanished:0: no longer there"):
+    with pytest.raises(DataLossError, match="1:vanished:0: no longer exists"):
         query(topic, checkpoint=at, operationTimeout="2s").trigger()
     publish(topic, ["2"])
     assert query(topic, checkpoint=at, failOnDataLoss=False, operationTimeout="2s").trigger() == ["2"]
