@@ -236,15 +236,15 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         # A batch planned earlier has messages that were not counted, or that were read before the count.
         if at.batch == self._planned_now:
             self._planned_now = None
-            for name, found in self._found(at).items():
+            for name, (found, is_idle) in self._found(at).items():
                 source = next((source for source in waiting if source.name == name), None)
                 expected = left.get(name, 0)
                 if found or source is None:
                     left[name] = None if expected is None else max(0, expected - found)
                 elif waiting[source] != 0:
-                    # A batch is also empty if its task could not connect.
+                    # A batch is also empty if its task could not connect, or received only messages that come again.
                     self._check(source)
-                    if waiting[source] is None or self.counts_held:
+                    if is_idle and (waiting[source] is None or self.counts_held):
                         left[name] = 0
         left.update(dict.fromkeys(left.keys() & self._doubts.names))
         for source, depth in waiting.items():
@@ -255,11 +255,12 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
                 logger.warning("%s: %s disappeared before it was read", self._where, name)
         return {source: _least(depth, left.get(source.name, 0)) for source, depth in waiting.items()}
 
-    def _found(self, at: BatchOffset) -> dict[str, int]:
-        """Return the number of messages in a batch by source name."""
-        found: dict[str, int] = {}
+    def _found(self, at: BatchOffset) -> dict[str, tuple[int, bool]]:
+        """Return the number of messages in a batch by source name, and whether the broker had no more."""
+        found: dict[str, tuple[int, bool]] = {}
         for name, log in self._logs(at):
-            found[name] = found.get(name, 0) + log.rows
+            rows, is_idle = found.get(name, (0, True))
+            found[name] = rows + log.rows, is_idle and log.ended_idle
         return found
 
     def _logs(self, at: BatchOffset) -> Iterator[tuple[str, TaskLog]]:

@@ -207,6 +207,8 @@ class Collector(ABC, Generic[InflowT]):
         else:
             if any(slot.attempt == self._log.attempt for slot in self._log.slots):
                 self._log.acknowledged(refused, last)
+            # nsqd counts a message whose FIN it refused as still in flight here, so it may have held back others.
+            is_idle = is_idle and not refused
         self._log.end(is_idle=is_idle)
 
     # -- methods of a format

@@ -78,13 +78,13 @@ class Stream(QueueStream[Source, Task]):
         end = BatchOffset.from_json(self.latest(start.to_json()))
         return end, {} if end == start else {task.source.name: task.max_rows for task in self._planned(end)}
 
-    def read(self, at: BatchOffset, **found: int) -> None:
-        """Let the tasks of a batch find so many messages, and end."""
+    def read(self, at: BatchOffset, *, is_idle: bool = True, **found: int) -> None:
+        """Let the tasks of a batch find so many messages, and end: because the broker has no more, or early."""
         for name, count in found.items():
             log = self.log(at, name)
             if count:
                 log.append(pa.record_batch({"message_id": [f"{name}{number}" for number in range(count)]}))
-            log.end()
+            log.end(is_idle=is_idle)
 
 
 @pytest.fixture
@@ -181,6 +181,17 @@ def test_an_empty_batch_ends_a_source_that_reports_no_backlog(
     stream.plan(one)
     assert stream.checked == checked
     assert stream._left == {"a": 0 if counts_held and checked else left}
+
+
+def test_an_empty_batch_that_ended_early_does_not_end_its_source(tmp_path: Path, at: BatchOffset):
+    stream = Stream(tmp_path, {"a": None})
+    stream.cap_at_current_end()
+    one, _ = stream.plan(at)
+    stream.read(one, is_idle=False, a=0)
+    two, planned = stream.plan(one)
+    assert planned == {"a": None}
+    stream.read(two, a=0)
+    assert stream.plan(two) == (two, {})
 
 
 @pytest.mark.parametrize(("found", "warned"), [(2, False), (1, True)])
