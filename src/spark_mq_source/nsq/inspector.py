@@ -195,5 +195,10 @@ class NsqInspector:
             return f"{found}, authorized as {who} with {authorized.permission_count} permissions"
 
     def _find_channel(self) -> str:
-        find_sources(self._client, self._options)
-        return f"{self._options.channel} exists"
+        channel = self._options.channel or ""
+        found = {
+            source.name: self._client.fetch_stats(source.nsqd, source.topic, channel)
+            for source in find_sources(self._client, self._options)
+        }
+        lacking = [name for name, stats in found.items() if stats is not None and not stats.exists]
+        return f"{channel} exists" + (f"; a query creates it for {', '.join(lacking)}" if lacking else "")

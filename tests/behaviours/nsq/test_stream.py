@@ -19,6 +19,9 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
+from spark_mq_source.core.options import READ
+from spark_mq_source.nsq.inspector import NsqInspector
+from spark_mq_source.nsq.options import NsqOptions
 from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import Query, numbered, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
@@ -159,6 +162,9 @@ def test_an_nsqd_without_the_channel_gets_it(
         "nsqdTcpAddresses": f"{one.tcp_address},{two.tcp_address}",
         "nsqdHttpAddresses": f"{one.http_address},{two.http_address}",
     }
+    given = {"topic": topic, "channel": "c", "idleTimeout": "1s", **addresses}
+    *_, (_, find_channel) = NsqInspector(NsqOptions.from_spark(given, READ)).steps()
+    assert find_channel() == f"c exists; a query creates it for {topic} on {two.tcp_address}"
     q = query(one, topic, createChannel=create_channel, **addresses)
     assert q.plan() == q.at
     assert f"{topic} on {two.tcp_address}: no channel c: creating it" in caplog.text
