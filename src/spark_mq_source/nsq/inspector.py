@@ -10,7 +10,7 @@ from spark_mq_source.core.errors import OptionError, TopicNotFoundError, Transpo
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.nsq.client.client import NsqClient, Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.read.planner import check_all_found, find_sources, topic_not_found, topics_of
+from spark_mq_source.nsq.read.planner import ask_stats, check_all_found, find_sources, topic_not_found, topics_of
 from spark_mq_source.nsq.read.reader import NsqRange
 
 logger = logging.getLogger(__name__)
@@ -43,8 +43,7 @@ def keep_existing(options: NsqOptions, tasks: Sequence[NsqRange]) -> list[NsqRan
     """
     client = NsqClient(options)
     channel = options.channel or ""
-    sources = dict.fromkeys(task.source for task in tasks)
-    found = {source: client.fetch_stats(source.nsqd, source.topic, channel) for source in sources}
+    found = ask_stats(client, options, list(dict.fromkeys(task.source for task in tasks)))
     where = f"{options.topics_text}, channel {channel}"
     remedy = "set createChannel=true (-o createChannel=true) to read it, and to create it if it does not exist"
     for source, stats in found.items():
@@ -102,8 +101,7 @@ class NsqInspector:
             MQSourceError: no nsqlookupd answers.
         """
         channel = self._options.channel or ""
-        for source in self._sources():
-            stats = self._client.fetch_stats(source.nsqd, source.topic, channel)
+        for source, stats in ask_stats(self._client, self._options, self._sources()).items():
             found = stats if stats is not None and stats.exists else None
             yield {
                 "topic": source.topic,
@@ -195,10 +193,6 @@ class NsqInspector:
             return f"{found}, authorized as {who} with {authorized.permission_count} permissions"
 
     def _find_channel(self) -> str:
-        channel = self._options.channel or ""
-        found = {
-            source.name: self._client.fetch_stats(source.nsqd, source.topic, channel)
-            for source in find_sources(self._client, self._options)
-        }
-        lacking = [name for name, stats in found.items() if stats is not None and not stats.exists]
-        return f"{channel} exists" + (f"; a query creates it for {', '.join(lacking)}" if lacking else "")
+        found = ask_stats(self._client, self._options, find_sources(self._client, self._options))
+        lacking = [source.name for source, stats in found.items() if stats is not None and not stats.exists]
+        return f"{self._options.channel} exists" + (f"; a query creates it for {', '.join(lacking)}" if lacking else "")

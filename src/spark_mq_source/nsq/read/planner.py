@@ -122,7 +122,7 @@ def _find_nsqds(client: NsqClient, options: NsqOptions, topic: str, *, was_found
     topology = client.fetch_topology(topic)
     if not topology.nsqds or channel in topology.channels:
         return topology.nsqds
-    stats = _ask(client, options, [Source(topic, nsqd) for nsqd in topology.nsqds])
+    stats = ask_stats(client, options, [Source(topic, nsqd) for nsqd in topology.nsqds])
     if any(found is not None and found.exists for found in stats.values()):
         return topology.nsqds
     if was_found and not all(stats.values()):
@@ -211,7 +211,7 @@ def fetch_waiting(
     Raises:
         MQSourceError: an nsqd refuses to create the channel.
     """
-    found = _ask(client, options, sources)
+    found = ask_stats(client, options, sources)
     doubts = doubts or Doubts()
     is_look = options.ack_mode is AckMode.REQUEUE
     without = [source for source, stats in found.items() if stats is not None and not (stats.exists or is_look)]
@@ -248,7 +248,8 @@ def _tasks(options: NsqOptions, parts: Waiting) -> list[NsqRange]:
     return [NsqRange(source, rows) for source, rows in split]
 
 
-def _ask(client: NsqClient, options: NsqOptions, sources: Sequence[Source]) -> dict[Source, ChannelStats | None]:
+def ask_stats(client: NsqClient, options: NsqOptions, sources: Sequence[Source]) -> dict[Source, ChannelStats | None]:
+    """Return the statistics of the channel on each nsqd, asked at once; None if its HTTP interface does not answer."""
     if not sources:
         return {}
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Final
 
 import pyarrow as pa
@@ -77,11 +78,11 @@ class RecordDocuments:
         before = [*_predefined(attributes)]
         if self._layout.kind == CSV:
             most = max(len(self._names) - len(before), 0)
-            is_first = True
-            for cells in split_csv(text, self._layout.delimiters, most):
-                if is_first or cells != [""] or most == 1:
-                    yield self._object([*before, *cells])
-                is_first = False
+            lines = chain(split_csv(text, self._layout.delimiters, most), (None,))
+            for number, (cells, following) in enumerate(pairwise(lines)):
+                # A separator after the last line begins no row, unless a row is one field, which may be empty.
+                if not (number and following is None and cells == [""] and most != 1):
+                    yield self._object([*before, *(cells or ())])
         else:
             names = self._names[len(before) :]
             for entries in split_kv(text, self._layout.delimiters, names):

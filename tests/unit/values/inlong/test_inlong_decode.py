@@ -86,6 +86,7 @@ def test_a_stream_that_is_only_a_number_is_not_left_out_silently() -> None:
         (StreamLayout(), b"", []),
         (StreamLayout("json"), b"", []),
         (StreamLayout("csv", FULL), b"1|x\n2\n", [(1, "x", None), (2, None, None)]),
+        (StreamLayout("csv", FULL), b"1\n\n2", [(1, None, None), (None, None, None), (2, None, None)]),
         (StreamLayout(), b"1|x|0.5", [(1, "x", 0.5)]),
         (StreamLayout(), b" +7 | x |5.", [(7, " x ", 5.0)]),
         (StreamLayout(), b"||", [(None, "", None)]),
