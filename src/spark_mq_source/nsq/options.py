@@ -359,8 +359,8 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
     )
     output_buffer_timeout_ms: int | None = duration_option(
         "Maximum time that nsqd buffers bytes before it sends them; `-1` for no limit: nsqd sends them when the buffer "
-        "is full, and with its next heartbeat. A read waits at least this time for a message, whatever `idleTimeout` "
-        "is.",
+        "is full, and with its next heartbeat. It must be less than `msgTimeout`. A read waits at least this time for "
+        "a message, whatever `idleTimeout` is.",
         None,
         default_text="nsqd's, `250ms`",
         parse=_or_off(parse_duration_ms),

@@ -24,6 +24,7 @@ from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     CorruptMessageError,
     MQSourceError,
+    OptionError,
     RequestTimeoutError,
     TooManyAttemptsError,
     TransportError,
@@ -138,7 +139,13 @@ class _Inflow:
         self.most = most if options.max_in_flight is None else min(most, options.max_in_flight)
         self.patience_seconds = identified.msg_timeout_ms / 2000
         """Half of the messages' timeout: maximum wait here before the timeout is extended."""
-        self.min_idle_seconds = (_buffering_ms(identified, options.heartbeat_interval_ms) + _SENDING_MS) / 1000
+        buffering_ms = _buffering_ms(identified, options.heartbeat_interval_ms)
+        if buffering_ms >= identified.msg_timeout_ms:
+            raise OptionError(
+                f"outputBufferTimeout: {consumer.session.address}: nsqd may buffer a message for {buffering_ms} ms, "
+                f"but redelivers it after {identified.msg_timeout_ms} ms: choose a time shorter than msgTimeout"
+            )
+        self.min_idle_seconds = (buffering_ms + _SENDING_MS) / 1000
         self.held = b""
         """The ids of messages that were taken and not acknowledged yet, 16 bytes each."""
         self.taken = b""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import TooManyAttemptsError
+from spark_mq_source.core.errors import OptionError, TooManyAttemptsError
 from spark_mq_source.core.options import READ
 from spark_mq_source.net.queue_task import Limits
 from spark_mq_source.nsq.client.client import Nsqd, Source
@@ -112,6 +112,14 @@ def test_a_task_is_not_idle_while_nsqd_may_buffer_messages(
     )
     limits = Limits.of(options, None, min_idle_seconds=inflow.min_idle_seconds)
     assert limits.seconds_left() == pytest.approx(seconds, abs=0.05)
+
+
+@pytest.mark.parametrize(("timeout_ms", "option"), [(10_000, "outputbuffertimeout"), (0, "heartbeatinterval")])
+def test_nsqd_must_send_a_message_before_it_redelivers_it(timeout_ms: int, option: str) -> None:
+    consumer = FakeConsumer()
+    consumer.session.identified = Identified(output_buffer_timeout_ms=timeout_ms, msg_timeout_ms=10_000)
+    with pytest.raises(OptionError, match=r"may buffer a message for 10000 ms, but redelivers it after 10000 ms"):
+        inflow_of(consumer, **{option: "10s"})
 
 
 def batch(*attempts: int) -> pa.RecordBatch:
