@@ -27,6 +27,8 @@ def test_is_found_without_registration(spark: SparkSession, mq: Format) -> None:
     topic = mq.feed(1)
     topic.publish(numbers(3))
     session = spark.newSession()
+    # It decides what "timestamp" means in a schema of the session, not in the default columns.
+    session.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     assert values_of(load(session, mq.name, topic.options)) == sorted(numbers(3))
     spark_mq_source.register(session)
     assert load(session, mq.name, topic.options).columns == list(mq.schema)

@@ -83,6 +83,25 @@ def test_a_drain_with_a_killed_worker_fails_without_wal_dir(
         assert "attempt 2 at a read without walDir" in done.output
 
 
+@pytest.mark.parametrize("is_written_down", [False, True])
+def test_a_drain_that_spark_reads_twice_fails_without_wal_dir(
+    spark: SparkSession, nsq: NsqUnderTest, tmp_path: Path, is_written_down: bool
+) -> None:
+    """Spark sorts several partitions by ranges of a sample, for which it reads its input once more."""
+    topics = [nsq.topic("c") for _ in range(2)]
+    nsq.publish(topics[0], *numbered(0, 10))
+    nsq.publish(topics[1], *numbered(10, 20))
+    more = {"walDir": tmp_path / "wal", "runId": "r"} if is_written_down else {}
+    given = options(nsq, "", topics=",".join(topics), idleTimeout="1s", **more)
+    del given["topic"]
+    ordered = spark.read.format("nsq").options(**given).schema("value string").load().orderBy("value")
+    if is_written_down:
+        assert [row.value for row in ordered.collect()] == texts(0, 20)
+    else:
+        with pytest.raises(Exception, match="attempt 2 at a read without walDir"):
+            ordered.collect()
+
+
 # -- streams
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_mq_source.tubemq.offsets import INDEX_BYTES
+from tests.fix_brokers import wait_until
 from tests.fix_tubemq import TubeUnderTest
 from tests.formats import numbers
 from tests.formats.tubemq import TubeMQFeed
@@ -38,6 +40,9 @@ def test_a_members_query_continues_at_its_position(spark: SparkSession, tubemq: 
             # As many rebalances of the master as it takes.
             assert all_read.wait(ALL_READ_TIMEOUT_S), query.exception()
         assert sorted(map(int, sink.values)) == list(range(end))
+        # Spark does not wait until the query has left the group.
+        wait_until(lambda: not feed.readers(), "the query has left the group")
+        assert [tubemq.admin.group_offset(1, group, feed.topic, n) for n in range(3)] == [end * INDEX_BYTES] * 3
 
 
 def test_rows_written_by_spark_are_read_back(spark: SparkSession, tubemq: TubeUnderTest) -> None:

@@ -143,6 +143,8 @@ class ColumnTable:
                 problems.append(f"column {name} is unknown (known: {', '.join(known)}){hint}")
             elif not any(map(fits, types)):
                 hint = f"; set {name}Format to write a struct" if written and type_.startswith("struct") else ""
+                if type_ == "timestamp_ntz":
+                    hint = "; in a schema, timestamp_ltz is one, whatever spark.sql.timestampType is"
                 problems.append(f"column {name} is {type_}, expected {' or '.join(types)}{hint}")
         names = [name for name, _, _ in asked]
         problems += [f"column {name} is named twice" for name in sorted({n for n in names if names.count(n) > 1})]

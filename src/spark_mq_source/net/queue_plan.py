@@ -42,6 +42,11 @@ class QueueTask(Generic[SourceT]):
     """The function that makes a source of the fields in a plan."""
 
     @property
+    def is_drain(self) -> bool:
+        """True for a batch read without `walDir`: no other attempt can read the same messages."""
+        return not self.folder
+
+    @property
     def is_repeatable(self) -> bool:
         """True if the broker redelivers unacknowledged messages with the same ids."""
         return True
@@ -57,10 +62,11 @@ class QueueTask(Generic[SourceT]):
         Raises:
             DataLossError: it is a second attempt without `walDir`.
         """
-        if tries and not self.folder:
+        if tries and self.is_drain:
             raise DataLossError(
                 f"{where}: attempt {tries + 1} at a read without walDir: an earlier attempt may have acknowledged "
-                "messages whose rows are lost; see why it failed, and set walDir and runId to make tasks repeatable"
+                "messages whose rows are lost; it failed, or Spark reads its input twice, as for orderBy; set walDir "
+                "and runId to make tasks repeatable"
             )
 
 

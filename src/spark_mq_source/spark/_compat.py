@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark.sql.datasource
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spark_mq_source.spark.boundary import called_by_spark
 
@@ -45,6 +45,7 @@ __all__ = [
     "StreamWriterBase",
     "arrow_schema",
     "register",
+    "spark_schema",
 ]
 
 FILTER_OPERATORS: Mapping[type, str] = {
@@ -68,6 +69,11 @@ _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the exact Arrow schema that Spark's worker requires of a reader's batches."""
     return to_arrow_schema(schema, **_UTC)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return Spark's schema; `spark.sql.timestampType` decides only what `timestamp` in a text means."""
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 class _StreamReader(DataSourceStreamReader):

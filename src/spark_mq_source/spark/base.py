@@ -17,24 +17,38 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from spark_mq_source.core.columns import without_large_types
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import MQSourceError, OptionError, TaskEndedError, UnsupportedFeatureError
 from spark_mq_source.core.ports import Predicate, Stream, TaskAttempt
-from spark_mq_source.core.sql_types import ddl_of_schema
 from spark_mq_source.formats import load_format
 from spark_mq_source.net.stopwatch import timed_input, working
-from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
+from spark_mq_source.spark._compat import (
+    FILTER_OPERATORS,
+    StreamReaderBase,
+    StreamWriterBase,
+    arrow_schema,
+    spark_schema,
+)
 from spark_mq_source.spark.boundary import called_by_spark
 from spark_mq_source.spark.task_log import log_counters, logged_read
-from spark_mq_source.spark.worker import check_running, connection_of_task, freeze_loaded_modules, rows_while_running
+from spark_mq_source.spark.worker import (
+    check_running,
+    connection_of_task,
+    exit_if_terminated,
+    freeze_loaded_modules,
+    is_read_again,
+    rows_while_running,
+    stop_on_sigterm,
+)
 from spark_mq_source.values.encodings import TypedRead
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
     from spark_mq_source.base_format import AnyFormat
 
@@ -98,8 +112,8 @@ class MQDataSource(DataSource):
         return cls.format_name
 
     @called_by_spark
-    def schema(self) -> str:
-        """Return the default columns, as SQL.
+    def schema(self) -> StructType:
+        """Return the default columns.
 
         Raises:
             OptionError: options of decoding cannot be used; all problems in one sentence.
@@ -107,7 +121,7 @@ class MQDataSource(DataSource):
         """
         columns, self._typed = self.format.columns_by_default(self.options)
         freeze_loaded_modules()
-        return ddl_of_schema(columns)
+        return spark_schema(columns)
 
     @called_by_spark
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -138,6 +152,9 @@ class MQDataSource(DataSource):
         return MQStreamReader(self.format, options, arrow_schema(schema))
 
     def _fitted(self, options: Any, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
+        if required := sorted(_required(schema, "")):
+            named = ", ".join(required)
+            raise OptionError(f"format {self.format_name!r}: {named}: NOT NULL, but a message may lack it; allow NULL")
         columns = arrow_schema(schema)
         options = self.format.fit_read(options, columns, self._typed)
         if not self.format.has_other_columns(options):
@@ -209,6 +226,8 @@ class _Reader(_FormatWithOptions):
         freeze_loaded_modules()
         counters, context, task = Counters(), TaskContext.get(), partition.value
         tries = 0 if context is None else context.attemptNumber()
+        if context is not None and getattr(task, "is_drain", False):
+            tries = tries or int(is_read_again(context, task))
         rows = self._format.read(self._options, task, self._schema, counters, tries=tries)
         return logged_read(self.format_name, task, rows, counters, is_ahead=self._format.reads_ahead(task))
 
@@ -268,6 +287,7 @@ class MQStreamReader(_Reader, StreamReaderBase):
     def stream(self) -> Stream[Any]:
         """The format's stream, created at first use."""
         if self._stream is None:
+            stop_on_sigterm()
             self._stream = self._format.open_stream(self._options)
         return self._stream
 
@@ -285,6 +305,7 @@ class MQStreamReader(_Reader, StreamReaderBase):
         """Close the driver's connections."""
         if self._stream is not None:
             self._stream.close()
+        exit_if_terminated()
 
 
 class RefusedStreamReader(StreamReaderBase):
@@ -425,6 +446,22 @@ def check_columns(
 def _types_check(type_: DataType, *, is_any: bool) -> Callable[[str], bool]:
     names = {type_.simpleString(), type_.typeName()}
     return lambda expected: is_any or expected in names
+
+
+def _required(type_: DataType, path: str) -> Iterator[str]:
+    """Yield the paths of what may not be NULL; Spark does not check it, and fails or takes NULL for a value (4.3.0)."""
+    inner: list[tuple[str, DataType, bool]] = []
+    match type_:
+        case StructType(fields=fields):
+            inner = [(f"{path}.{field.name}".lstrip("."), field.dataType, field.nullable) for field in fields]
+        case ArrayType(elementType=element, containsNull=may_be_null):
+            inner = [(f"{path}[]", element, may_be_null)]
+        case MapType(keyType=key, valueType=value, valueContainsNull=may_be_null):
+            inner = [(f"{path}.key", key, True), (f"{path}.value", value, may_be_null)]
+    for name, part, may_be_null in inner:
+        if not may_be_null:
+            yield name
+        yield from _required(part, name)
 
 
 def _plain(value: object) -> object:

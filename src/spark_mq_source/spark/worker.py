@@ -1,4 +1,4 @@
-"""The Python worker of a task: detects that Spark has ended the task, and avoids needless garbage collection.
+"""The Python worker: detects that Spark has ended a task or a query, and avoids needless garbage collection.
 
 Spark ends a task (killed, lost a speculation, failed input) by closing its side of the connection. Arrow takes this for
 the regular end of the stream, so a writer would take the rows received so far for all rows (seen on 4.3.0). Spark gives
@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import functools
 import gc
+import hashlib
 import io
 import logging
 import os
+import pickle
+import signal
 import socket
 import stat
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 
 from spark_mq_source.core.errors import TaskEndedError
 
@@ -48,6 +53,32 @@ def _freeze(modules: int) -> None:
     gc.freeze()
 
 
+class _Terminated(SystemExit):
+    """SIGTERM has arrived."""
+
+
+def stop_on_sigterm() -> None:
+    """Let SIGTERM end a worker of Spark with an exception, so that Spark's code stops the stream reader.
+
+    Spark ends the worker that plans a query with this signal, and does not wait for it; only a worker whose connection
+    was closed would stop its reader (`PythonStreamingSourceRunner.stop`, 4.0.0 and 4.3.0).
+    """
+    if is_called_by_spark() and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise _Terminated
+
+
+def exit_if_terminated() -> None:
+    """End the process if SIGTERM has arrived: Spark's code would report the signal to a connection that is closed."""
+    if isinstance(sys.exc_info()[1], _Terminated):
+        logging.shutdown()
+        os._exit(0)
+
+
 def rows_while_running(batches: Iterator[pa.RecordBatch], connection: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the batches, then raise if Spark has ended the task; any thread may iterate.
 
@@ -56,6 +87,24 @@ def rows_while_running(batches: Iterator[pa.RecordBatch], connection: int | None
     """
     yield from batches
     check_running(connection)
+
+
+def is_read_again(context: TaskContext, task: object) -> bool:
+    """Return whether this executor has read a task before in the same execution of a query, and remember it.
+
+    Spark reads its input twice to sort it: once for a sample (`RangePartitioner`, 4.3.0), whose rows it does not keep.
+    The attempt number does not show this, nor the repetition of a stage after an executor was lost. Another executor
+    does not know of it.
+    """
+    execution = context.getLocalProperty("spark.sql.execution.id")
+    if execution is None:
+        return False
+    digest = hashlib.blake2b(pickle.dumps((execution, context.partitionId(), task)), digest_size=16).hexdigest()
+    try:
+        Path(SparkFiles.getRootDirectory(), f"spark-mq-{digest}").touch(exist_ok=False)
+    except FileExistsError:
+        return True
+    return False
 
 
 def check_running(connection: int | None) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import logging
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 from pyspark.sql.worker import plan_data_source_read
@@ -181,12 +183,11 @@ def test_check_columns_accepts_each_column_in_each_of_its_types() -> None:
 # -- schemas
 
 
-def test_default_schema_is_sql_of_the_default_columns() -> None:
-    assert PulsarNativeDataSource({}).schema() == (
-        "key binary, value binary, topic string, partition int, "
-        "message_id struct<ledger_id:bigint,entry_id:bigint,batch_index:int>, publish_time timestamp, "
-        "event_time timestamp, properties map<string,string>"
-    )
+def test_default_schema_has_the_default_columns() -> None:
+    assert PulsarNativeDataSource({}).schema() == schema_of(
+        key=BinaryType(), value=BinaryType(), topic=StringType(), partition=IntegerType(), message_id=MESSAGE_ID,
+        publish_time=TimestampType(), event_time=TimestampType(), properties=MapType(StringType(), StringType()),
+    )  # fmt: skip
 
 
 def test_arrow_schema_is_the_one_that_the_worker_compares(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,14 +214,40 @@ def test_arrow_schema_is_the_one_that_the_worker_compares(monkeypatch: pytest.Mo
     assert str(made[0]) == str(ours)
 
 
+def not_null(type_: DataType) -> StructType:
+    return StructType([StructField("n", type_, nullable=False)])
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        (not_null(LongType()), "n"),
+        (schema_of(n=not_null(LongType())), "n.n"),
+        (schema_of(n=ArrayType(not_null(LongType()))), "n[].n"),
+        (schema_of(n=ArrayType(LongType(), containsNull=False)), "n[]"),
+        (schema_of(n=MapType(not_null(LongType()), LongType(), valueContainsNull=False)), "n.key.n, n.value"),
+    ],
+)
+def test_columns_must_allow_null(schema: StructType, path: str) -> None:
+    with pytest.raises(OptionError, match=f": {re.escape(path)}: NOT NULL, but a message may lack it"):
+        ListDataSource({}).reader(schema)
+
+
+def test_a_timestamp_of_a_session_without_time_zones_is_explained() -> None:
+    with pytest.raises(
+        OptionError, match="publish_time is timestamp_ntz, expected timestamp; in a schema, timestamp_ltz"
+    ):
+        PulsarNativeDataSource(OPTIONS).reader(schema_of(publish_time=TimestampNTZType()))
+
+
 def test_decodings_are_chosen_once_for_the_schema_and_the_reader():
     source = ListDataSource({"typed": "yes"})
-    assert source.schema() == "n array<string>"
+    assert source.schema() == schema_of(n=ArrayType(StringType()))
     # As Spark passes it between processes.
     source = pickle.loads(cloudpickle.dumps(source))  # noqa: S301 - our own
     reader = source.reader(schema_of(n=ArrayType(StringType())))
     assert reader._options.typed == TypedRead(Encoding("string"))
-    assert ListDataSource({}).schema() == "n bigint"
+    assert ListDataSource({}).schema() == schema_of(n=LongType())
     with pytest.raises(OptionError, match="column n is array<string>, expected bigint"):
         ListDataSource({}).reader(schema_of(n=ArrayType(StringType())))
 
@@ -426,9 +453,10 @@ def test_pushdown_without_support_in_spark_is_an_error(monkeypatch: pytest.Monke
 # -- the package
 
 
-def run_in_a_new_process(program: str) -> None:
+def run_in_a_new_process(program: str) -> str:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_package_imports_pyspark_only_for_a_data_source() -> None:
@@ -440,6 +468,24 @@ def test_the_package_imports_pyspark_only_for_a_data_source() -> None:
         "assert 'pyspark' in sys.modules and 'pandas' not in sys.modules\n"
     )
     run_in_a_new_process(program)
+
+
+def test_the_end_of_a_query_closes_its_stream() -> None:
+    program = (
+        "__name__ = 'pyspark.sql.streaming.python_streaming_source_runner'\n"
+        "import os, signal, pyarrow as pa\n"
+        "from types import SimpleNamespace\n"
+        "from spark_mq_source.spark.base import MQStreamReader\n"
+        "stream = SimpleNamespace(close=lambda: print('closed', flush=True))\n"
+        "reader = MQStreamReader(SimpleNamespace(open_stream=lambda options: stream), None, pa.schema([]))\n"
+        "assert reader.stream is stream\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    signal.pause()\n"
+        "finally:\n"
+        "    reader.stop()\n"
+    )
+    assert run_in_a_new_process(program) == "closed\n"
 
 
 def test_spark_finds_and_makes_a_source_without_its_format() -> None:
