@@ -105,10 +105,12 @@ class Authority:
 
     Args:
         name: its common name.
+        has_key_usage: whether its certificate has a key usage; `openssl req -x509` makes one without.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, has_key_usage: bool = True) -> None:
         self._name = _name(name)
+        self._has_key_usage = has_key_usage
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.certificate = self._sign(self._name, self._key.public_key(), is_ca=True)
 
@@ -155,8 +157,9 @@ class Authority:
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
                 critical=False,
             )
-            .add_extension(usage, critical=True)
         )
+        if self._has_key_usage or not is_ca:
+            builder = builder.add_extension(usage, critical=True)
         if not is_ca:
             usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
             builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)

@@ -35,7 +35,7 @@ def check_texts(batch: pa.RecordBatch, names: Collection[str], first_row: int = 
         if name not in names or not batch.num_rows:
             continue
         first, parts = _texts_of(column)
-        if all(map(_is_utf8, parts)):
+        if all(map(is_utf8, parts)):
             continue
         for row in range(batch.num_rows):
             for text in _cells(column, row, first, parts):
@@ -58,7 +58,7 @@ def _texts_of(column: pa.Array) -> tuple[int, list[pa.Array]]:
     return first, [part.slice(first, last - first) for part in (column.keys, column.items) if is_text(part.type)]
 
 
-def _is_utf8(texts: pa.Array) -> bool:
+def is_utf8(texts: pa.Array) -> bool:
     """Return whether all texts of an array are UTF-8; may be False because of the bytes of a NULL."""
     _, offsets, data = texts.buffers()
     # An array without texts may have no offsets: Java's Arrow writes it with a buffer of 0 bytes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -12,6 +13,7 @@ from urllib3.exceptions import HTTPError, SSLError
 from spark_mq_source.core.errors import (
     AuthenticationError,
     BrokerError,
+    OptionError,
     RemoteProtocolError,
     ServiceNotReadyError,
     TopicNotFoundError,
@@ -23,6 +25,7 @@ from spark_mq_source.net.transport import CLOSED, TlsSettings, connect, is_tls_p
 MAX_BODY_BYTES = 256 << 20
 MAX_REDIRECTS = 5
 _MAX_WORDS = 2000
+_CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 _ERRORS: Mapping[int, type[BrokerError]] = {
     401: AuthenticationError,
@@ -75,8 +78,15 @@ def fetch_json(
         TransportError: no answer; not retryable if TLS cannot work.
         RemoteProtocolError: the answer is not JSON or too large, or redirects form a circle, or lead away from HTTPS or
             with `Authorization` to an untrusted host.
-        OptionError: a certificate file cannot be used.
+        OptionError: a certificate file cannot be used, or a header contains a control character.
     """
+    for name, value in headers.items():
+        # The error of http.client would show the value.
+        if _CONTROL.search(value):
+            raise OptionError(
+                f"{url}: the value of the header {name} contains a control character, such as a line end, which cannot "
+                f"be sent: remove it from the credentials"
+            )
     tls = tls or TlsSettings()
     deadline = Deadline.after_ms(round(timeout_seconds * 1000))
 
@@ -101,10 +111,18 @@ def _pool(url: str, tls: TlsSettings) -> urllib3.PoolManager:
     )
 
 
-def _read(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield the body in pieces, to its end or just past the limit. urllib3 1.26 detects a lost end at the last read."""
+def _read(response: urllib3.BaseHTTPResponse, deadline: Deadline, asked: str, address: str) -> Iterator[bytes]:
+    """Yield the body in pieces, to its end or just past the limit. urllib3 1.26 detects a lost end at the last read.
+
+    Raises:
+        TransportError: the body continues past the deadline; the timeout of urllib3 is that of each read.
+    """
+    # The methods of urllib3 1.26 all wait for a whole piece.
+    read = getattr(response, "read1", response.read)
     size = 0
-    while size <= MAX_BODY_BYTES and (piece := response.read(1 << 20)):
+    while size <= MAX_BODY_BYTES and (piece := read(1 << 20)):
+        if deadline.expired:
+            raise TransportError(f"{asked}: the answer had not ended in time; check {address}")
         size += len(piece)
         yield piece
 
@@ -166,7 +184,7 @@ def _fetch(
                     enforce_content_length=True,
                 )
                 try:
-                    body = b"".join(_read(response))
+                    body = b"".join(_read(response, deadline, asked, address))
                 finally:
                     response.close()
         except HTTPError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -14,7 +15,7 @@ from spark_mq_source.core.errors import (
     RemoteProtocolError,
     ServiceNotReadyError,
 )
-from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.retry import Deadline, pauses, retrying
 from spark_mq_source.net.stopwatch import waiting
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
         self._patience = Deadline.after_ms(timeout_ms)
         self._stuck_at: PlaceT | None = None
         """The value of `_done` at the last failure; after progress, a failure renews `_patience`."""
+        self._pauses = pauses()
+        """The seconds before each further attempt at `_stuck_at`: a broker may open consumers and refuse to read."""
         self._distrusted: PlaceT | None = None
         """The value of `_done` at the last decoding error; a second one there is not caused by the network."""
 
@@ -76,10 +79,14 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
                 if not self._may_pass(error):
                     raise
                 if self._stuck_at != self._done:
-                    self._stuck_at = self._done
+                    self._stuck_at, self._pauses = self._done, pauses()
                     self._patience = Deadline.after_ms(self._timeout_ms)
-                elif self._patience.expired:
-                    raise
+                else:
+                    pause = next(self._pauses)
+                    if self._patience.remaining_seconds() <= pause:
+                        raise
+                    with waiting(self._counters):
+                        time.sleep(pause)
                 logger.info("%s: resuming at %s: %s", self._task, self._done, error)
             if not self._is_finished():
                 self._counters.reconnects += 1

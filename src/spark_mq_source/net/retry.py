@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -50,11 +50,24 @@ class Deadline:
         return time.monotonic() >= self.at
 
 
+def pauses() -> Iterator[float]:
+    """Yield the seconds between attempts: doubled from 50 ms to 2 s, and drawn at random from the upper half.
+
+    So the tasks of a job do not all reconnect to a restarted broker at once.
+
+    Example:
+        >>> waits = pauses()
+        >>> 0.025 <= next(waits) <= 0.05 <= next(waits) <= 0.1
+        True
+    """
+    delay = FIRST_DELAY_SECONDS
+    while True:
+        yield delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, hides nothing
+        delay = min(delay * 2, MAX_DELAY_SECONDS)
+
+
 def retrying(call: Callable[[], T], *, deadline: Deadline) -> T:
     """Call until it succeeds, fails with an error that is not retryable, or the next attempt would miss the deadline.
-
-    The delay doubles from 50 ms to 2 s and is drawn at random from its upper half, so that the tasks of a job do not
-    all reconnect to a restarted broker at once.
 
     Raises:
         MQSourceError: the last failure, if it is not retryable or time is up.
@@ -63,16 +76,15 @@ def retrying(call: Callable[[], T], *, deadline: Deadline) -> T:
         >>> retrying(lambda: 7, deadline=Deadline.after_ms(100))
         7
     """
-    delay = FIRST_DELAY_SECONDS
+    waits = pauses()
     while True:
         try:
             return call()
         except MQSourceError as error:
-            pause = delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, hides nothing
+            pause = next(waits)
             if not error.retryable or deadline.remaining_seconds() <= pause:
                 raise
         time.sleep(pause)
-        delay = min(delay * 2, MAX_DELAY_SECONDS)
 
 
 def until_found(look: Callable[[], T], wait_ms: int | None) -> T:

@@ -301,7 +301,8 @@ class TubeMQOptions(TlsOptions, LossOptions, CorruptOptions, InlongOptions, Pace
     low_latency: bool = option(
         "Whether to read messages that are only in the broker's memory. By default only messages flushed to the "
         "broker's disk are read, which takes up to the topic's `memCacheFlushIntvl` plus 30 s. **A killed broker loses "
-        "its memory and reuses the offsets for other messages; with `true` this can go unnoticed.**",
+        "its memory and reuses the offsets for other messages; with `true` this can go unnoticed.** With `true`, "
+        "messages can also be left out if the topic's `maxMsgSizeInMB` is higher than the cluster's.",
         default=False,
     )
     min_partitions: int | None = option(

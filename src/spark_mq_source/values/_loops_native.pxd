@@ -25,6 +25,7 @@ cdef struct WriteStep:
     bint is_required
     int oneof
     bint has_null
+    bint is_checked  # each text must be checked: one of the column may not be UTF-8
     Cells cells
     Slice head
     WriteStep *steps

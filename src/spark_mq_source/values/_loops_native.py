@@ -19,6 +19,7 @@ from cython.cimports.spark_mq_source.values._tree_native import Node, Tree, put_
 
 from spark_mq_source.core.columns import MAX_COLUMN_BYTES, too_large
 from spark_mq_source.core.errors import UnwritableRowError
+from spark_mq_source.core.utf8 import is_utf8
 from spark_mq_source.values.decoder import Decoded, reason_of
 
 _MAX_BYTES = cython.declare(cython.Py_ssize_t, MAX_COLUMN_BYTES)
@@ -106,6 +107,7 @@ class RowEncoder:
         if not pa.types.is_null(type_):
             self.kept.append(array)
             _bind_array(cython.address(step.cells), array)
+            step.is_checked = pa.types.is_string(type_) and not is_utf8(array)
         for at in range(step.count):
             one = described.steps[at]
             column = None

@@ -98,7 +98,7 @@ def encoder_for(encoding: Encoding, type_: pa.DataType, column: str = VALUE) -> 
 
 def _json_encoder(encoding: Encoding, type_: pa.DataType, column: str) -> ValueEncoder:
     from spark_mq_source.values.json.encode import json_texts  # noqa: PLC0415 - as above
-    from spark_mq_source.values.struct_schema import check_nulls, check_struct  # noqa: PLC0415 - as above
+    from spark_mq_source.values.struct_schema import check_rows, check_struct  # noqa: PLC0415 - as above
 
     try:
         json_texts(pa.array([], type_))
@@ -108,7 +108,7 @@ def _json_encoder(encoding: Encoding, type_: pa.DataType, column: str) -> ValueE
 
     def encode(values: pa.Array) -> pa.Array:
         if schema is not None:
-            check_nulls(values, schema, column)
+            check_rows(values, schema, column)
         return json_texts(values, text_times=encoding.text_times)
 
     return encode

@@ -168,7 +168,8 @@ def type_of(encoding: Encoding | None) -> pa.DataType:
 def decoder_for(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
     """Return the decoder from the encoding `writer` to `wanted`, (part of) the type of the encoding `reader`.
 
-    Only Avro resolves the schema of one encoding to that of the other.
+    Avro and Protobuf resolve the schema of one encoding to that of the other. A JSON schema that is not the reader's
+    may lack wanted fields: they are NULL.
 
     Raises:
         ValueError: the encodings do not fit; the message names the field.
@@ -180,11 +181,14 @@ def decoder_for(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) 
             is_avro = reader is not None and reader.name == "avro"
             return avro.avro_decoder(definition, wanted, reader.definition if reader is not None and is_avro else None)
         case Encoding("json", definition):
-            return _json_decoder(definition, wanted)
+            return _json_decoder(definition, wanted, is_planned=writer == reader)
         case Encoding("protobuf", definition, message):
             from spark_mq_source.values.protobuf import decode as protobuf  # noqa: PLC0415
 
-            return protobuf.protobuf_decoder(base64.b64decode(definition), message, wanted)
+            planned = None
+            if reader is not None and reader.name == "protobuf":
+                planned = base64.b64decode(reader.definition), reader.message
+            return protobuf.protobuf_decoder(base64.b64decode(definition), message, wanted, planned)
         case Encoding("inlong"):
             from spark_mq_source.values.inlong import decode as inlong  # noqa: PLC0415
 
@@ -208,11 +212,11 @@ def _json_type(definition: str) -> pa.DataType:
     return arrow_type_of(definition) if is_avro_definition(definition) else arrow_type_of_ddl(definition)
 
 
-def _json_decoder(definition: str, wanted: pa.DataType) -> ValueDecoder:
+def _json_decoder(definition: str, wanted: pa.DataType, *, is_planned: bool) -> ValueDecoder:
     from spark_mq_source.values.json.decode import json_decoder  # noqa: PLC0415
 
     if is_avro_definition(definition):
-        return json_decoder(wanted, definition)
+        return json_decoder(wanted, definition, may_lack=not is_planned)
     unknown = list(_unknown_fields(wanted, arrow_type_of_ddl(definition), "value")) if definition else []
     if unknown:
         raise ValueError(f"{', '.join(unknown)} is not in the schema {definition}")

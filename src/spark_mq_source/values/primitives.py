@@ -41,7 +41,9 @@ import pyarrow.compute as pc
 
 from spark_mq_source.core.columns import ConstantColumn, fixed_cells, text_array
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
+from spark_mq_source.core.utf8 import is_utf8
 from spark_mq_source.values.decoder import Decoded, ValueDecoder
+from spark_mq_source.values.steps import NO_UTF8
 
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 _TIMESTAMP_NTZ: Final = pa.timestamp("us")
@@ -225,9 +227,12 @@ class PrimitiveEncoder:
         """Encode the values as a binary array; NULL becomes NULL.
 
         Raises:
-            UnwritableRowError: a value is out of the layout's range.
+            UnwritableRowError: a value is out of the layout's range, or a text is not UTF-8.
         """
         if self._kind == "string":
+            # A NULL may have any bytes.
+            if not is_utf8(values) and not is_utf8(values.drop_null()):
+                raise UnwritableRowError(f"column {self._column} {NO_UTF8}")
             return values
         layout = _LAYOUTS[self._kind]
         try:
@@ -326,7 +331,7 @@ def _read_local_date_times(numbers: array[int]) -> _Columns:
 
 
 def _write_plain(values: pa.Array) -> list[int]:
-    return [number or 0 for number in values.to_pylist()]
+    return [0 if number is None else number for number in values.to_pylist()]
 
 
 def _write_microseconds(values: pa.Array) -> list[int]:
@@ -347,6 +352,13 @@ def _write_instants(values: pa.Array) -> list[int]:
 
 def _signed_half(word: int) -> int:
     return ((word & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+
+
+def _write_times_of_day(values: pa.Array) -> list[int]:
+    # Java's LocalTime.ofNanoOfDay throws for other numbers (JDK 17).
+    if not pc.all(_within(values, 0, _NS_OF_DAY - 1), min_count=0).as_py():
+        raise OverflowError
+    return _write_plain(values)
 
 
 def _write_local_date_times(values: pa.Array) -> list[int]:
@@ -374,6 +386,6 @@ _LAYOUTS: Final[Mapping[str, _Layout]] = {
     "time": _plain("q", pa.int64()),
     "instant": _Layout(_TIMESTAMP, "i", _read_instants, _write_instants, count=3),
     "local_date": _Layout(pa.date32(), "q", _read_days, lambda values: _write_plain(values.view(pa.int32()))),
-    "local_time": _Layout(pa.int64(), "q", _read_times_of_day, _write_plain),
+    "local_time": _Layout(pa.int64(), "q", _read_times_of_day, _write_times_of_day),
     "local_date_time": _Layout(_TIMESTAMP_NTZ, "q", _read_local_date_times, _write_local_date_times, count=2),
 }

@@ -212,7 +212,11 @@ class TypedRows:
         decoded = decoded_names(columns, self._typed, self._schema.names) | {CORRUPT, ERROR}
         fields = {field.name: field for field in self._schema if field.name not in decoded}
         if self._wanted:
-            needed = set(self._wanted) if not self._typed.is_inline else {VALUE}
+            needed = set(self._wanted)
+            if self._typed.is_inline or self._typed.by_version:
+                # Keys can be in the payloads of one version and beside those of another one: a broker does not compare
+                # that (4.0.8, KeyValueSchemaCompatibilityCheck).
+                needed.add(VALUE)
             fields |= {name: pa.field(name, pa.binary()) for name in sorted(needed)}
             if self._typed.by_version:
                 fields.setdefault(SCHEMA_VERSION, pa.field(SCHEMA_VERSION, pa.binary()))
@@ -304,9 +308,15 @@ class TypedRows:
         if CORRUPT not in self._schema.names:
             return {}
         # The bytes of the faulty side; for an inline pair, the whole payload.
-        sides = {row: KEY if reason.startswith(f"{KEY}: ") else VALUE for row, reason in reasons.items()}
-        names = raw.schema.names
-        return {row: raw.column(side if side in names else VALUE)[row].as_py() for row, side in sides.items()}
+        sides = {
+            row: KEY if reason.startswith(f"{KEY}: ") and not self._is_inline(raw, row) else VALUE
+            for row, reason in reasons.items()
+        }
+        return {row: raw.column(side)[row].as_py() for row, side in sides.items()}
+
+    def _is_inline(self, raw: pa.RecordBatch, row: int) -> bool:
+        version = raw.column(SCHEMA_VERSION)[row].as_py() if self._typed.by_version else None
+        return self._version(version or _NO_VERSION).is_inline
 
     # -- decoding of columns
 
@@ -409,7 +419,8 @@ class TypedRows:
         return _Version(sides, is_inline)
 
     def _unusable(self, problem: str) -> _Version:
-        return _Version({side: _PartDecoder(problem=f"{side}: {problem}") for side in self._wanted}, is_inline=False)
+        sides = {side: _PartDecoder(problem=f"{side}: {problem}") for side in self._wanted}
+        return _Version(sides, self._typed.is_inline)
 
 
 def typed_batches(

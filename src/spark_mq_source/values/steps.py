@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+
+NO_UTF8: Final = "has a text in a row that is not UTF-8; make_valid_utf8 replaces such bytes"
 
 
 def codes_of(compiled: Iterable[IntEnum]) -> dict[str, int]:

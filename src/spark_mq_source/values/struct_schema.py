@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_mq_source.core.columns import is_text
+from spark_mq_source.core.columns import is_text, text_array
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.avro.schema import AVRO_NAME, AvroField, AvroType, parse_avro
 from spark_mq_source.values.avro.types import inner_of, not_null_branches, takes_null
+from spark_mq_source.values.avro.write_steps import NO_NULL, NO_SYMBOL
 
 _NAMES: Final = {"json": "JSON", "avro": "Avro"}
 
@@ -30,7 +32,7 @@ def derive_definition(struct: pa.StructType, encoding: str, column: str = "value
     Every field may be null, regardless of Spark's nullability, so that the schema does not depend on the source of a
     column, and consumers may lack a new field. Elements and map values may not be null, so that a consumer in Java or
     Python can read them with the schema of its class, which allows no null there (seen on broker 4.0.8 and the
-    clients of 4.0.8 and 3.13.0); see `check_nulls`.
+    clients of 4.0.8 and 3.13.0); see `check_rows`.
 
     Args:
         struct: the type of the structs.
@@ -154,8 +156,8 @@ def _mismatches(written: AvroType, schema: AvroType, path: str) -> Iterator[str]
         return
     our_unit, their_unit = _unit_of(ours), _unit_of(theirs)
     if our_unit and their_unit not in ("", our_unit):
-        cast = "to the type of the schema" if our_unit == "decimal" else "to a number"
-        yield f"{path} is written as {our_unit}, and {their_unit} in the schema: cast it {cast}"
+        unit = "the type of the schema" if our_unit == "decimal" else "a number in its unit, such as unix_millis(...)"
+        yield f"{path} is written as {our_unit}, and {their_unit} in the schema: convert it to {unit}"
     elif their_unit == "decimal" and (
         theirs.scale < ours.scale or theirs.precision - theirs.scale < ours.precision - ours.scale
     ):
@@ -190,43 +192,49 @@ def _decimal_of(type_: AvroType) -> str:
 # -- checked against rows
 
 
-def check_nulls(values: pa.StructArray, schema: AvroType, column: str = "value") -> None:
-    """Refuse rows with a NULL that the schema does not allow; `schema` comes from `check_struct`.
+def check_rows(values: pa.StructArray, schema: AvroType, column: str = "value") -> None:
+    """Refuse rows with a NULL or a text that the schema does not allow; `schema` comes from `check_struct`.
 
     Raises:
-        UnwritableRowError: a NULL is not allowed; names the first such field.
+        UnwritableRowError: a NULL is not allowed, or a text is not a symbol of its enum; names the first such field.
 
     Example:
         >>> schema = parse_avro(derive_definition(pa.struct([("tags", pa.list_(pa.string()))]), "json"))
-        >>> check_nulls(pa.array([{"tags": ["a"]}, {"tags": None}, None]), schema)
-        >>> check_nulls(pa.array([{"tags": ["a", None]}]), schema)
+        >>> check_rows(pa.array([{"tags": ["a"]}, {"tags": None}, None]), schema)
+        >>> check_rows(pa.array([{"tags": ["a", None]}]), schema)
         Traceback (most recent call last):
         ...
         spark_mq_source.UnwritableRowError: value.tags[] is NULL in a row, which the schema does not allow
     """
-    path = next(_forbidden_nulls(values, schema, column), None)
-    if path is not None:
-        raise UnwritableRowError(f"{path} is NULL in a row, which the schema does not allow")
+    fault = next(_faults(values, schema, column), None)
+    if fault is not None:
+        raise UnwritableRowError(fault)
 
 
-def _forbidden_nulls(values: pa.Array, schema: AvroType, path: str) -> Iterator[str]:
-    schema = next(iter(not_null_branches(schema)), schema)
-    if pa.types.is_struct(values.type):
+def _faults(values: pa.Array, schema: AvroType, path: str) -> Iterator[str]:
+    branches = not_null_branches(schema)
+    schema = next(iter(branches), schema)
+    if is_text(values.type) and {branch.kind for branch in branches} == {"enum"}:
+        symbols = dict(enumerate(symbol for branch in branches for symbol in branch.symbols))
+        known = pc.is_in(values.drop_null(), value_set=text_array(symbols, len(symbols), values.type))
+        if not pc.all(known, min_count=0).as_py():
+            yield f"{path} {NO_SYMBOL}"
+    elif pa.types.is_struct(values.type):
         fields = {field.name: field for field in schema.fields}
         for field, column in zip(values.type, values.flatten(), strict=True):
             declared = fields[field.name]
             inside = f"{path}.{field.name}"
             if column.null_count > values.null_count and not _is_optional(declared):
-                yield inside
-            yield from _forbidden_nulls(column, declared.type, inside)
+                yield f"{inside} {NO_NULL}"
+            yield from _faults(column, declared.type, inside)
     elif pa.types.is_list(values.type) or pa.types.is_map(values.type):
         of_map = pa.types.is_map(values.type)
         inside = f"{path}{{}}" if of_map else f"{path}[]"
         first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
         elements = (values.items if of_map else values.values).slice(first, last - first)
         if elements.null_count and not takes_null(inner_of(schema)):
-            yield inside
-        yield from _forbidden_nulls(elements, inner_of(schema), inside)
+            yield f"{inside} {NO_NULL}"
+        yield from _faults(elements, inner_of(schema), inside)
 
 
 def _is_optional(field: AvroField) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from brokers.pulsar_cluster import NAME, PulsarCluster
+from spark_mq_source.core.errors import TopicNotFoundError
 from tests.fix_brokers import PulsarUnderTest
 from tests.formats import numbers, write
 from tests.formats.pulsar import PulsarFormat
@@ -35,6 +36,8 @@ def test_rows_go_through_a_proxy_and_are_read_once_where_they_are_replicated(
         rows = pulsar_format.read(topic, COLUMNS, service=(host, int(port)))
         assert sorted(rows["value"].to_pylist()) == sorted(values)
         assert rows["replicated_from"].to_pylist() == [None] * COUNT
+        with pytest.raises(TopicNotFoundError, match="TopicNotFound"):
+            pulsar_format.read("persistent://public/absent/t", service=(host, int(port)))
         for number in range(cluster.brokers):
             connected = re.findall(
                 "clientVersion=spark-mq.*proxyVersion=(.*)", cluster.servers[f"broker-{number}"].log.read_text()

@@ -193,6 +193,11 @@ def test_a_namespace_that_requires_encryption(
     missing = {"cryptoPublicKeys": f"rsa={keys}/none.pem"}
     with pytest.raises(OptionError, match=r"writing to .*cryptoPublicKeys: .*none\.pem cannot be read"):
         write(pulsar, topic, {"value": [b"v"]}, **missing)
+    with pytest.raises(
+        BrokerError, match=r"sequence id 0: .*Messages must be encrypted; .*cryptoFailureAction"
+    ) as caught:
+        write(pulsar, topic, {"value": [b"v"]}, **missing, cryptoFailureAction="SEND")
+    assert not caught.value.retryable
     write(pulsar, topic, {"value": [b"v"]}, cryptoPublicKeys=files(keys, "public", "rsa"))
     private = files(keys, "private", "rsa")
     assert pulsar_format.read(topic, cryptoPrivateKeys=private).column("value").to_pylist() == [b"v"]

@@ -12,6 +12,7 @@ import pytest
 from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.pulsar.offsets import Position
 from tests.behaviours.pulsar.java_client import JavaClient
+from tests.behaviours.pulsar.raw_producer import RawProducer, chunk, metadata
 from tests.behaviours.pulsar.streams import (
     PIN,
     ROW,
@@ -79,6 +80,30 @@ def test_expired_and_deleted_messages_are_a_loss(
     delete_ledgers(pulsar, topic, pulsar.admin.ledgers(topic)[-1][0])
     publish(pulsar, topic, ["left"])
     assert_lost(query, q, topic, ["left"], caplog)
+
+
+def test_a_chunked_message_whose_first_chunk_is_deleted_between_triggers_is_a_loss(
+    pulsar: PulsarUnderTest, query: Callable[..., Query]
+):
+    """The subscription keeps the entry read last, and this message began in the ledger before."""
+    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
+    q = query(topic, startingOffsets="earliest", subscription=PIN)
+    q.trigger()
+
+    def publish_chunks(*numbers: int) -> None:
+        with RawProducer(PulsarFormat(pulsar).service, topic) as producer:
+            for number in numbers:
+                producer.send(metadata(chunk("u", number, 4, 4)), b"%d" % number)
+
+    publish_chunks(0)
+    first = pulsar.admin.ledgers(topic)[0][0]
+    pulsar.admin.unload(topic)
+    publish_chunks(1, 2)
+    assert q.trigger() == q.trigger() == []
+    delete_ledgers(pulsar, topic, first)
+    publish_chunks(3)
+    with pytest.raises(DataLossError, match=r"the chunked message that ends at .* has no first chunk"):
+        q.trigger()
 
 
 def test_a_possible_loss_is_reported_once(
@@ -193,6 +218,35 @@ def test_messages_removed_by_compaction_are_no_loss(
     assert q.drain() == expected
     q.restart()
     assert q.trigger() == []
+
+
+@pytest.mark.parametrize("options", [{}, {"subscription": PIN}, {"maxEntriesPerTrigger": 2}])
+def test_compacted_messages_are_read_after_their_originals_are_deleted(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], java: JavaClient, options: dict[str, Any]
+):
+    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
+    # The compacted ledger has a gap before the last message of k3.
+    java.produce(pulsar, topic, [{"key": f"k{n % 4}", "value": f"{n}".encode()} for n in (0, 1, 2, 4, 5, 6, 3, 8)])
+    pulsar.admin.compact(topic)
+    delete_ledgers(pulsar, topic, pulsar.admin.ledgers(topic)[-1][0])
+    compacted = ["5", "6", "3", "8"]
+
+    def read(**more: Any) -> list[str]:
+        return list(PulsarFormat(pulsar).read(topic, "value string", readCompacted=True, **more)["value"].to_pylist())
+
+    assert read() == compacted
+    late = query(topic, startingOffsets="latest", readCompacted=True)
+    assert late.trigger() == []
+    q = query(topic, startingOffsets="earliest", readCompacted=True, **options)
+    found = q.trigger()
+    for value in ("more", "last"):
+        q.restart()
+        found += q.drain()
+        assert found == compacted
+        publish(pulsar, topic, [value])
+        compacted.append(value)
+        assert late.drain() == [value]
+    assert found + q.drain() == read() == read(minPartitions=3, adminUrl=pulsar.admin_url) == compacted
 
 
 def test_aborted_messages_at_the_end_are_no_loss_and_no_trigger(featured: PulsarFormat, java: JavaClient):

@@ -248,6 +248,21 @@ def test_a_broker_that_sends_no_receipt(pulsar: PulsarUnderTest, link: FaultProx
     assert re.search(sentence, str(caught.value))
 
 
+def test_a_broker_that_limits_the_rate_is_not_taken_for_dead(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
+    pulsar.require_version((4, 0), "limits the rate in another way")
+    namespace = pulsar.new_namespace()
+    rate = {"publishThrottlingRateInMsg": 200, "publishThrottlingRateInByte": -1}
+    pulsar.admin.request("POST", f"namespaces/{namespace}/publishRate", rate)
+    topic = pulsar.topic(namespace=namespace)
+    # Other connections are given up after 2 s; each batch takes 5 s.
+    with PulsarWriter(options(pulsar, topic, operationTimeout="4s", batchingMaxMessages=1000), ATTEMPT) as writer:
+        for columns in numbered(2000):
+            writer.write(pa.record_batch(columns))
+        writer.flush()
+        assert writer._counters.reconnects == 0
+    assert numbers(pulsar_format, topic) == list(range(2000))
+
+
 def test_pending_bytes_stay_within_their_limit(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
     topic = pulsar.topic(3)
     most = 0

@@ -165,7 +165,7 @@ def test_tasks_obey_the_rules_of_the_group(tubemq: TubeUnderTest, query: MakeQue
     q = query(topic, group=group, assignment=assignment, startingOffsets="earliest", lowLatency="true")
     q.trigger_until(lambda: len(q.rows) == 3000, "all is read")
     assert q.at is not None
-    (task,) = q.stream.ranges(q.at, q.at)
+    (task,) = q.stream.ranges({}, q.at)
     for flow in (q.stream._client.flow_rules, task.flow):
         assert flow is not None
         assert flow.priority == 202  # nothing is read from memory

@@ -4,10 +4,12 @@ import contextlib
 import json
 
 import pytest
+import urllib3
 
 from spark_mq_source.core.errors import (
     AuthenticationError,
     BrokerError,
+    OptionError,
     RemoteProtocolError,
     ServiceNotReadyError,
     TopicNotFoundError,
@@ -33,6 +35,13 @@ def test_an_answer():
     path, headers = server.asked[0]
     assert path == "/admin/v2/x?y=1"
     assert headers["Authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize("value", ["Bearer secret\n", "Bearer sec\0ret", "Bearer sec\r\nret", "Bearer secret\x7f"])
+def test_a_header_with_a_control_character_is_refused_without_its_value(value):
+    with pytest.raises(OptionError, match="the header Authorization contains a control character") as caught:
+        fetch(f"http://{HOST}:{free_port()}", headers={"Authorization": value})
+    assert "sec" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +114,21 @@ def test_an_answer_that_is_not_http_ends_at_the_deadline(scripted_server, step):
     server = scripted_server([step], repeat=True)
     with pytest.raises(TransportError, match=f"{server.address}/x: no answer"):
         fetch(f"http://{server.address}/x", timeout_seconds=0.3)
+
+
+@pytest.mark.skipif(not hasattr(urllib3.HTTPResponse, "read1"), reason="this urllib3 cannot read a part of a piece")
+def test_an_answer_that_comes_too_slowly_ends_at_the_deadline(scripted_server, monkeypatch):
+    monkeypatch.setattr(net_http, "MAX_BODY_BYTES", 4 << 20)
+
+    def answer(peer):
+        peer.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        with contextlib.suppress(OSError):  # the client has closed
+            while True:
+                peer.send(b" ")
+
+    server = scripted_server([answer])
+    with pytest.raises(TransportError, match="the answer had not ended in time; check the admin address"):
+        fetch(f"http://{server.address}", timeout_seconds=1)
 
 
 def test_a_port_without_a_listener():

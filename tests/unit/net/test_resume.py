@@ -12,7 +12,10 @@ from spark_mq_source.core.errors import (
     EncryptedMessageError,
     RemoteProtocolError,
 )
+from spark_mq_source.net import resume, retry
 from spark_mq_source.net.resume import ReopenError, ResumingReader
+
+TIMED = resume
 
 
 class Numbers(ResumingReader[str, int, object]):
@@ -90,6 +93,21 @@ def test_progress_renews_the_timeout():
     with pytest.raises(ConnectionLostError):
         list(read.batches())
     assert read.opened_at == [0, 1, 2]
+
+
+def test_only_a_repeated_failure_at_the_same_position_is_followed_by_a_pause(clock, monkeypatch):
+    monkeypatch.setattr(retry, "time", clock)
+    lost = ConnectionLostError("x")
+    read = Numbers(9, (1, lost), (1, lost), (0, lost), (0, lost), (1, lost), (0, lost), timeout_ms=1000)
+    assert list(read.batches()) == [*range(1, 10), "rest"]
+    first, second, after_progress = clock.slept
+    assert 0.025 <= first <= 0.05 <= second <= 0.1
+    assert 0.025 <= after_progress <= 0.05
+    # A broker that opens each consumer and refuses each read is asked a few times until the timeout.
+    read = Numbers(9, *[(0, lost)] * 99, timeout_ms=1000)
+    with pytest.raises(ConnectionLostError):
+        list(read.batches())
+    assert 5 < len(read.opened_at) < 10
 
 
 def test_an_abandoned_read_leaves_its_consumer():

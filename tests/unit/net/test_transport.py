@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from brokers.credentials import Authority, key_pem_of, pem_of
 from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, OptionError, TransportError
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import MIN_SILENCE_SECONDS, TlsSettings, Transport, connect, is_tls_port
@@ -213,6 +214,28 @@ def test_an_authority_that_is_not_trusted(scripted_server, tls_material):
         sentence = fails(TransportError, port=server.port, settings=settings, retryable=False)
         assert "the certificate is not trusted" in sentence
         assert "set trustCerts" in sentence
+
+
+def test_an_authority_without_key_usage_is_accepted_by_every_version_of_python(scripted_server, tmp_path, monkeypatch):
+    default = ssl.create_default_context
+
+    def strict(**given):  # as from Python 3.13 on
+        context = default(**given)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    authority = Authority("an old authority", has_key_usage=False)
+    (tmp_path / "ca.pem").write_bytes(pem_of(authority.certificate))
+    certificate, key = authority.issue("localhost", ["localhost"])
+    (tmp_path / "server.pem").write_bytes(pem_of(certificate) + key_pem_of(key))
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(tmp_path / "server.pem")
+    server = scripted_server([tls(served), send(b"x"), expect_eof()])
+    settings = TlsSettings(str(tmp_path / "ca.pem"))
+    transport = connect("localhost", server.port, tls=settings, deadline=Deadline.after_ms(LONG_MS))
+    assert receive(transport, 1) == b"x"
+    transport.close()
 
 
 def test_a_certificate_for_another_name(scripted_server, tls_material):

@@ -53,11 +53,29 @@ def test_a_written_primitive_is_read_back(kind: str) -> None:
         ("int64", pa.int8(), -2, b"\xff" * 7 + b"\xfe"),
         ("double", pa.float32(), 0.5, b"\x3f\xe0" + bytes(6)),
         ("bool", pa.bool_(), True, b"\1"),
+        ("float", pa.float32(), -0.0, b"\x80" + bytes(3)),
+        ("double", pa.float64(), -0.0, b"\x80" + bytes(7)),
         ("instant", pa.timestamp("us", "UTC"), BEFORE, b"\xff" * 8 + (999_000_000).to_bytes(4, "big")),
     ],
 )
 def test_the_layouts(kind: str, type_: pa.DataType, value: object, payload: bytes) -> None:
     assert encoder_for(Encoding(kind), type_)(pa.array([value], type_)).to_pylist() == [payload]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "sentence"),
+    [
+        ("local_time", -1, "column value has a value outside the range of local_time"),
+        ("local_time", 86_400_000_000_000, "column value has a value outside the range of local_time"),
+        ("string", b"a\xff", "column value has a text in a row that is not UTF-8"),
+    ],
+)
+def test_a_value_that_a_primitive_cannot_have_is_refused(kind: str, value: object, sentence: str) -> None:
+    values = pa.array([None, value])
+    values = values.view(pa.string()) if kind == "string" else values.cast(primitive_type_of(kind))
+    encode = encoder_for(Encoding(kind), values.type)
+    with pytest.raises(UnwritableRowError, match=sentence):
+        encode(values)
 
 
 def test_a_column_of_another_type_is_refused() -> None:
@@ -115,6 +133,44 @@ def test_an_error_names_the_column() -> None:
     write = with_definitions(TypedWrite(Encoding("avro")), batch.schema)
     with pytest.raises(UnwritableRowError, match=r"^writing column value as avro: value\.a\[\] is NULL in a row"):
         list(encoded_rows(write, iter([batch])))
+
+
+def encoding_of(name: str, fields: str = "optional a string 1") -> Encoding:
+    """Return an encoding; for protobuf of a message with these fields."""
+    if name != "protobuf":
+        return Encoding(name)
+    message = protobuf_schema(f"M: {fields}")
+    return Encoding(name, base64.b64encode(message.descriptors).decode(), message.message)
+
+
+@pytest.mark.parametrize("name", ["avro", "json", "protobuf"])
+def test_a_text_that_is_not_utf8_is_refused(name: str) -> None:
+    # The bytes of both texts together are UTF-8.
+    halves = pa.array([b"a", b"\xc3", b"\xa4"]).view(pa.string())
+    numbers = pa.array([1, 2, 3], pa.int32())
+    maps = pa.MapArray.from_arrays([0, 1, 3], halves, numbers)
+    lists = pa.ListArray.from_arrays([0, 1, 3], halves)
+    for column, declared in (
+        (halves, "optional a string 1"),
+        (lists, "repeated a string 1"),
+        (maps, "a map<string, int32> 1"),
+    ):
+        batch = pa.record_batch({"value": pa.StructArray.from_arrays([column], ["a"])})
+        encoder = BatchEncoder(with_definitions(TypedWrite(encoding_of(name, declared)), batch.schema), batch.schema)
+        with pytest.raises(UnwritableRowError, match=r"a text .*is not UTF-8"):
+            encoder.encode(batch)
+        assert encoder.encode(batch.slice(0, 1)).num_rows == 1
+
+
+@pytest.mark.parametrize("name", ["avro", "protobuf"])
+def test_the_bytes_of_a_null_are_not_checked(name: str) -> None:
+    texts = pa.array(["ä".encode(), b"\xff"]).view(pa.string())
+    rows = pa.StructArray.from_arrays([texts], ["a"], mask=pa.array([False, True]))
+    batch = pa.record_batch({"value": rows})
+    write = with_definitions(TypedWrite(encoding_of(name)), batch.schema)
+    payload, nothing = BatchEncoder(write, batch.schema).encode(batch).column("value").to_pylist()
+    assert "ä".encode() in payload
+    assert nothing is None
 
 
 def test_each_column_of_a_protobuf_struct_needs_a_field() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -13,9 +15,10 @@ from spark_mq_source.core.columns import CORRUPT_COLUMNS, Column, ColumnTable
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, TransportError
 from spark_mq_source.values import rows
 from spark_mq_source.values.decoder import Decoded, ValueDecoder
-from spark_mq_source.values.encodings import Encoding, TypedRead
+from spark_mq_source.values.encodings import Encoding, KeyValueEncoding, TypedRead, type_of
 from spark_mq_source.values.rows import TypedRows, columns_of, typed_batches
 from tests.oracles.inlong import inlong_msg
+from tests.oracles.protobuf import schema as protobuf_schema
 
 NUMBERS = pa.struct([("n", pa.int64()), ("text", pa.string())])
 TABLE = ColumnTable(
@@ -148,7 +151,52 @@ def test_a_column_that_does_not_fit_is_refused_when_the_read_is_planned() -> Non
         TypedRows(pa.schema([("value", pa.int32())]), TypedRead(DIGITS), TABLE)
 
 
+def json_of(*names: str) -> Encoding:
+    """Return the encoding of a JSON schema with these integers."""
+    fields = [{"name": name, "type": "int"} for name in names]
+    return Encoding("json", json.dumps({"type": "record", "name": "R", "fields": fields}))
+
+
+@pytest.mark.parametrize(
+    ("columns", "flatten", "reason"),
+    [
+        (
+            [("value", pa.struct([("count", pa.int32())]))],
+            False,
+            r"value\.count is not in the schema \(it has number, ",
+        ),
+        ([("value", pa.struct([("AB", pa.int32())]))], False, r"value\.AB is in the schema in several cases"),
+        ([("number", pa.int32()), ("publish_tme", pa.int32())], True, r"value\.publish_tme is not in the schema"),
+    ],
+)
+def test_a_field_that_a_json_schema_lacks_is_refused_when_the_read_is_planned(
+    columns: list[tuple[str, pa.DataType]], flatten: bool, reason: str
+) -> None:
+    typed = TypedRead(json_of("number", "aB", "Ab"), flatten=flatten)
+    with pytest.raises(OptionError, match=reason):
+        TypedRows(pa.schema(columns), typed, TABLE)
+
+
 # -- versions
+
+
+def test_a_field_that_an_older_json_schema_lacks_is_null() -> None:
+    schema = pa.schema([("value", pa.struct([("NUMBER", pa.int32()), ("added", pa.int32())]))])
+    typed = TypedRead(json_of("number", "added"), by_version=True)
+    rows = read(schema, typed, *values(b'{"number": 1}', versions=(1,)), lookup=lambda _: json_of("number"))
+    assert rows == [{"value": {"NUMBER": 1, "added": None}}]
+
+
+def test_a_field_that_an_older_protobuf_schema_lacks_is_null() -> None:
+    older, newer = (protobuf_schema(f"M: {fields}") for fields in ("a int32 1", "a int32 1, b int32 2"))
+    encodings = [
+        Encoding("protobuf", base64.b64encode(one.descriptors).decode(), one.message) for one in (older, newer)
+    ]
+    typed = TypedRead(encodings[1], by_version=True)
+    payload = older.make(a=1).SerializeToString()
+    schema = pa.schema([("value", type_of(encodings[1]))])
+    rows = read(schema, typed, *values(payload, versions=(0,)), lookup=lambda _: encodings[0])
+    assert rows == [{"value": {"a": 1, "b": None}}]
 
 
 def definitions(version: bytes) -> Encoding | None:
@@ -282,6 +330,47 @@ def test_a_side_that_is_bytes_is_unchanged() -> None:
     schema = pa.schema([("key", pa.binary()), ("value", NUMBERS)])
     typed = TypedRead(DIGITS, None, is_inline=True)
     assert read(schema, typed, {"value": pair(b"k", b"2")}) == [{"key": b"k", "value": {"n": 2, "text": "2"}}]
+
+
+def pairs(version: bytes) -> Encoding | KeyValueEncoding | None:
+    """Return pairs in the payload (version 1) and beside it (2), a schema without keys (3), and no schema (4)."""
+    kinds = {
+        V[1]: KeyValueEncoding(DIGITS, DIGITS, is_inline=True),
+        V[2]: KeyValueEncoding(DIGITS, DIGITS, is_inline=False),
+        V[3]: Encoding("digits"),
+    }
+    return kinds.get(version)
+
+
+PAIR_MESSAGES = [
+    {"value": pair(b"1", b"2"), "schema_version": V[1]},
+    {"key": b"3", "value": b"4", "schema_version": V[2]},
+    {"key": b"5", "value": b"6", "schema_version": V[3]},
+    {"value": pair(b"7", b"8"), "schema_version": V[4]},
+    {"value": pair(b"x", b"9"), "schema_version": V[1]},
+]
+
+
+def test_pairs_can_be_in_payloads_and_beside_them_in_one_batch() -> None:
+    schema = pa.schema([*PAIR, ("_corrupt", pa.binary())])
+    typed = TypedRead(DIGITS, DIGITS, is_inline=True, by_version=True)
+    rows = read(schema, typed, *PAIR_MESSAGES, lookup=pairs, on_corrupt="null")
+    assert [(row["key"] and row["key"]["n"], row["value"] and row["value"]["n"]) for row in rows] == [
+        (1, 2), (3, 4), (5, 6), (None, None), (None, 9),
+    ]  # fmt: skip
+    assert [row["_error"] for row in rows[3:]] == [
+        "key: schema version 4 is not in the registry",
+        "key: field n: no number",
+    ]
+    assert [row["_corrupt"] for row in rows] == [None, None, None, pair(b"7", b"8"), pair(b"x", b"9")]
+
+
+@pytest.mark.parametrize("is_inline", [True, False])
+def test_keys_without_values_can_be_in_payloads_and_beside_them(is_inline: bool) -> None:
+    schema = pa.schema([PAIR.field("key")])
+    typed = TypedRead(DIGITS, DIGITS, is_inline=is_inline, by_version=True)
+    rows = read(schema, typed, *PAIR_MESSAGES[:3], lookup=pairs)
+    assert [row["key"] for row in rows] == [{"n": 1}, {"n": 3}, {"n": 5}]
 
 
 # -- messages with several rows

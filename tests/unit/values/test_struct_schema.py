@@ -10,7 +10,7 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.avro.schema import parse_avro
-from spark_mq_source.values.struct_schema import check_nulls, check_struct, derive_definition
+from spark_mq_source.values.struct_schema import check_rows, check_struct, derive_definition
 
 FIELDS = [
     ("flag", pa.bool_(), "boolean"),
@@ -125,7 +125,8 @@ def test_structs_that_a_reader_can_read_fit(type_, kind):
         (
             pa.timestamp("us", "UTC"),
             {"type": "long", "logicalType": "timestamp-millis"},
-            "value.a is written as timestamp-micros, and timestamp-millis in the schema: cast it to a number",
+            "value.a is written as timestamp-micros, and timestamp-millis in the schema: convert it to a number in "
+            "its unit, such as unix_millis(...)",
         ),
         (pa.list_(pa.string()), {"type": "array", "items": "int"}, "value.a is string, and int in the schema"),
         (
@@ -159,6 +160,7 @@ def test_a_record_can_be_referenced_by_its_name():
     check_struct(pa.struct([("a", one), ("b", one)]), schema)
 
 
+ENUM = {"type": "enum", "name": "E", "symbols": ["RED"]}
 POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
 
 
@@ -182,24 +184,50 @@ def test_a_null_in_a_field_that_is_not_nullable_is_refused(rows, kind, path):
     # NULLs outside of the slice of a column, or in a row that is NULL, are ignored.
     column = pa.array([{"a": None}, None, *({"a": row} for row in rows), {"a": None}]).slice(1, len(rows) + 1)
     if path is None:
-        check_nulls(column, parse_avro(schema))
+        check_rows(column, parse_avro(schema))
         return
     with pytest.raises(UnwritableRowError) as caught:
-        check_nulls(column, parse_avro(schema))
+        check_rows(column, parse_avro(schema))
     assert str(caught.value) == f"{path} is NULL in a row, which the schema does not allow"
 
 
 def test_a_value_of_a_map_that_is_null_is_refused():
     type_ = pa.struct([("a", pa.map_(pa.string(), pa.int32()))])
     schema = parse_avro(derive_definition(type_, "json"))
-    check_nulls(pa.array([{"a": [("k", 1)]}, {"a": None}, None], type_), schema)
+    check_rows(pa.array([{"a": [("k", 1)]}, {"a": None}, None], type_), schema)
     with pytest.raises(UnwritableRowError, match=r"value\.a\{\} is NULL"):
-        check_nulls(pa.array([{"a": [("k", 1), ("l", None)]}], type_), schema)
+        check_rows(pa.array([{"a": [("k", 1), ("l", None)]}], type_), schema)
 
 
 def test_a_field_with_a_default_may_be_omitted():
     schema = parse_avro(record({"name": "a", "type": "long", "default": 0}))
-    check_nulls(pa.array([{"a": 1}, {"a": None}]), schema)
+    check_rows(pa.array([{"a": 1}, {"a": None}]), schema)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (ENUM, "value.a"),
+        (["null", ENUM], "value.a"),
+        ({"type": "array", "items": ENUM}, "value.a[]"),
+        ({"type": "map", "values": ENUM}, "value.a{}"),
+        ([ENUM, {"type": "enum", "name": "F", "symbols": ["BLUE"]}], None),
+        ([ENUM, "string"], None),
+    ],
+)
+def test_a_text_that_is_not_a_symbol_of_its_enum_is_refused(kind, path):
+    containers = {"array": (pa.list_(pa.string()), lambda text: [text])}
+    containers["map"] = (pa.map_(pa.string(), pa.string()), lambda text: [("k", text)])
+    type_, made = containers.get(kind["type"] if isinstance(kind, dict) else "", (pa.string(), lambda text: text))
+    schema = check_struct(pa.struct([("a", type_)]), record({"name": "a", "type": kind}))
+    rows = pa.array([{"a": made("RED")}, None, {"a": made("BLUE")}], pa.struct([("a", type_)]))
+    check_rows(rows.slice(0, 2), schema)
+    if path is None:
+        check_rows(rows, schema)
+        return
+    with pytest.raises(UnwritableRowError) as caught:
+        check_rows(rows, schema)
+    assert str(caught.value) == f"{path} has a text in a row that is not a symbol of its enum"
 
 
 def test_avro_has_a_type_for_decimals():
@@ -235,7 +263,7 @@ def test_avro_has_a_type_for_decimals():
         ),
         (
             {"type": "string", "logicalType": "uuid"},
-            "value.price is written as decimal, and uuid in the schema: cast it to the type of the schema",
+            "value.price is written as decimal, and uuid in the schema: convert it to the type of the schema",
         ),
         ({"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}, "value.price is string, and bytes"),
     ],

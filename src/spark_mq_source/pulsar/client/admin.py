@@ -155,5 +155,6 @@ def http_headers(options: PulsarOptions) -> dict[str, str]:
         case "basic":
             return {"Authorization": f"Basic {base64.b64encode(data).decode()}"}
         case "token":
-            return {"Authorization": f"Bearer {data.decode()}"}
+            # The data of `authPlugin` may be any bytes; headers are sent as Latin-1.
+            return {"Authorization": f"Bearer {data.strip().decode('latin-1')}"}
     return {}  # a certificate needs none, and for a user's own method there is no common one

@@ -45,7 +45,8 @@ class Connections(Closing):
     def __init__(self, options: PulsarOptions, role: str = "driver") -> None:
         self._options = options
         self._consumer_name = None if options.consumer_name is None else f"{options.consumer_name}-{role}"
-        self._addresses = list(options.addresses)
+        # Random at first; an address that has failed is last.
+        self._addresses = random.sample(options.addresses, len(options.addresses))
         self._sessions: dict[tuple[str, int, str | None], Session] = {}
 
     def close(self) -> None:
@@ -84,6 +85,9 @@ class Connections(Closing):
                 f"no answer to {what} within operationTimeout ({self._options.operation_timeout_ms} ms)"
             ) from None
         except MQSourceError as error:
+            if error.retryable and isinstance(answer, Answer):
+                # A broker that is shutting down refuses lookups until it ends (4.0.8, `ServerCnx.handleLookup`).
+                self._ask_last(*answer.session.host_port)
             raise error.within(what) from error
 
     def wait_for(self, asked: Iterable[tuple[TopicPartition, Future[T]]], what: str) -> dict[TopicPartition, T]:
@@ -118,31 +122,43 @@ class Connections(Closing):
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._options.operation_timeout_ms)
 
-    def service(self) -> Session:
-        """Return a connection to one of the service addresses, in random order; a migrated topic has its own.
+    def service(self, topic_partition: str = "") -> Session:
+        """Return a connection to the first service address that works; a migrated topic-partition has its own address.
 
         Raises:
             TransportError: no address can be reached.
             MQSourceError: the cluster refuses the connection.
         """
-        moved = next((s.migrated_to for s in self._sessions.values() if s.migrated_to is not None), None)
-        if moved is not None:
-            self._addresses = [split_broker_url(moved)]
-        for host, port in self._addresses:
-            session = self._sessions.get((host, port, None))
-            if session is not None and not session.closed:
-                return session
         failures: list[MQSourceError] = []
-        for host, port in random.sample(self._addresses, len(self._addresses)):
+        for host, port in list(self._addresses_for(topic_partition)):
             try:
                 return self._session(host, port, None)
             except TransportError as failure:
                 failures.append(failure)
+                self._ask_last(host, port)
         if len(failures) == 1:
             raise failures[0]
         error = TransportError("; ".join(map(str, failures)))
         error.retryable = any(failure.retryable for failure in failures)
         raise error
+
+    def _ask_last(self, host: str, port: int) -> None:
+        """Let `service` prefer the other addresses."""
+        if (host, port) in self._addresses:
+            self._addresses.remove((host, port))
+            self._addresses.append((host, port))
+
+    def _migrated_to(self, topic_partition: str) -> str | None:
+        """Return the URL of the cluster to which a topic-partition has migrated; None if it has not.
+
+        A namespace can migrate without the others of its cluster (`AbstractTopic.getMigratedClusterUrlAsync` of 4.0.8).
+        """
+        moved = (session.migrated_to.get(topic_partition) for session in self._sessions.values())
+        return next((url for url in moved if url is not None), None)
+
+    def _addresses_for(self, topic_partition: str) -> list[tuple[str, int]]:
+        moved = self._migrated_to(topic_partition)
+        return self._addresses if moved is None else [split_broker_url(moved)]
 
     def _session(self, host: str, port: int, proxy_to: str | None) -> Session:
         key = (host, port, proxy_to)
@@ -158,9 +174,8 @@ class Connections(Closing):
         found = {tp: session for tp in topic_partitions if (session := self._assigned(tp)) is not None}
         if len(found) == len(topic_partitions):
             return found
-        base = self.service()
         asking: dict[TopicPartition, tuple[Session, bool]] = {
-            tp: (base, False) for tp in topic_partitions if tp not in found
+            tp: (self.service(str(tp)), False) for tp in topic_partitions if tp not in found
         }
         for _ in range(MAX_REDIRECTS):
             answers = (
@@ -170,7 +185,7 @@ class Connections(Closing):
             responses = self.wait_for(answers, "LOOKUP")
             asked, asking = asking, {}
             for tp, response in responses.items():
-                session = self._session_of(response, asked[tp][0])
+                session = self._session_of(response, asked[tp][0], self._addresses_for(str(tp)))
                 if response.response is commands.LookupType.Redirect:
                     asking[tp] = (session, response.authoritative)
                 else:
@@ -201,7 +216,9 @@ class Connections(Closing):
         command = partial(commands.Lookup, str(tp), authoritative=authoritative, advertised_listener_name=listener)
         return session.request(command, _lookup_of)
 
-    def _session_of(self, response: commands.LookupResponse, asked: Session) -> Session:
+    def _session_of(
+        self, response: commands.LookupResponse, asked: Session, addresses: Sequence[tuple[str, int]]
+    ) -> Session:
         url = response.broker_service_url_tls if self._options.uses_tls else response.broker_service_url
         if not url:
             wanted = "pulsar+ssl://" if self._options.uses_tls else "pulsar://"
@@ -212,7 +229,7 @@ class Connections(Closing):
         if response.proxy_through_service_url:
             # A proxy forwards the connection to the broker that CONNECT names. A broker that answers so (standalone
             # does) is that broker itself, so the connection in use serves.
-            service = asked.host_port if asked.host_port in self._addresses else self._addresses[0]
+            service = asked.host_port if asked.host_port in addresses else addresses[0]
             return self._session(*service, None if service == (host, port) else f"{host}:{port}")
         try:
             return self._session(host, port, None)

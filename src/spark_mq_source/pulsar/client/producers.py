@@ -135,7 +135,8 @@ class Producers(Topics):
         sessions: dict[TopicPartition, Session] = {}
 
         def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[commands.ProducerSuccess]]:
-            self._check_migration(names[0])
+            for at in names:
+                self._check_migration(at)
             sessions.update(self._lookup(names))
             opening = {}
             for at in names:
@@ -156,7 +157,7 @@ class Producers(Topics):
         Raises:
             BrokerError: the topic has migrated, and the guarantee is more than at-least-once.
         """
-        moved = next((one.migrated_to for one in self._sessions.values() if one.migrated_to is not None), None)
+        moved = self._migrated_to(str(topic_partition))
         if moved is not None and self._options.delivery_guarantee is not DeliveryGuarantee.AT_LEAST_ONCE:
             raise BrokerError(
                 f"{topic_partition} has migrated to {moved}, which does not know what this write has stored: "

@@ -81,8 +81,9 @@ class Session(DrivenSession):
     Attributes:
         proxy_to: the broker behind a proxy, as `host:port`.
         connection: its state, with what the broker has said about itself and the credentials last sent to it.
-        migrated_to: the URL of the cluster to which a topic has moved.
+        migrated_to: the URLs of the clusters to which topic-partitions of producers have migrated, by name.
         assigned: the URLs of the brokers to which this one has passed topic-partitions, by name.
+        late_refusals: why the broker refused an entry of a producer that it had closed, by producer id.
     """
 
     connection: PulsarConnection
@@ -99,8 +100,11 @@ class Session(DrivenSession):
         self._connected: Future[None] = Future()
         # The requests that open consumers and producers, by what they open.
         self._opening: dict[_Resource, int] = {}
-        self.migrated_to: str | None = None
+        self.migrated_to: dict[str, str] = {}
+        # The topic-partitions of producers, open or not, by producer id.
+        self._targets: dict[int, str] = {}
         self.assigned: dict[str, str] = {}
+        self.late_refusals: dict[int, BrokerError] = {}
         self._tls = options.uses_tls
         deadline = Deadline.after_ms(options.connect_timeout_ms)
         self.connection = PulsarConnection(
@@ -108,6 +112,8 @@ class Session(DrivenSession):
             authentication=authentication_of(options, host),
             proxy_to_broker_url=proxy_to,
             keep_alive_ms=keep_alive_ms(options),
+            # `sendTimeout` limits the wait for receipts.
+            producing_keep_alive_ms=options.keep_alive_interval_ms,
             now=time.monotonic(),
         )
         tls = TlsSettings.of(options) if options.uses_tls else None
@@ -118,8 +124,8 @@ class Session(DrivenSession):
 
     @property
     def at_rest(self) -> bool:
-        """True if another client can use it: open, nothing read or pending, and no topic has moved away."""
-        return not (self.closed or self._waiting or self._consumers or self._producers or self.migrated_to is not None)
+        """True if another client can use it: open, nothing read or pending, and no topic has migrated."""
+        return not (self.closed or self._waiting or self._consumers or self._producers or self.migrated_to)
 
     @property
     def places_cursors(self) -> bool:
@@ -227,9 +233,11 @@ class Session(DrivenSession):
             # In the driver's thread, after the events of the previous producer and before those of this one.
             success = expect(response, commands.ProducerSuccess)
             self._producers[producer_id] = events
+            self.late_refusals.pop(producer_id, None)
             events.opened()
             return success
 
+        self._targets[producer_id] = str(events.topic_partition)
         return self.request(create, open_, opens=(commands.ResourceType.Producer, producer_id))
 
     def has_producer(self, producer_id: int) -> bool:
@@ -274,6 +282,10 @@ class Session(DrivenSession):
                 producer = self._producers.get(event.producer_id)
                 if producer is not None:
                     producer.deliver(event)
+                elif isinstance(event, commands.SendError):
+                    # If its storage fails, a broker closes the producers first (`PersistentTopic.addFailed` of 4.0.8).
+                    refusal = error_for_code(event.error, event.message, self.address)
+                    self.late_refusals[event.producer_id] = refusal
             case commands.CloseProducer():
                 self._end("producer", self._producers.pop(event.producer_id, None), event)
             case commands.TopicMigrated():
@@ -299,8 +311,8 @@ class Session(DrivenSession):
 
     def _end_migrated(self, event: commands.TopicMigrated) -> None:
         """End a consumer for good, and a producer until it is opened on the other cluster."""
-        self.migrated_to = event.broker_service_url_tls if self._tls else event.broker_service_url
-        words = f"{self.address}: the topic has migrated to {self.migrated_to}"
+        url = event.broker_service_url_tls if self._tls else event.broker_service_url
+        words = f"{self.address}: the topic has migrated to {url}"
         if event.resource_type is commands.ResourceType.Consumer:
             error: MQSourceError = BrokerError(
                 f"{words}, where messages have other ids, so this read must not continue there: set serviceUrl to that "
@@ -309,6 +321,9 @@ class Session(DrivenSession):
             ended: BaseConsumer | ProducerEvents | None = self._consumers.pop(event.resource_id, None)
         else:
             error = ServiceNotReadyError(words)
+            target = self._targets.get(event.resource_id)
+            if target is not None:
+                self.migrated_to[target] = url or ""
             ended = self._producers.pop(event.resource_id, None)
         opening = self._waiting.pop(self._opening.get((event.resource_type, event.resource_id), -1), None)
         if opening is not None:
@@ -405,8 +420,8 @@ def accepted(kind: type[T]) -> Callable[[object], T]:
 
 
 def _accept(kind: type[T], response: object) -> T:
-    answer = expect(response, kind)
+    # The error comes first: a proxy refuses PARTITIONED_METADATA by a LOOKUP_RESPONSE (4.0.8, `LookupProxyHandler`).
     for code, words in (("error", "message"), ("error_code", "error_message")):
-        if getattr(answer, code, None) is not None:
-            raise error_for_code(getattr(answer, code), getattr(answer, words), "")
-    return answer
+        if getattr(response, code, None) is not None:
+            raise error_for_code(getattr(response, code), getattr(response, words), "")
+    return expect(response, kind)

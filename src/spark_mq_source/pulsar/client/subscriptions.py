@@ -48,10 +48,20 @@ class Subscriptions(Topics):
         )
 
     def fetch_bounds(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Return the first and last position of each topic-partition."""
+        """Return the first and last position of each topic-partition; the first is EARLIEST with `readCompacted`."""
         bounds = self._probe(topic_partitions, {})
         ends = self.fetch_terminated_ends({tp: b.first for tp, b in bounds.items() if b.last == EARLIEST})
-        return bounds | {tp: Bounds(bounds[tp].first, end) for tp, end in ends.items()}
+        return self.with_compacted(bounds | {tp: Bounds(bounds[tp].first, end) for tp, end in ends.items()})
+
+    def with_compacted(self, bounds: dict[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
+        """Return bounds that include the compacted ledger, with `readCompacted`.
+
+        A cursor is at the first original message that is left. The compacted ledger keeps older ones, whose originals
+        are deleted, and is read from its beginning only with the start EARLIEST (4.0.8, CompactedTopicUtils).
+        """
+        if not self._options.read_compacted:
+            return bounds
+        return {tp: Bounds(EARLIEST, found.last) for tp, found in bounds.items()}
 
     def fetch_terminated_ends(self, firsts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
         """Return the ends of those topic-partitions that have messages, but for which the last message is unknown.
@@ -107,17 +117,28 @@ class Subscriptions(Topics):
 
         def ask(names: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
             sessions = self._lookup(names)
+
+            def subscribed(subscriptions: Mapping[TopicPartition, Subscription]) -> dict[TopicPartition, Consumer]:
+                asked = ((tp, self._subscribe(sessions[tp], tp, one)) for tp, one in subscriptions.items())
+                return self.wait_for(asked, "SUBSCRIBE")
+
             subscriptions = {tp: self.subscription(start=EARLIEST) for tp in names}
-            consumers = self.wait_for(
-                ((tp, self._subscribe(sessions[tp], tp, subscriptions[tp])) for tp in names), "SUBSCRIBE"
-            )
+            consumers = subscribed(subscriptions)
             sought = [tp for tp in names if tp in timestamps_ms]
+            others = subscribed({tp: self.subscription(start=EARLIEST) for tp in sought})
             self.wait_for(((tp, consumers[tp].request_seek(timestamps_ms[tp])) for tp in sought), "SEEK")
             # SEEK has closed the consumers; under the same name the cursor is kept.
-            consumers |= self.wait_for(
-                ((tp, self._subscribe(sessions[tp], tp, subscriptions[tp])) for tp in sought), "SUBSCRIBE"
-            )
+            consumers |= subscribed({tp: subscriptions[tp] for tp in sought})
+            # If the topic is unloaded meanwhile, the broker forgets the cursor, and the new one is at the beginning. An
+            # unload also closes the other consumers (4.0.8, PersistentTopic).
+            unloaded = [str(tp) for tp, other in others.items() if other.is_closed]
+            for consumer in others.values():
+                consumer.leave()
             self.wait_for(((tp, consumers[tp].request_close()) for tp in names), "CLOSE_CONSUMER")
+            if unloaded:
+                raise ServiceNotReadyError(
+                    f"{', '.join(unloaded)}: unloaded while the broker searched it for a time: try again"
+                )
             return {tp: consumers[tp].opened for tp in names}
 
         return self._in_windows(topic_partitions, ask)

@@ -74,7 +74,8 @@ class Topics(Admin):
             return [tp for topic in topics for tp in self._with_partitions(topic, self._options.topic_partitions)]
 
         def ask(names: Sequence[str]) -> Mapping[str, Future[commands.PartitionedMetadataResponse]]:
-            session = self.service()
+            # A write that opens a migrated topic-partition again names only that.
+            session = self.service(names[0])
             if not (create or session.can_avoid_creation):
                 self._check_existing(session, names)
             return {

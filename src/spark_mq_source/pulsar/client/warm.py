@@ -42,13 +42,21 @@ class SessionKey:
     tls: TlsSettings | None
     authentication: Authentication | None
     keep_alive_ms: int
+    producing_keep_alive_ms: int
 
     @classmethod
     def of(cls, options: PulsarOptions, host: str, port: int, proxy_to: str | None) -> SessionKey:
         """Return the key of a connection with these options."""
         tls = TlsSettings.of(options) if options.uses_tls else None
         return cls(
-            host, port, proxy_to, options.sni_proxy, tls, authentication_of(options, host), keep_alive_ms(options)
+            host,
+            port,
+            proxy_to,
+            options.sni_proxy,
+            tls,
+            authentication_of(options, host),
+            keep_alive_ms(options),
+            options.keep_alive_interval_ms,
         )
 
 

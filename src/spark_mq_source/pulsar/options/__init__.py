@@ -143,6 +143,9 @@ class PulsarOptions(
         "those of earlier triggers. A queue counts the entries themselves, because a broker's backlog has no other "
         "number: a batch of messages counts as one.",
         "sendTimeout": " The time is that of one topic-partition.",
+        "maxPendingBytes": " Incomplete batches have at most four times as many in addition (with "
+        "`deliveryGuarantee=exactly-once`, those of one topic): with the defaults, the batches of a topic with more "
+        "than 64 partitions are smaller than `batchingMaxBytes`.",
         "deadLetterTopic": " Its properties contain the origin and the reason, with the names of the Java client. "
         "`createTopic` determines whether the topic is created.",
         "valueFormat": " `auto`: the topic's registered schema; a read decodes each message by its own version, a "

@@ -250,7 +250,8 @@ class ConnectionOptions(TlsOptions):
     keep_alive_interval_ms: int = duration_option(
         "After this time without data on a connection, a PING is sent; after as long again without an answer, the "
         "connection is closed. At most a quarter of `operationTimeout`, to leave time to reconnect: 7.5 s with both "
-        "defaults.",
+        "defaults. This limit does not apply to the connections of a write: a broker that limits the rate of a topic "
+        "does not answer meanwhile.",
         "30s",
         scope=EVERYWHERE,
         least="100ms",

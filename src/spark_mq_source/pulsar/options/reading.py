@@ -322,7 +322,9 @@ class ReadOptions(Options):
     """Options of reads by position and of queues."""
 
     read_compacted: bool = option(
-        "Read the compacted topic: only the last message of each key, in the part that is already compacted.",
+        "Read the compacted topic: only the last message of each key, in the part that is already compacted. A range "
+        "can lack keys if a compaction completes after it was planned, and deleted messages are not reported as data "
+        "loss.",
         default=False,
         section=Section.CHOOSE,
     )

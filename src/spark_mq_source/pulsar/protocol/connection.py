@@ -98,6 +98,9 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
         authentication: None for brokers without authentication.
         proxy_to_broker_url: `host:port` of the broker to which a proxy must forward this connection.
         keep_alive_ms: silence after which a PING is sent; after twice as much the peer is dead.
+        producing_keep_alive_ms: the same, once a producer was open; None for `keep_alive_ms`. A broker that limits the
+            rate of a topic reads nothing from its producers' connections meanwhile, also no PING (4.0.8,
+            `ServerCnxThrottleTracker`).
 
     Attributes:
         protocol_version: the common version, once CONNECTED.
@@ -131,6 +134,7 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
         authentication: Authentication | None,
         proxy_to_broker_url: str | None = None,
         keep_alive_ms: int = 30_000,
+        producing_keep_alive_ms: int | None = None,
         now: float,
     ) -> None:
         super().__init__(ConnectionState.CONNECTING, now)
@@ -141,6 +145,7 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
         self._client_version = client_version
         self._authentication = authentication
         self._keep_alive_seconds = keep_alive_ms / 1000
+        self._producing_keep_alive_seconds = (producing_keep_alive_ms or keep_alive_ms) / 1000
         self._limit = min(MAX_FRAME_BYTES, DEFAULT_MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
         self._pinged = False
         self._requests: dict[int, Request | AckEntries] = {}
@@ -335,6 +340,7 @@ class PulsarConnection(SansIOConnection[Request | AckEntries | Send, Event]):
             self._consumers.add(request.consumer_id)
         elif isinstance(request, commands.Producer) and isinstance(response, commands.ProducerSuccess):
             self._producers.add(request.producer_id)
+            self._keep_alive_seconds = self._producing_keep_alive_seconds
         self._events.append(response)
 
     def _answer_challenge(self, challenge: commands.AuthChallenge) -> None:

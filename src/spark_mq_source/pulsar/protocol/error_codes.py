@@ -71,6 +71,11 @@ _FINAL_METADATA_ERRORS: Final = {
     r"Namespace not found": (TopicNotFoundError, _CODES[11].remedy),
     # PRODUCER without encryption, if the namespace requires it (seen on 4.0.8).
     r"Encryption is required": (BrokerError, "set cryptoPublicKeys, or cryptoKeyReader with encryptionKeys"),
+    # SEND without encryption, by a producer that announced it (4.0.8, `Producer.checkAndStartPublish`).
+    r"Messages must be encrypted": (
+        BrokerError,
+        "a public key could not be read, and cryptoFailureAction=SEND sends without encryption: provide the keys",
+    ),
     # GET_LAST_MESSAGE_ID of a compacted topic if the compacted ledger ends with an encrypted batch: the broker tries to
     # count its messages, and reports one of these errors of its parser (seen on 4.0.8).
     r"Failed to read last entry of the compacted Ledger (Some required fields are missing|Invalid unk|readerIndex\()": (

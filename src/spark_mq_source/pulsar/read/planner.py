@@ -88,9 +88,11 @@ def _ranges_of(client: PulsarClient, options: PulsarOptions, predicates: Sequenc
     ends |= stored_ends(client, {tp: at for tp, at in ends.items() if EARLIEST < at < bounds[tp].last})
     check_not_past_the_end(client, options, starts, bounds)
     lower, upper = _publish_times(predicates)
-    # Times need not ascend, and a broker with its own, later, times searches those.
+    # Times need not ascend, and a broker with its own, later, times searches those. It does not search the compacted
+    # ledger, which may have messages before the position that it finds.
     slack = options.publish_time_slack_ms
-    after = client.fetch_positions_at(dict.fromkeys(partitions, max(lower) - slack)) if lower else {}
+    searched = lower if not options.read_compacted else []
+    after = client.fetch_positions_at(dict.fromkeys(partitions, max(searched) - slack)) if searched else {}
     until = client.fetch_positions_at(dict.fromkeys(partitions, min(upper) + slack)) if upper else {}
     ranges = [
         PulsarRange(

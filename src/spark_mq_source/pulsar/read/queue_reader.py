@@ -563,6 +563,9 @@ class _Inflow:
             is_corrupt = count < 0
             if is_corrupt:
                 count = 1
+            if count and message.ack_set:
+                # Acknowledged messages of a batch are not delivered, and cost no permits (4.0.8, Consumer).
+                count = max(1, sum((word & WORD).bit_count() for word in message.ack_set))
             charged += count or 1
             nbytes += len(message.body)
             if not count:
@@ -585,8 +588,6 @@ class _Inflow:
                 self._damaged[entry] = commands.ValidationError.ChecksumMismatch
             elif is_corrupt and self._is_stored:
                 self._doubtful.append(entry)
-            if message.ack_set:
-                count = max(1, sum((word & WORD).bit_count() for word in message.ack_set))
             received.append(message)
             counts.append(count)
             rows += count

@@ -92,9 +92,21 @@ def past_the_end(topic_partition: TopicPartition, position: Position, stored: Po
 
 
 def read_range(
-    options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters | None = None
+    options: PulsarOptions,
+    task: PulsarRange,
+    schema: pa.Schema,
+    counters: Counters | None = None,
+    *,
+    begin: Position | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read one range, over connections for this task alone; the next task may reuse them.
+
+    Args:
+        options: the query's.
+        task: the range.
+        schema: the columns wanted, in order.
+        counters: updated with received entries.
+        begin: the start of the range of which this one is a part, if there is one.
 
     Yields:
         Batches of `schema`, of at most about `maxBatchRows` rows and `maxBatchBytes` bytes.
@@ -105,14 +117,21 @@ def read_range(
         MQSourceError: the broker cannot be reached, or sends nothing, for `operationTimeout`; or it refuses.
     """
     with connected(options, f"pulsar-native: reading {task}", role=f"{task.number:04d}") as client:
-        yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
+        yield from _RangeReader(client, options, task, schema, counters or Counters(), begin).batches()
 
 
 class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
     def __init__(
-        self, client: PulsarClient, options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters
+        self,
+        client: PulsarClient,
+        options: PulsarOptions,
+        task: PulsarRange,
+        schema: pa.Schema,
+        counters: Counters,
+        begin: Position | None = None,
     ) -> None:
         super().__init__(task, task.start, timeout_ms=options.operation_timeout_ms, counters=counters)
+        self._begin = begin or task.start
         self._client = client
         self._options = options
         self._decoder = decoder_of(options, task.topic_partition, schema, on_corrupt="fail")
@@ -264,7 +283,9 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         # A broker may report no last message though it has some: see `Subscriptions.confirmed`. A terminated topic,
         # which can end with a ledger without entries, and one of which compaction has left nothing may have none.
         is_known = bounds.last > EARLIEST or end.entry < 0 or self._options.read_compacted
-        if bounds.last <= received and is_known:
+        # With `readCompacted`, the first cursor may be after the messages of the compacted ledger.
+        read = min(received, self._done) if self._options.read_compacted else received
+        if bounds.last <= read and is_known:
             # Such an end is, for example, a marker, or was removed by compaction; but it existed.
             stored = self._client.fetch_stored({tp: end})[tp]
             if stored < end and end.entry >= 0:
@@ -291,7 +312,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         again without a message in between, and to the same place, that is the reason; if it is farther, TTL may have
         moved it.
         """
-        if cursor <= received:
+        if cursor <= max(received, consumer.opened.first):
             return
         msg = f"{consumer.address}: the broker moved the cursor to {cursor}, past {received}"
         if self._moved_at != self._done:
@@ -317,14 +338,19 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             )
         opened_at = consumer.opened.first
         earliest = self._client.fetch_bounds([self._task.topic_partition])[self._task.topic_partition].first
-        if opened_at <= earliest:
-            logger.warning(
-                "%s: a chunked message that ends at %d:%d has no beginning; it is passed over",
-                self._task,
-                orphan.ledger_id,
-                orphan.entry_id,
-            )
+        if opened_at <= earliest or self._look_back == earliest:
             self._look_back = None
+            lost = f"the chunked message that ends at {orphan.ledger_id}:{orphan.entry_id} has no first chunk"
+            # A topic that is read from its first message may begin inside a chunked message, whose first chunk was
+            # deleted before. Compaction keeps only the last chunk (from the source of 4.0.8).
+            if self._begin <= earliest or self._options.read_compacted:
+                logger.warning("%s: %s; it is passed over", self._task, lost)
+                return
+            self._options.report_loss(
+                f"{lost}, which the broker has deleted or never had; keep data longer, or set failOnDataLoss=false to "
+                f"pass the message over",
+                task=self._task,
+            )
             return
         distance = orphan.num_chunks
         if opened_at.ledger == orphan.ledger_id:

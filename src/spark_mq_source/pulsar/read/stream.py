@@ -299,7 +299,8 @@ class PulsarStream:
                         self._watchers.pop(tp).leave()
                 raise
             ends = self._terminated.items()
-            return bounds | {tp: Bounds(bounds[tp].first, end) for tp, end in ends if bounds[tp].last == EARLIEST}
+            bounds |= {tp: Bounds(bounds[tp].first, end) for tp, end in ends if bounds[tp].last == EARLIEST}
+            return self._client.with_compacted(bounds)
 
         return retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
 
@@ -352,8 +353,8 @@ class PulsarStream:
         If nothing could be delivered, the query begins at the next message. An older subscription may be after that:
         for example, after the entries of an open transaction.
         """
-        begins = self._client.fetch_bounds([tp for tp, at in starts.items() if at == EARLIEST])
-        firsts = {tp: bounds.first for tp, bounds in begins.items() if bounds.first != EARLIEST}
+        begins = self._client.fetch_stored({tp: at for tp, at in starts.items() if at == EARLIEST})
+        firsts = {tp: first for tp, first in begins.items() if first != EARLIEST}
         targets = _pin_positions(starts) | firsts
 
         def place() -> None:

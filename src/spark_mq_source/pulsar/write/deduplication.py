@@ -7,7 +7,7 @@ So that a task attempt can continue where a killed one stopped, an entry depends
 
 - The producer's name identifies the write and the task: the query's id (or `producerName`) and the task's number.
 - An entry's ids identify the micro-batch, and the rows among the task's rows for this topic-partition. The division of
-  rows into entries depends only on the rows and the options (`encoder.EntryEncoder`).
+  rows into entries depends only on the rows, the options and the topic's number of partitions (`encoder.EntryEncoder`).
 - The lowest bits of its last id are a fingerprint of all rows so far, in order.
 - Of a message in chunks, the last chunk has the message's id, the others that of the previous entry.
 

@@ -136,7 +136,14 @@ class TaskTransaction:
             session = self._client.open_coordinator(number)
             command = partial(commands.NewTxn, txn_ttl_millis=self._options.transaction_timeout_ms, tc_id=number)
             begun = session.request(command, accepted(commands.NewTxnResponse))
-            return self._client.wait(begun, "NEW_TXN")
+            try:
+                return self._client.wait(begun, "NEW_TXN")
+            except RequestTimeoutError as error:
+                # Beyond that limit there is no answer at all (4.0.8, `ServerCnx.handleNewTxn`).
+                remedy = (
+                    "; if this continues, the broker's maxActiveTransactionsPerCoordinator may be reached: raise it"
+                )
+                raise error.with_remedy(remedy) from error
 
         begun = self._retrying(begin)
         return Transaction(begun.txnid_most_bits, begun.txnid_least_bits)

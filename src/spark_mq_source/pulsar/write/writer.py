@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 import time
 import uuid
 from array import array
@@ -42,7 +43,7 @@ from spark_mq_source.core.errors import (
     UnsupportedFeatureError,
     UnwritableRowError,
 )
-from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.retry import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, Deadline, retrying
 from spark_mq_source.net.sending import Writer
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.client import PulsarClient
@@ -78,6 +79,9 @@ CHECKSUM_ERROR: Final = 9
 
 MAX_UNSTORED_ENTRIES: Final = 500
 """Maximum entries in transit to non-persistent topics: a broker drops those beyond 1,000 on a connection by default."""
+
+_MIN_BATCH_BYTES: Final = 16 << 10
+"""The limit of a batch is not lower than this, however many partitions a topic has."""
 
 _producer_ids = itertools.count(1)
 """Unique in this process: an entry's bytes contain the producer id, so they can be resent unchanged over another
@@ -126,10 +130,12 @@ class _Producer:
     """The producer of one topic-partition, with its pending entries.
 
     Attributes:
+        batch_bytes: maximum payload of a batch.
         encoder: encodes its entries; None until the first open.
         error: why the producer is not open; None if it is.
         last_progress: monotonic seconds of the open, the last receipt, or the send of the first pending entry,
             whichever is latest.
+        reopened_at: monotonic seconds of the first reopen since the last receipt; None if there was none.
         distrusts_connection: whether it was reopened for a lack of receipts, and none has arrived since.
         confirmed: the last sequence id of the last acknowledged entry.
         numbers: sequence ids of its entries, with `exactly-once`.
@@ -146,11 +152,13 @@ class _Producer:
         topic_partition: TopicPartition,
         writer: PulsarWriter,
         *,
+        batch_bytes: int,
         name: str | None = None,
         numbers: EntryNumbers | None = None,
         sends_once: bool = False,
     ) -> None:
         self.topic_partition = topic_partition
+        self.batch_bytes = batch_bytes
         self.encoder: EntryEncoder | None = None
         self.producer_id = next(_producer_ids)
         self.name = name
@@ -168,6 +176,7 @@ class _Producer:
         self.pending: deque[_Pending] = deque()
         self.pending_bytes = 0
         self.last_progress = 0.0
+        self.reopened_at: float | None = None
         self.distrusts_connection = False
         self.confirmed = -1
         self.last_position: Position | None = None
@@ -246,6 +255,7 @@ class _Producer:
         self.confirmed = max(self.confirmed, _last_id(entry.send))
         self.pending_bytes -= len(entry.send.body)
         self.last_progress = time.monotonic()
+        self.reopened_at = None
         self.distrusts_connection = False
 
     def _refused(self, refusal: commands.SendError) -> None:
@@ -294,6 +304,8 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
         self._client = PulsarClient(options)
         self._topics: dict[str, _Topic] = {}
         self._open: list[_Producer] = []
+        # Of incomplete batches: with the defaults, those of 64 partitions can be as large as `batchingMaxBytes`.
+        self._max_buffered_bytes = 4 * options.max_pending_bytes
         is_transaction = options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
         self._transaction = TaskTransaction(options, self._client) if is_transaction else None
         # A task without rows also sends it, to find out what an earlier attempt has stored.
@@ -368,11 +380,15 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
         return None if self._publish_at is None else max(0.0, self._publish_at - time.monotonic())
 
     def _publish_in_time(self, began: float) -> None:
-        """Start the timer of buffered rows, or send them if it has expired."""
+        """Start the timer of buffered rows, or send them if it has expired or if those of many topics are too many."""
         delay_ms = self._options.batching_max_publish_delay_ms
-        if delay_ms is None or not any(
-            producer.encoder is not None and producer.encoder.nbytes for producer in self._open
-        ):
+        buffered = sum(producer.encoder.nbytes for producer in self._open if producer.encoder is not None)
+        # With `exactly-once`, the division of rows into entries must not depend on the rows of other topics.
+        can_divide = self._options.delivery_guarantee is not DeliveryGuarantee.EXACTLY_ONCE
+        if can_divide and buffered > self._max_buffered_bytes:
+            self._publish()
+            return
+        if delay_ms is None or not buffered:
             self._publish_at = None
             return
         if self._publish_at is None:
@@ -534,16 +550,21 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
                 found = self._client.fetch_partitions([full], create=self._options.create_topic)
             except MQSourceError as error:
                 raise error.within(f"pulsar-native: writing to {full}") from error
-            producers = [self._producer(topic_partition) for topic_partition in found]
+            # This must depend on neither time nor rows: with `exactly-once`, all attempts divide the rows alike.
+            share = max(_MIN_BATCH_BYTES, self._max_buffered_bytes // len(found))
+            batch_bytes = min(share, self._options.batching_max_bytes)
+            producers = [self._producer(topic_partition, batch_bytes) for topic_partition in found]
             topic = self._topics[name] = _Topic(producers, self._attempt.partition)
         return topic
 
-    def _producer(self, topic_partition: TopicPartition) -> _Producer:
+    def _producer(self, topic_partition: TopicPartition, batch_bytes: int) -> _Producer:
         if self._options.delivery_guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             sends_once = self._options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
-            return _Producer(topic_partition, self, name=self._unique_name(), sends_once=sends_once)
+            name = self._unique_name()
+            return _Producer(topic_partition, self, batch_bytes=batch_bytes, name=name, sends_once=sends_once)
         name = producer_name(self._options.producer_name, self._attempt)
-        return _Producer(topic_partition, self, name=name, numbers=EntryNumbers(self._attempt.batch_id))
+        numbers = EntryNumbers(self._attempt.batch_id)
+        return _Producer(topic_partition, self, batch_bytes=batch_bytes, name=name, numbers=numbers)
 
     def _unique_name(self) -> str | None:
         """Return a unique producer name; None to let the broker generate one."""
@@ -716,9 +737,10 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
         """Open or reopen a producer, and resend the pending entries.
 
         Raises:
-            MQSourceError: not retryable, or not open within `sendTimeout`.
+            MQSourceError: not retryable, not open within `sendTimeout`, or reopened for as long without a receipt.
         """
-        reason = producer.error
+        # A receipt that arrives meanwhile resets it.
+        reason, since = producer.error, producer.reopened_at
         if reason is not None and not reason.retryable:
             raise self._in_context(producer, reason) from reason
         if reason is not None:
@@ -726,6 +748,8 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
             self._counters.reconnects += 1
         try:
             with waiting(self._counters):
+                if reason is not None and since is not None:
+                    self._back_off(producer, reason, time.monotonic() - since)
                 self._open_in_time(producer)
                 if producer.may_lose_refused and not producer.sends_once:
                     # Under a new name, no entry is a duplicate.
@@ -735,11 +759,27 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
             raise self._in_context(producer, error) from error
         with self._arrived:
             unsent = list(producer.pending)
+            if unsent and producer.reopened_at is None:
+                producer.reopened_at = time.monotonic()
         why = self._resend_obstacle(producer, unsent) if reason is not None and producer.sends_once else None
         if reason is not None and why is not None:
             raise self._in_context(producer, reason.within(why)) from reason
         for entry in unsent:
             self._send_entry(producer, entry)
+
+    def _back_off(self, producer: _Producer, reason: MQSourceError, elapsed: float) -> None:
+        """Pause before the next reopen without a receipt: a broker can open a producer and refuse all of its entries.
+
+        Raises:
+            MQSourceError: `sendTimeout` has passed since the first such reopen.
+        """
+        # As long as the time since then, so that the pauses grow.
+        pause = min(max(elapsed, FIRST_DELAY_SECONDS), MAX_DELAY_SECONDS)
+        pause *= random.uniform(0.5, 1.0)  # noqa: S311 - for load balancing, not for security
+        time.sleep(pause)
+        if elapsed + pause >= self._options.send_timeout_ms / 1000:
+            refusal = producer.session and producer.session.late_refusals.get(producer.producer_id)
+            raise (refusal or reason).within(f"no receipt within sendTimeout ({self._options.send_timeout_ms} ms)")
 
     @staticmethod
     def _resend_obstacle(producer: _Producer, unsent: Sequence[_Pending]) -> str | None:
@@ -834,7 +874,7 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
             max_message_bytes=session.connection.max_message_bytes,
             compression=options.compression_type,
             batching=options.batching,
-            batch_bytes=options.batching_max_bytes,
+            batch_bytes=producer.batch_bytes,
             batch_rows=options.batching_max_messages,
             batching_by_key=options.batching_by_key,
             chunking=options.chunking,

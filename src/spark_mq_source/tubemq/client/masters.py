@@ -11,6 +11,7 @@ from spark_mq_source.tubemq.client.flow import KnownRules
 from spark_mq_source.tubemq.client.session import Authorization, Session, local_address, wait_for
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands
+from spark_mq_source.tubemq.protocol.addresses import PLAIN_PORT, TLS_PORT
 from spark_mq_source.tubemq.protocol.commands import SUCCESS, MasterRequest, Response
 from spark_mq_source.tubemq.protocol.error_codes import StandbyError, error_for_code
 
@@ -37,10 +38,12 @@ class Masters:
 
     Attributes:
         rules: the flow rules of the group whose members use these connections.
+        default_broker_port: the port of brokers that the masters name without one.
     """
 
     def __init__(self, options: TubeMQOptions, authorization: Authorization) -> None:
         self.rules = KnownRules()
+        self.default_broker_port = TLS_PORT if options.tls else PLAIN_PORT
         self._options = options
         self._authorization = authorization
         self._addresses = list(options.masters)

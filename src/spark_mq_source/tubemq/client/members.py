@@ -172,6 +172,10 @@ class Member:
         except BrokerError as error:
             raise error.within(what) from error
 
+    def _meta_of(self, texts: Sequence[str], topics: Sequence[TopicMeta]) -> ClusterMeta:
+        brokers = (Broker.parse(text, self._masters.default_broker_port) for text in texts)
+        return ClusterMeta({broker.broker_id: broker for broker in brokers}, tuple(topics))
+
     def _run(self) -> None:
         while True:
             self._wake.wait(self._seconds)
@@ -271,7 +275,7 @@ class ClientBalancedMember(ConsumerMember, Closing):
         """
         request = commands.GetPartMeta(self.client_id, self._group)
         response = self._ask(request, commands.GetPartMetaResponse, f"topics of group {self._group}")
-        meta = _meta_of(response.broker_config_list, parse_topic_metas(response.topic_meta_info_list))
+        meta = self._meta_of(response.broker_config_list, parse_topic_metas(response.topic_meta_info_list))
         missing = [topic for topic in self.topics if not meta.partitions(topic)]
         if missing:
             error = TopicNotFoundError(
@@ -413,7 +417,7 @@ class ProducerMember(Member):
         if config is not None:
             self._config_id = config.config_id
             self._max_bytes = self._max_bytes if config.max_msg_size is None else config.max_msg_size
-        found = _meta_of(response.broker_infos, topics)
+        found = self._meta_of(response.broker_infos, topics)
         self.meta = found if found.brokers else ClusterMeta(self.meta.brokers, found.topics)
 
     def _close_request(self) -> MasterRequest:
@@ -432,8 +436,3 @@ def _refuses_for_good(error: MQSourceError) -> bool:
         and not error.retryable
         and not isinstance(error, TopicNotFoundError)
     )
-
-
-def _meta_of(brokers: Sequence[str], topics: Sequence[TopicMeta]) -> ClusterMeta:
-    known = map(Broker.parse, brokers)
-    return ClusterMeta({broker.broker_id: broker for broker in known}, tuple(topics))

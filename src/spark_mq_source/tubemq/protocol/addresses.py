@@ -6,13 +6,17 @@ from typing import Final, NamedTuple
 
 from spark_mq_source.core.errors import RemoteProtocolError
 
-_STOCK_BROKER_PORT: Final = 8123
+PLAIN_PORT: Final = 8123
+"""The default port of a broker, without TLS (TBaseConstants)."""
+
+TLS_PORT: Final = 8124
+"""Its default port for TLS."""
 
 
 class Broker(NamedTuple):
     """A broker, as masters write it: `id:host:port`.
 
-    Masters omit the default port: `1:127.0.0.1: ` means 8123 (BrokerInfo.getSimpleInfo; seen on 2.4.0).
+    Masters omit a default port, as in `1:127.0.0.1: `: 8123, or to a client over TLS 8124 (2.4.0, BrokerConfEntity).
 
     Example:
         >>> broker = Broker.parse("1:127.0.0.1:8123")
@@ -33,8 +37,12 @@ class Broker(NamedTuple):
         return f"{self.broker_id}:{self.host}:{self.port}"
 
     @classmethod
-    def parse(cls, text: str) -> Broker:
+    def parse(cls, text: str, default_port: int = PLAIN_PORT) -> Broker:
         """Parse the text of a broker.
+
+        Args:
+            text: the text.
+            default_port: the port of a broker whose text omits it.
 
         Raises:
             RemoteProtocolError: the text is invalid.
@@ -42,7 +50,7 @@ class Broker(NamedTuple):
         broker_id, _, address = text.partition(":")
         host, _, port = address.rpartition(":")
         try:
-            return cls(int(broker_id), _not_empty(host), _STOCK_BROKER_PORT if port == " " else int(port))
+            return cls(int(broker_id), _not_empty(host), default_port if port == " " else int(port))
         except ValueError:
             raise RemoteProtocolError(f"the server names a broker {text!r}, which is not id:host:port") from None
 
@@ -90,7 +98,8 @@ class TopicMeta(NamedTuple):
     Attributes:
         stores: number of its stores; all partitions of one store share an index.
         partitions: number of partitions of each store.
-        status: 1 if it can be read (seen on master 2.4.0); None if not reported.
+        status: 1 if it can be read (seen on master 2.4.0); None if not reported. Not obeyed: 0 can also mean that the
+            broker is down, whose messages must not be left out.
         max_bytes: the largest message that the topic takes; None if it has no limit of its own.
 
     Example:

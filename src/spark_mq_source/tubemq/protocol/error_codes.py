@@ -45,6 +45,7 @@ _UNKNOWN_TO_BROKER: Final = (
     "(admin_reload_broker_configure)"
 )
 _CODES: Final = {
+    0: Code("no code", BrokerError, "the broker could not read one of its files: see its log"),
     NOT_READY: Code("NOT_READY", ServiceNotReadyError, f"the master has just started; {AGAIN}"),
     301: Code("MOVED", BrokerError, "the position is below what the broker still has"),
     400: Code("BAD_REQUEST", BrokerError, "the server does not accept a field of the request"),

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, ServiceNotReadyError
+from spark_mq_source.core.errors import BrokerError, MQSourceError, RequestTimeoutError, ServiceNotReadyError
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.net.resume import ResumingReader
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
-from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
+from spark_mq_source.tubemq.client.bounds import Bounds, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.flow import FlowPace, FlowRules
 from spark_mq_source.tubemq.client.reading_groups import register_in_any_group
@@ -60,6 +60,13 @@ MAX_LIMIT_MS: Final = 10_000
 
 MAX_UNPROVEN: Final = 16
 """Maximum number of fetches without a reported start, after which the broker must confirm that nothing was deleted."""
+
+FAILED_READS: Final = frozenset({0, 301, 500})
+"""Codes of fetches that may succeed later (2.4.0, `MessageStore`, `MsgFileStore`); the Java client repeats them too.
+
+0: a file could not be read, and what was read before is left out. 301: the messages have just been deleted, which is
+reported when the partition is opened again. 500: a file could not be read, or the store is being closed.
+"""
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 """Pauses between fetches while the broker has nothing to read before the end of the range."""
@@ -113,6 +120,12 @@ def read_range(
             yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
         except MQSourceError as error:
             raise error.within(f"tubemq: reading {task}") from error
+
+
+def _all_there_is(client: TubeMQClient, options: TubeMQOptions, partition: BrokerPartition) -> Bounds:
+    """Fetch the bounds of a partition, including messages that are only in memory."""
+    (bounds,) = fetch_bounds(client, options, partitions_of([partition]), priority=WITH_MEMORY).values()
+    return bounds
 
 
 class _Cursor:
@@ -213,9 +226,7 @@ class _Cursor:
         Raises:
             ServiceNotReadyError: it has; opening the partition again reports the loss.
         """
-        (bounds,) = fetch_bounds(
-            self._client, self._options, partitions_of([self._consumer.partition]), priority=WITH_MEMORY
-        ).values()
+        bounds = _all_there_is(self._client, self._options, self._consumer.partition)
         if bounds.first > position:
             raise ServiceNotReadyError(
                 f"{self._consumer.address}: its first message is now at {bounds.first}, after {position}, "
@@ -232,9 +243,16 @@ class _Cursor:
             ended = self._client.wait(commit, f"commit of the {what}").curr_offset
         except MQSourceError:
             if fetch.done():
-                self._client.wait(fetch, what)  # if this failed, its error explains the commit's
+                self._fetched(fetch, what)  # if this failed, its error explains the commit's
             raise
-        return self._client.wait(fetch, what), ended
+        return self._fetched(fetch, what), ended
+
+    def _fetched(self, fetch: Future[GetMessageResponse], what: str) -> GetMessageResponse:
+        try:
+            return self._client.wait(fetch, what)
+        except BrokerError as error:
+            error.retryable = error.retryable or error.code in FAILED_READS
+            raise
 
     def _wait_as_ruled(self, patience: Deadline) -> Deadline:
         """Wait as the flow rules demand, which does not count as silence of the broker; return the later deadline."""
@@ -317,6 +335,10 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
                 f"removed them"
             )
             self._done = at
+        if most < self._end:
+            # An earlier plan may include messages that are not flushed yet: `lowLatency`, or the group's priority, has
+            # changed since (2.4.0 counts only flushed messages for `FLUSHED_ONLY`).
+            most = _all_there_is(self._client, self._options, self._partition).last
         if at < self._done or most < self._end:
             self._report_loss(
                 f"{consumer.address}: it has messages up to {most} only, but had them up to {self._end} before: a "
@@ -347,8 +369,9 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
                 if not self._is_distrusted():
                     raise
                 self._report_loss(
-                    f"{consumer.address}: {error}: the topic's deletePolicy removed the others, or the topic had more "
-                    f"partitions when they were sent"
+                    f"{consumer.address}: {error}: the topic's deletePolicy removed the others, the topic had more "
+                    f"partitions when they were sent, or the broker cannot deliver them (damaged, or sent with flag 1 "
+                    f"and without attributes)"
                 )
                 decoder.decode(got.body, cursor.began, stop_at)
             self._done = end

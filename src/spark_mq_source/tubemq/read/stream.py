@@ -188,9 +188,11 @@ class TubeMQStream:
             DataLossError: a partition has vanished, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
-        del start  # the end itself has this trigger's start, which may differ from the previous end
         trigger = _decode(end)
         self._assigned.planned({tp: trigger.positions[tp] for tp in trigger.begins})
+        if start == end:
+            return []  # Spark asks after a restart, and reads nothing (`setLatestSeenOffset`)
+        # The end itself has this trigger's start, which may differ from the previous end.
         partitions = self._assigned.located(trigger.begins.keys())
         is_all = self._options.assignment is not Assignment.SERVER
         owners = owners_of_stores(partitions) if is_all else frozenset()
@@ -241,6 +243,7 @@ class TubeMQStream:
                     f"broker loses the messages in its memory, and reuses their offsets"
                 )
                 checked[tp] = last
+        self._assigned.go_back({tp: at for tp, at in checked.items() if at < begins[tp]})
         return checked
 
     def _is_delayed(self, begins: Positions, ends: Positions) -> bool:
@@ -339,6 +342,9 @@ class _AllPartitions:
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
         # A partition that was added meanwhile is read from its first message on.
         return {tp: known.get(tp, found.first) for tp, found in bounds.items()}
+
+    def go_back(self, ends: Positions) -> None:
+        pass
 
     def plan(self, ends: Positions) -> Positions:
         return ends
@@ -476,6 +482,18 @@ class Membership:
         """Return the start of a trigger: the later of this query's and the group's position, in each partition held."""
         with self._changed:
             return {tp: max(known.get(tp, 0), self._held[tp].position) for tp in bounds if tp in self._held}
+
+    def go_back(self, ends: Positions) -> None:
+        """Move the positions of held partitions back to the ends of what brokers have, after a loss.
+
+        Also the group's: a broker keeps a position past its end until a member of the group fetches (2.4.0,
+        `DefaultOffsetManager`), and this query does not.
+        """
+        with self._changed:
+            for tp, end in ends.items():
+                if tp in self._held:
+                    self._register(self._held[tp].consumer, end)
+                    self._held[tp].position = end
 
     def plan(self, ends: Positions) -> Positions:
         """Keep these partitions until `planned`; return the ends of those that are neither handed over nor lost.

@@ -10,7 +10,7 @@ if not cython.compiled:
 
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.spark_mq_source.core._arrays import is_valid
-from cython.cimports.spark_mq_source.core._wire import slice_of
+from cython.cimports.spark_mq_source.core._wire import find_no_utf8, slice_of
 from cython.cimports.spark_mq_source.values._loops_native import (
     RowEncoder,
     WriteStep,
@@ -26,7 +26,7 @@ from cython.cimports.spark_mq_source.values._loops_native import (
 )
 
 from spark_mq_source.values.avro.write_steps import NO_MEMBER, NO_NULL, NO_SIZE, NO_SYMBOL
-from spark_mq_source.values.steps import codes_of
+from spark_mq_source.values.steps import NO_UTF8, codes_of
 
 _CODES = codes_of(list(Code))
 # The room reserved before each value: for a union's branch and a number, or for eight bytes.
@@ -96,6 +96,8 @@ class AvroEncoder(RowEncoder):
                 put_varint(self, zigzag(size))
             elif size != step.size:
                 self.refuse(step, NO_SIZE)
+            if step.is_checked and find_no_utf8(step.cells.data + step.cells.offsets[row], size) >= 0:
+                self.refuse(step, NO_UTF8)
             reserve(self, size)
             put(self, step.cells.data + step.cells.offsets[row], size)
         elif code == Code.ENUM:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_mq_source.core.errors import OptionError
+from spark_mq_source.values.limits import MAX_DEPTH, check_size
 
 AVRO_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
@@ -21,8 +22,6 @@ PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "doubl
 MAX_PRECISION: Final = 38
 """The maximum number of digits of a decimal in Spark."""
 
-_MAX_DEPTH: Final = 64
-_MAX_TYPES: Final = 20_000
 _MAX_BYTES: Final = 2**31 - 1
 _LOGICAL: Final[Mapping[str, frozenset[str]]] = {
     "int": frozenset(("date", "time-millis")),
@@ -117,8 +116,8 @@ class _Parser:
         self._named: dict[str, AvroType] = {}
 
     def type_of(self, kind: Any, path: str, namespace: str, depth: int) -> AvroType:  # noqa: ANN401 - JSON
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"{path} is nested more than {_MAX_DEPTH} types deep")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"{path} is nested more than {MAX_DEPTH} types deep")
         if isinstance(kind, list):
             branches = tuple(self.type_of(branch, path, namespace, depth + 1) for branch in kind)
             if any(branch.kind == "union" for branch in branches):
@@ -233,29 +232,15 @@ def parse_finite(definition: str, what: str = "the schema") -> AvroType:
         >>> parse_finite('{"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}')
         Traceback (most recent call last):
         ...
-        spark_mq_source.OptionError: the schema is not an Avro schema that can be columns: the record R contains itself
+        spark_mq_source.OptionError: the schema is not an Avro schema that can be columns: R contains itself
     """
     try:
         type_ = parse_avro(definition)
-        _measure(type_, {}, set())
+        check_size(type_, _parts_of, repr)
     except ValueError as error:
         raise OptionError(f"{what} is not an Avro schema that can be columns: {error}") from None
     return type_
 
 
-def _measure(type_: AvroType, known: dict[int, tuple[int, int]], around: set[int]) -> tuple[int, int]:
-    """Return the depth of a type and the number of types in it; named types count once per use."""
-    if id(type_) in around:
-        raise ValueError(f"the record {type_.name} contains itself")
-    if id(type_) not in known:
-        around.add(id(type_))
-        inner = [field.type for field in type_.fields] + list(type_.branches) + ([type_.inner] if type_.inner else [])
-        parts = [_measure(one, known, around) for one in inner]
-        around.remove(id(type_))
-        depth, count = 1 + max((part[0] for part in parts), default=0), 1 + sum(part[1] for part in parts)
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"{type_!r} is nested more than {_MAX_DEPTH} types deep")
-        if count > _MAX_TYPES:
-            raise ValueError(f"{type_!r} consists of more than {_MAX_TYPES} types")
-        known[id(type_)] = depth, count
-    return known[id(type_)]
+def _parts_of(type_: AvroType) -> list[AvroType]:
+    return [field.type for field in type_.fields] + list(type_.branches) + ([type_.inner] if type_.inner else [])

@@ -35,7 +35,9 @@ def arrow_type_of(definition: str) -> pa.DataType:
     return arrow_type(_parsed(definition))
 
 
-def json_decoder(wanted: pa.DataType, definition: str | None = None, implementation: str | None = None) -> ValueDecoder:
+def json_decoder(
+    wanted: pa.DataType, definition: str | None = None, implementation: str | None = None, *, may_lack: bool = True
+) -> ValueDecoder:
     r"""Return a decoder of JSON payloads, in UTF-8.
 
     Args:
@@ -44,10 +46,11 @@ def json_decoder(wanted: pa.DataType, definition: str | None = None, implementat
         definition: the Avro schema of a Pulsar JSON schema, as JSON; None without one. It determines the meaning of
             numbers for dates and times, and allows names that differ in case alone.
         implementation: ``native`` or ``python``; None for the implementation of this process.
+        may_lack: whether the definition may lack wanted fields, as that of an older version may; they are NULL.
 
     Raises:
-        OptionError: the definition is not an Avro schema, its values cannot have the wanted type, or that type has no
-            JSON form.
+        OptionError: the definition is not an Avro schema, it lacks a field, its values cannot have the wanted type, or
+            that type has no JSON form.
 
     Example:
         >>> decoder = json_decoder(pa.struct([("a", pa.int8()), ("b", pa.list_(pa.decimal128(4, 2)))]))
@@ -55,7 +58,7 @@ def json_decoder(wanted: pa.DataType, definition: str | None = None, implementat
         >>> decoded.values.to_pylist()[0], decoded.reasons
         ({'a': None, 'b': [Decimal('1.00'), Decimal('0.25')]}, {2: 'field a: 200 is not a valid tinyint'})
     """
-    step = steps_of(wanted, None if definition is None else _parsed(definition))
+    step = steps_of(wanted, None if definition is None else _parsed(definition), may_lack=may_lack)
     decoder: ValueDecoder = _decoding.load(implementation).JsonDecoder(step)
     return decoder
 

@@ -8,7 +8,8 @@ The rules, which a reader with the column's Avro definition (`struct_schema`) un
   the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, which Java's Jackson writes and reads.
 - A decimal is a text, so that no digit is lost. Binary values are base64.
 - A date is its days since 1970, a timestamp its microseconds. Readers without the definition cannot know this: for them
-  both are ISO 8601 texts (`text_times`), which Spark's ``from_json`` reads.
+  both are ISO 8601 texts (`text_times`), which Spark's ``from_json`` reads. Java's client (4.0.8) takes an integer for
+  an ``Instant`` as seconds, whatever the definition says; consumers that follow the definition need an integer.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.values.avro.schema import AvroType
+from spark_mq_source.values.avro.types import places_of
 
 MAX_DEPTH: Final = 500
 """The maximum depth of arrays and objects in a payload. Jackson allows 1000, Python's parser less."""
@@ -98,43 +99,49 @@ _TIME_UNITS: Final = {"time-millis": 1_000_000, "time-micros": 1000}
 _MAX_DECIMAL: Final = 38
 
 
-def steps_of(wanted: pa.DataType, definition: AvroType | None) -> Step:
+def steps_of(wanted: pa.DataType, definition: AvroType | None, *, may_lack: bool = True) -> Step:
     """Return the steps that read values of a type.
 
     Args:
         wanted: the type.
         definition: the type of the values by their schema, in JSON's form (`as_json`); None without a schema.
+        may_lack: whether the definition may lack wanted fields, as that of an older version may; they are NULL.
 
     Raises:
-        OptionError: Spark has no such type, or no value of the definition's type becomes it.
+        OptionError: Spark has no such type, no value of the definition's type becomes it, or a field is unknown.
     """
-    return _step(wanted, definition, "")
+    return _step(wanted, definition, "", may_lack)
 
 
-def _step(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step:
+def _step(wanted: pa.DataType, definition: AvroType | None, path: str, may_lack: bool) -> Step:
     if definition is not None and not _converts_to(definition, wanted):
         raise OptionError(
             f"{_field(path)}the schema of the JSON values says {_named(definition)}, which does not become {wanted}"
         )
     if pa.types.is_struct(wanted):
-        return _struct(wanted, definition, path)
+        return _struct(wanted, definition, path, may_lack)
     inner = definition.inner if definition is not None else None
     if pa.types.is_list(wanted):
-        return Step("LIST", wanted, "array", steps=(_step(wanted.value_type, inner, f"{path}[]"),))
+        return Step("LIST", wanted, "array", steps=(_step(wanted.value_type, inner, f"{path}[]", may_lack),))
     if pa.types.is_map(wanted):
         if not pa.types.is_string(wanted.key_type):
             raise OptionError(f"{_field(path)}JSON has no {wanted}: its keys must be strings")
-        return Step("MAP", wanted, "map", steps=(_step(wanted.item_type, inner, f"{path}{{}}"),))
+        return Step("MAP", wanted, "map", steps=(_step(wanted.item_type, inner, f"{path}{{}}", may_lack),))
     return _scalar(wanted, definition, path)
 
 
-def _struct(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step:
+def _struct(wanted: pa.DataType, definition: AvroType | None, path: str, may_lack: bool) -> Step:
     known = {field.name: field.type for field in definition.fields} if definition is not None else {}
+    if known and not may_lack:
+        places_of([*known], wanted, f"value{path}")
     keys = tuple(_key(field.name, known) for field in wanted)
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
         raise OptionError(f"{_field(path)}two of the wanted fields are the key {twice[0]!r}")
-    steps = (_step(field.type, known.get(key), f"{path}.{field.name}") for key, field in zip(keys, wanted, strict=True))
+    steps = (
+        _step(field.type, known.get(key), f"{path}.{field.name}", may_lack)
+        for key, field in zip(keys, wanted, strict=True)
+    )
     names = tuple(field.name for field in wanted)
     return Step("STRUCT", wanted, "struct", names, keys, tuple(dict.fromkeys((*known, *keys))), tuple(steps))
 

@@ -12,7 +12,7 @@ if not cython.compiled:
 from cython.cimports.libc.string import memcpy, memmove
 from cython.cimports.spark_mq_source.core._arrays import is_valid
 from cython.cimports.spark_mq_source.core._columns_native import allocate
-from cython.cimports.spark_mq_source.core._wire import slice_of
+from cython.cimports.spark_mq_source.core._wire import find_no_utf8, slice_of
 from cython.cimports.spark_mq_source.values._loops_native import (
     RowEncoder,
     WriteStep,
@@ -33,7 +33,7 @@ from spark_mq_source.values.protobuf.write_steps import (
     NO_UNSIGNED,
     end_of_group,
 )
-from spark_mq_source.values.steps import codes_of
+from spark_mq_source.values.steps import NO_UTF8, codes_of
 
 _CODES = codes_of(list(Code))
 _FORMS = codes_of(list(Form))
@@ -164,6 +164,8 @@ class ProtobufEncoder(RowEncoder):
         size: cython.Py_ssize_t = step.cells.offsets[row + 1] - step.cells.offsets[row]
         if step.is_implicit and not size:
             return 0
+        if step.is_checked and find_no_utf8(step.cells.data + step.cells.offsets[row], size) >= 0:
+            self.refuse(step, NO_UTF8)
         self.put_head(step)
         put_varint(self, size)
         reserve(self, size)

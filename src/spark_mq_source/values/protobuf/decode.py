@@ -15,17 +15,19 @@ from spark_mq_source.values.protobuf.schema import arrow_type_of, plan_of
 __all__ = ["arrow_type_of", "protobuf_decoder"]
 
 
-def protobuf_decoder(descriptors: bytes, message: str, wanted: pa.DataType) -> ValueDecoder:
+def protobuf_decoder(
+    descriptors: bytes, message: str, wanted: pa.DataType, reader: tuple[bytes, str] | None = None
+) -> ValueDecoder:
     """Return a decoder of messages into a struct of the wanted columns, which skips their other fields unread.
 
-    Messages of other versions of the schema are read with these descriptors too, because Protobuf identifies fields by
-    number.
-
     Args:
-        descriptors: a serialized FileDescriptorSet with all its imports.
+        descriptors: a serialized FileDescriptorSet with all its imports, with which the messages were written.
         message: the name of the message.
-        wanted: a struct of some columns of `arrow_type_of`, in any order and at any depth, or with wider types that
-            `protobuf.schema` allows.
+        wanted: a struct of some columns of `arrow_type_of` for the reader's descriptors, in any order and at any depth,
+            or with wider types that `protobuf.schema` allows.
+        reader: the descriptors and the message of another version of the schema, to which the columns belong. Its
+            fields are found by their numbers, as Protobuf identifies them; one that the writer lacks is absent from all
+            messages. None for those of the writer.
 
     Raises:
         OptionError: the descriptors, the name or the wanted columns are wrong; all problems in one sentence.
@@ -44,7 +46,7 @@ def protobuf_decoder(descriptors: bytes, message: str, wanted: pa.DataType) -> V
         >>> decoder.decode(pa.array([enum.SerializeToString(), None])).values.to_pylist()
         [{'enumvalue': [{'name': 'RED'}]}, None]
     """
-    plan = plan_of(descriptors, message, wanted)
+    plan = plan_of(descriptors, message, wanted, reader)
     loop = require_compiled("protobuf", "decode")
     decoder: ValueDecoder = loop.ProtobufDecoder(plan, wanted)
     return decoder

@@ -34,6 +34,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -45,6 +46,7 @@ from google.protobuf.message import DecodeError
 
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.protobuf_fields import CORRUPT_FIELDS
+from spark_mq_source.values.limits import check_size
 
 _NEEDS: Final = "protoc --descriptor_set_out=FILE --include_imports makes a FileDescriptorSet of it"
 _NEEDS_ONE: Final = "protoc --descriptor_set_out=FILE --include_imports makes one of a .proto file"
@@ -350,7 +352,8 @@ def arrow_type_of(descriptors: bytes, message: str) -> pa.DataType:
     """Return the Arrow type of all columns of a message, as in Spark's `from_protobuf`.
 
     Raises:
-        OptionError: the descriptors or the name are wrong, or the message contains itself.
+        OptionError: the descriptors or the name are wrong, or the message contains itself, is nested too deeply or has
+            too many columns.
 
     Example:
         >>> from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
@@ -362,33 +365,42 @@ def arrow_type_of(descriptors: bytes, message: str) -> pa.DataType:
         'struct<carrier: string, delays: list<item: int32>>'
     """
     found = descriptor_of(descriptors, message)
-    return pa.struct(list(_columns(found, (found.full_name,), "")))
+    try:
+        check_size(found, _parts_of, attrgetter("full_name"))
+    except ValueError as error:
+        raise OptionError(
+            f"protobuf message {found.full_name} cannot be columns as a whole: {error}; name the wanted columns, down "
+            "to some depth, by .schema()"
+        ) from None
+    return pa.struct(list(_columns(found)))
 
 
-def _columns(message: Descriptor, above: tuple[str, ...], path: str) -> Iterator[tuple[str, pa.DataType]]:
+def _parts_of(part: Any) -> list[Any]:  # noqa: ANN401 - a message or a field
+    """Return the fields of a message, with the messages in place of fields that contain one."""
+    if isinstance(part, FieldDescriptor) or time_type_of(part) is not None:
+        return []
+    return [field if field.message_type is None else field.message_type for field in part.fields]
+
+
+def _columns(message: Descriptor) -> Iterator[tuple[str, pa.DataType]]:
     for field in message.fields:
-        type_ = _type_of(field, above, f"{path}{field.name}")
+        type_ = _type_of(field)
         if type_ is not None:
             yield field.name, type_ if is_map(field) or not is_repeated(field) else pa.list_(type_)
 
 
-def _type_of(field: FieldDescriptor, above: tuple[str, ...], path: str) -> pa.DataType | None:
+def _type_of(field: FieldDescriptor) -> pa.DataType | None:
     """Return the type of a map, or of an element of a field; None without columns."""
     inner = field.message_type
     if inner is None:
         return KINDS[field.type].type
     if is_map(field):
-        key, value = (_type_of(part, above, f"{path}.{part.name}") for part in inner.fields)
+        key, value = map(_type_of, inner.fields)
         return None if value is None else pa.map_(key, value)
     time = time_type_of(inner)
     if time is not None:
         return time
-    if inner.full_name in above:
-        raise OptionError(
-            f"protobuf message {inner.full_name} contains itself at field {path}, for which a column has no type: "
-            "give the wanted columns, down to some depth, by schema(...)"
-        )
-    columns = list(_columns(inner, (*above, inner.full_name), f"{path}."))
+    columns = list(_columns(inner))
     return pa.struct(columns) if columns else None
 
 
@@ -435,29 +447,39 @@ def is_time(type_: pa.DataType, time: pa.DataType) -> bool:
 # -- from wanted columns to a plan
 
 
-def plan_of(descriptors: bytes, message: str, wanted: pa.StructType) -> MessagePlan:
+def plan_of(
+    descriptors: bytes, message: str, wanted: pa.StructType, reader: tuple[bytes, str] | None = None
+) -> MessagePlan:
     """Return the plan of a decoder for the wanted columns of a message.
 
+    Args:
+        descriptors: those with which the messages were written.
+        message: the name of the message.
+        wanted: the columns.
+        reader: the descriptors and the message that the columns belong to; None for those of the writer. Fields are
+            found by their numbers there. A field that the writer lacks is absent from all messages.
+
     Raises:
-        OptionError: the message has no such column, or not of this type; all problems in one sentence.
+        OptionError: the reader's message has no such column, or a field has another type; all problems in one sentence.
     """
     found = descriptor_of(descriptors, message)
     problems: list[str] = []
-    plan = _plan(found, wanted, "", problems)
+    plan = _plan(found, found if reader is None else descriptor_of(*reader), wanted, "", problems)
     if problems:
         raise OptionError(f"protobuf message {found.full_name} does not fit the wanted columns: {'; '.join(problems)}")
     return plan
 
 
-def _plan(message: Descriptor, wanted: pa.DataType, path: str, problems: list[str]) -> MessagePlan:
+def _plan(message: Descriptor, reader: Descriptor, wanted: pa.DataType, path: str, problems: list[str]) -> MessagePlan:
     oneofs = {oneof.name: at for at, oneof in enumerate(message.oneofs) if len(oneof.fields) > 1}
     fields = []
     for column in wanted:
-        field = find_field(message, column.name)
-        if isinstance(field, str):
-            problems.append(f"{message.full_name} has no single field {path}{column.name} ({field})")
+        named = find_field(reader, column.name)
+        if isinstance(named, str):
+            problems.append(f"{reader.full_name} has no single field {path}{column.name} ({named})")
         else:
-            fields.append(_plan_field(field, column.type, path, problems, oneofs))
+            written = message.fields_by_number.get(named.number, named)
+            fields.append(_plan_field(written, named, column.type, path, problems, oneofs))
     taken = {field.number for field in fields}
     clearing = {field.oneof for field in fields if field.oneof >= 0}
     siblings = [
@@ -479,6 +501,7 @@ def find_field(message: Descriptor, name: str) -> FieldDescriptor | str:
 
 def _plan_field(
     field: FieldDescriptor,
+    reader: FieldDescriptor,
     type_: pa.DataType,
     path: str,
     problems: list[str],
@@ -490,7 +513,7 @@ def _plan_field(
     expected = None
     if is_map(field):
         if pa.types.is_map(type_):
-            message = _plan_entry(inner, type_, path, problems)
+            message = _plan_entry(inner, reader.message_type, type_, path, problems)
         else:
             expected = "a map"
     elif is_repeated(field) and not pa.types.is_list(type_):
@@ -501,7 +524,8 @@ def _plan_field(
             if type_ not in KINDS[field.type].puts:
                 expected = KINDS[field.type].type
         elif pa.types.is_struct(type_):
-            message = _plan(inner, type_, f"{path}.", problems)
+            # The reader's field was planned with this type.
+            message = _plan(inner, reader.message_type, type_, f"{path}.", problems)  # type: ignore[arg-type]
         elif (time := time_type_of(inner)) is None:
             expected = f"a struct of {', '.join(one.name for one in inner.fields) or 'nothing'}"
         else:
@@ -514,11 +538,12 @@ def _plan_field(
     return _field(field, type_, oneofs, message)
 
 
-def _plan_entry(entry: Any, type_: pa.MapType, path: str, problems: list[str]) -> MessagePlan:  # noqa: ANN401
+def _plan_entry(entry: Any, reader: Any, type_: pa.MapType, path: str, problems: list[str]) -> MessagePlan:  # noqa: ANN401
     """Plan the entries of a map, messages with a key and a value."""
+    types = (type_.key_type, type_.item_type)
     parts = [
-        _plan_field(part, wanted, f"{path}.", problems, {})
-        for part, wanted in zip(entry.fields, (type_.key_type, type_.item_type), strict=True)
+        _plan_field(part, named, wanted, f"{path}.", problems, {})
+        for part, named, wanted in zip(entry.fields, reader.fields, types, strict=True)
     ]
     return MessagePlan(tuple(parts), len(parts), entry.full_name)
 

@@ -108,15 +108,17 @@ def test_a_plugin_that_returns_something_else_is_an_error(plugin, returned):
 
 
 @pytest.mark.parametrize(
-    ("method", "headers"),
+    ("method", "data", "headers"),
     [
-        ("token", {"Authorization": "Bearer t0k"}),
-        ("basic", {"Authorization": "Basic dDBr"}),
-        ("steps", {}),
+        ("token", b"t0k", {"Authorization": "Bearer t0k"}),
+        ("token", b" t0k\n", {"Authorization": "Bearer t0k"}),
+        ("token", b"t\xff", {"Authorization": "Bearer t\xff"}),
+        ("basic", b"t0k", {"Authorization": "Basic dDBr"}),
+        ("steps", b"t0k", {}),
     ],
 )
-def test_the_admin_api_supports_methods_with_an_http_scheme(plugin, method, headers):
-    given = {"serviceUrl": "pulsar://b", "topic": "t", "authPlugin": plugin(lambda *_: (method, b"t0k")).function}
+def test_the_admin_api_supports_methods_with_an_http_scheme(plugin, method, data, headers):
+    given = {"serviceUrl": "pulsar://b", "topic": "t", "authPlugin": plugin(lambda *_: (method, data)).function}
     assert http_headers(PulsarOptions.from_spark(given, READ)) == headers
 
 

@@ -277,6 +277,41 @@ def test_a_retryable_lookup_is_repeated(broker, client):
     assert len(one.of(c.Lookup)) == 3
 
 
+@pytest.mark.parametrize(
+    ("request_", "refusal", "ask"),
+    [
+        (
+            c.PartitionedMetadata,
+            lambda one: c.PartitionedMetadataResponse(one.request_id, error=6, message="closing"),
+            lambda made: made.fetch_partitions([TOPIC]),
+        ),
+        (
+            c.Lookup,
+            lambda one: c.LookupResponse(one.request_id, c.LookupType.Failed, error=6, message="closing"),
+            lambda made: made.fetch_addresses([TP]),
+        ),
+    ],
+    ids=["partitions", "lookup"],
+)
+def test_a_request_that_a_broker_refuses_while_it_shuts_down_is_repeated_at_the_other_addresses(
+    broker, client, request_, refusal, ask
+):
+    brokers = [broker() for _ in range(3)]
+    closing = []
+
+    def answer(link, command):
+        one = next(one for one in brokers if link in one.links)
+        if one not in closing and len(closing) < 2:
+            closing.append(one)
+        return refusal(command) if one in closing else one.usual(link, command)
+
+    for one in brokers:
+        one.answers[request_] = answer
+    made = client(f"pulsar://{','.join(one.server.address for one in brokers)}", operationTimeout="5s")
+    assert ask(made)
+    assert [len(one.of(request_)) for one in closing] == [1, 1]
+
+
 def test_splitting_urls():
     assert split_broker_url("pulsar+ssl://[::1]:6651") == ("::1", 6651)
 
@@ -290,9 +325,11 @@ def test_partitions_are_requested_without_creating_the_topic(broker, client):
     assert [x.metadata_auto_creation_enabled for x in one.of(c.PartitionedMetadata)] == [False]
 
 
-def test_a_topic_that_does_not_exist(broker, client):
+# A proxy answers by `LookupResponse` (4.0.8).
+@pytest.mark.parametrize("kind", [c.PartitionedMetadataResponse, c.LookupResponse])
+def test_a_topic_that_does_not_exist(broker, client, kind):
     def missing(_, x):
-        return c.PartitionedMetadataResponse(x.request_id, error=11, message="Not found")
+        return kind(x.request_id, error=11, message="Not found")
 
     one = broker({c.PartitionedMetadata: missing})
     with pytest.raises(TopicNotFoundError, match="Not found") as caught:
@@ -485,6 +522,40 @@ def test_a_topic_without_a_last_message_must_deliver_none(broker, client, monkey
             asked.confirmed(lambda: bounds)
 
 
+@pytest.mark.parametrize(("read_compacted", "first"), [("false", Position(7, 4)), ("true", EARLIEST)])
+def test_the_first_position_includes_the_compacted_ledger(broker, client, read_compacted, first):
+    bounds = client(broker().url, readCompacted=read_compacted).fetch_bounds([TP])
+    assert bounds == {TP: Bounds(first, Position(7, 99))}
+
+
+def test_a_topic_that_is_unloaded_after_seek_is_searched_again(broker, client):
+    """It forgets the cursor, and the next subscription of that name begins at the start."""
+    one = broker()
+    cursors: dict[str, int] = {}
+    names: dict[int, str] = {}
+
+    def subscribe(_, asked):
+        names[asked.consumer_id] = asked.subscription
+        cursors.setdefault(asked.subscription, 0)
+        return c.Success(asked.request_id)
+
+    def seek(_, asked):
+        cursors[names.pop(asked.consumer_id)] = 5
+        closed = [c.Success(asked.request_id), c.CloseConsumer(asked.consumer_id, -1)]
+        if len(one.of(c.Seek)) == 1:  # the topic is unloaded right after
+            closed += [c.CloseConsumer(number, -1) for number in names]
+            cursors.clear()
+        return closed
+
+    def bounds(_, asked):
+        cursor = cursors[names[asked.consumer_id]]
+        return c.GetLastMessageIdResponse(c.MessageId(7, 9), asked.request_id, c.MessageId(7, cursor))
+
+    one.answers |= {c.Subscribe: subscribe, c.Seek: seek, c.GetLastMessageId: bounds}
+    assert client(one.url).fetch_positions_at({TP: 1}) == {TP: Position(7, 5)}
+    assert len(one.of(c.Seek)) == 2
+
+
 def test_planning_many_partitions_takes_few_round_trips(broker, client):
     count = 200
     one = broker(partitions=count)
@@ -671,6 +742,28 @@ def test_a_write_follows_a_topic_to_another_cluster_if_it_may_repeat_rows(broker
             asked.open_producer(TP, 1, Events(), name=None, epoch=0)
         assert not caught.value.retryable
         assert not new.links
+
+
+def test_a_write_does_not_follow_one_topic_with_another(broker, client):
+    new = broker({c.Producer: producing})
+
+    def open_(link, command):
+        if command.topic == TOPIC:
+            return c.TopicMigrated(command.producer_id, c.ResourceType.Producer, new.url)
+        return producing(link, command)
+
+    old = broker({c.Producer: open_})
+    asked = client(old.url, WRITE, deliveryGuarantee="at-least-once", createTopic="true")
+    with pytest.raises(ServiceNotReadyError, match="has migrated"):
+        asked.open_producer(TP, 1, Events(), name=None, epoch=0)
+    other = TopicPartition("persistent://public/other/t", -1)
+    assert asked.fetch_partitions([other.topic], create=True) == [other]
+    events = Events()
+    events.topic_partition = other
+    asked.open_producer(other, 2, events, name=None, epoch=0)
+    assert not new.links
+    asked.open_producer(TP, 1, Events(), name=None, epoch=1)
+    assert [one.topic for one in new.of(c.Producer)] == [TOPIC]
 
 
 @pytest.mark.parametrize("reachable", [True, False])

@@ -380,6 +380,18 @@ def test_one_silent_interval_sends_ping_and_two_end_the_connection() -> None:
     assert made.state is ConnectionState.CLOSED
 
 
+def test_a_broker_that_throttles_a_producer_may_be_silent_for_longer() -> None:
+    made = producing(keep_alive_ms=10_000, producing_keep_alive_ms=30_000)
+    # Also after CLOSE_PRODUCER, which the broker does not read before the end of the throttling.
+    made.send(c.CloseProducer(1, 7))
+    made.data_to_send()
+    made.handle_timer(30.0)
+    assert sent(made) == [c.Ping()]
+    made.handle_timer(59.9)
+    with pytest.raises(ConnectionLostError, match="silent for 60 s, even to PING"):
+        made.handle_timer(60.0)
+
+
 @pytest.mark.parametrize("data", [encode_command(c.Pong()), encode_command(c.Success(1)), b"\0"])
 def test_any_byte_restarts_the_silence_timer(data: bytes) -> None:
     made = connected(keep_alive_ms=10_000)

@@ -69,6 +69,7 @@ _COMPACTED = "Failed to read last entry of the compacted Ledger "
     ("words", "remedy"),
     [
         ("Encryption is required in persistent://public/default/t", "set cryptoPublicKeys"),
+        ("Messages must be encrypted", "cryptoFailureAction=SEND"),
         # As seen on 4.0.8, for an encrypted batch.
         (f"{_COMPACTED}Some required fields are missing", "batching=false"),
         (f"{_COMPACTED}Invalid unknown tag type: 6", "batching=false"),

@@ -159,7 +159,7 @@ def test_a_damaged_object_is_an_error_or_is_read_from_brokers(
         list(read_offloaded(options_of(folder), task, VALUES))
 
     asked = []
-    monkeypatch.setattr(offloaded, "read_range", lambda _, task, *__: asked.append(task) or iter(()))
+    monkeypatch.setattr(offloaded, "read_range", lambda _, task, *__, **___: asked.append(task) or iter(()))
     rows = [row for batch in read_offloaded(options_of(folder, "auto"), task, VALUES) for row in batch.to_pylist()]
     # Each row once: those before the damage from the store, the others from brokers.
     (rest,) = asked

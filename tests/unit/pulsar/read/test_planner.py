@@ -240,6 +240,12 @@ def test_publish_times_become_positions_without_loss(operator, value, asked):
     assert cluster.asked_times == asked
 
 
+def test_a_compacted_read_begins_before_the_position_of_a_time():
+    cluster = Cluster(bounds={TP: Bounds(EARLIEST, Position(9, 5))}, times={ms: Position(8, ms) for ms in range(100)})
+    predicates = [Predicate("publish_time", ">", at(10)), Predicate("publish_time", "<", at(60))]
+    assert planned(cluster, predicates, readCompacted="true") == [PulsarRange(TP, EARLIEST, Position(8, 60))]
+
+
 def test_the_narrowest_publish_times_are_used():
     cluster = Cluster(bounds=HELD, times={ms: Position(8, ms) for ms in range(100)})
     predicates = [Predicate("publish_time", *x) for x in ((">", at(10)), (">=", at(30)), ("<", at(60)), ("<", at(50)))]

@@ -12,6 +12,7 @@ from spark_mq_source.core.errors import DataLossError, RequestTimeoutError, Serv
 from spark_mq_source.core.options import READ
 from spark_mq_source.net.resume import ReopenError
 from spark_mq_source.net.retry import Deadline
+from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.chunks import OrphanChunk
@@ -261,6 +262,21 @@ def test_an_unknown_last_message_is_no_end():
     assert reader(topic, EARLIEST, Position(9, -1))._is_at_end(consumer, Position(9, 1), Deadline.after_ms(60_000))
 
 
+@pytest.mark.parametrize("silences", [0, 1])
+def test_the_messages_of_a_compacted_ledger_are_before_the_first_cursor(silences):
+    topic = Topic({5: (1, 1, 1, 1), 9: (1,)})
+    consumer = Consumer(topic, EARLIEST, 2)
+    # Ledger 5 is the compacted one; its original, and 5:1, are deleted.
+    consumer.opened, consumer.cursor = Bounds(Position(9, -1), Position(5, 3)), Position(9, -1)
+    consumer.waiting = [topic.message(5, n) for n in (0, 2, 3)]
+    topic.last = Position(5, 3)
+    topic.open_consumer = lambda *_: consumer
+    silent, receive = [[]] * silences, consumer.receive
+    consumer.receive = lambda **how: silent.pop() if silent else receive(**how)
+    made = reader(topic, EARLIEST, Position(5, 3), readCompacted="true")
+    assert values(made) == [b"5:0:0", b"5:2:0", b"5:3:0"]
+
+
 def returned(generator):
     """Return the return value of a generator."""
     while True:
@@ -314,3 +330,25 @@ def test_the_search_for_the_first_chunk_of_a_message(opened, orphan, wanted, loo
             made._find_first_chunk(consumer, wanted)
         expected = Position(look_back.ledger, max(-1, look_back.entry))
         assert made._look_back == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "begin", "options", "is_loss"),
+    [
+        (Position(7, 1), None, {}, True),
+        (Position(7, 1), None, {"failOnDataLoss": "false"}, False),
+        # What is read from the first message on may begin inside a chunked message.
+        (Position(7, -1), None, {}, False),
+        (Position(7, 1), Position(7, -1), {}, False),
+        (Position(7, 1), None, {"readCompacted": "true"}, False),
+    ],
+)
+def test_a_chunked_message_whose_first_chunk_was_deleted(start, begin, options, is_loss, caplog):
+    topic = Topic({7: (1,) * 4})
+    made = reader(topic, start, Position(7, 2), **options)
+    made._begin = begin or made._begin
+    made._decoder = SimpleNamespace(orphan=OrphanChunk(b"u", 7, 2, CHUNKS - 1, CHUNKS, None))
+    with pytest.raises(DataLossError) if is_loss else contextlib.nullcontext() as failure:
+        made._find_first_chunk(Consumer(topic, Position(7, 0), 2), True)
+    told = str(failure.value) if is_loss else caplog.text
+    assert "the chunked message that ends at 7:2 has no first chunk" in told

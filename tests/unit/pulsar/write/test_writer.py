@@ -17,6 +17,7 @@ from spark_mq_source.core.errors import (
     RemoteProtocolError,
     ReplayError,
     RequestTimeoutError,
+    ServiceNotReadyError,
     UnsupportedFeatureError,
 )
 from spark_mq_source.core.options import WRITE
@@ -218,6 +219,65 @@ def test_a_permanently_refused_entry_fails_at_once(broker, writer) -> None:
     assert len(at.of(c.Producer)) == 1
 
 
+def columns(values: list[bytes], **more: list[Any]) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(values, pa.binary()), **more})
+
+
+@pytest.mark.parametrize(("pending", "largest"), [("2m", 83_886), ("16", 16_384), ("1g", 1 << 20)])
+def test_batches_of_many_partitions_are_smaller(brokers, writer, pending, largest) -> None:
+    at = brokers(USUAL, partitions=100)
+    made = writer(at, batching="true", maxPendingBytes=pending)
+    count = (1 << 20) // 1000 + 1
+    made.write(columns([bytes(1000)] * count, partition=pa.array([7] * count, pa.int32())))
+    made.flush()
+    assert largest - 1100 < len(at.of(c.Send)[0].body) < largest + 100
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_incomplete_batches_of_many_topics_are_sent_before_they_fill_the_memory(broker, writer, guarantee) -> None:
+    at = broker({c.Producer: opened_with(0)})
+    made = writer(at, batching="true", maxPendingBytes="1100", deliveryGuarantee=guarantee, producerName="flights")
+    made.write(columns([bytes(1000)] * 4, topic=["a", "b", "c", "a"]))
+    assert made._counters.entries == 0
+    made.write(columns([bytes(1000)], topic=["a"]))
+    # With exactly-once, no other topic's rows may end a batch.
+    assert made._counters.entries == (3 if guarantee == "at-least-once" else 0)
+
+
+def test_a_write_waits_longer_for_a_silent_broker_than_other_connections(broker, writer) -> None:
+    made = writer(broker(), keepAliveInterval="50s", operationTimeout="8s")
+    write(made, b"a")
+    connection = made._open[0].session.connection
+    assert connection.next_timer() - connection._last_received == 50.0
+
+
+def closed_and_refused(link: Link, send: Any) -> object:
+    return [close_producer(link, send), refused(PERSISTENCE_ERROR)(link, send)]
+
+
+@pytest.mark.parametrize(
+    "refuse", [refused(PERSISTENCE_ERROR), closed_and_refused], ids=["open", "closed before the refusal"]
+)
+def test_a_producer_that_opens_but_whose_entries_are_refused_ends_after_send_timeout(broker, writer, refuse) -> None:
+    at = broker({c.Send: in_turn(*[refuse] * 500, stored)})
+    made = writer(at, sendTimeout="300ms")
+    made.write(rows(b"a"))
+    with pytest.raises(
+        ServiceNotReadyError,
+        match=rf"{TOPIC} from sequence id 0 on: no receipt within sendTimeout \(300 ms\): .*PersistenceError \(2\): no",
+    ):
+        made.flush()
+    assert len(sent(at)) < 20, "it pauses before it opens the producer again"
+
+
+def test_a_receipt_ends_the_time_for_opening_a_producer_again(broker, writer) -> None:
+    at = broker({c.Send: in_turn(close_producer, stored)})
+    made = writer(at)
+    write(made, b"a")
+    assert len(at.of(c.Producer)) == 2
+    assert made._open[0].reopened_at is None
+
+
 def test_receipts_out_of_order_are_an_error(broker, writer) -> None:
     def later(_: Link, send: Any) -> object:
         return c.SendReceipt(send.producer_id, send.sequence_id, c.MessageId(7, 5))
@@ -353,6 +413,17 @@ class Transactions:
 
 
 TRANSACTION = {"deliveryGuarantee": "transaction"}
+
+
+def test_a_transaction_that_cannot_begin_names_the_limit_that_has_no_error_of_its_own(broker, writer) -> None:
+    made = writer(
+        broker(Transactions().answers | {c.NewTxn: nothing}),
+        operationTimeout="100ms",
+        sendTimeout="100ms",
+        **TRANSACTION,
+    )
+    with pytest.raises(RequestTimeoutError, match=r"no answer to NEW_TXN .*maxActiveTransactionsPerCoordinator"):
+        made.write(rows(b"a"))
 
 
 @pytest.mark.parametrize("lose", [close_producer, cut, refused(PERSISTENCE_ERROR)], ids=["closed", "cut", "refused"])

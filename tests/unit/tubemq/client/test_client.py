@@ -18,11 +18,12 @@ from spark_mq_source.tubemq.client import client as client_module
 from spark_mq_source.tubemq.client import group_members
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.group_members import GroupMember, GroupSession
+from spark_mq_source.tubemq.client.masters import Masters
 from spark_mq_source.tubemq.client.members import ProducerMember, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands as c
-from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
+from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from tests.fix_brokers import wait_until
 from tests.fix_net import free_port, in_turn
 from tests.unit.tubemq.scripted import STANDBY, Link, Server, cut
@@ -86,6 +87,23 @@ def test_a_call_to_one_master_outlives_a_call_to_another(server: Servers, client
         go_on.set()
         assert answer.result(30).broker_config_id == 7  # type: ignore[union-attr]
     assert not other.of(c.GetPartMeta)
+
+
+@pytest.mark.parametrize(("tls", "port"), [("false", 8123), ("true", 8124)])
+def test_the_port_of_a_broker_that_the_master_omits_is_the_default_of_tls_or_not(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch, tls: str, port: int
+) -> None:
+    texts = ("1:h: ", "2:h:9000")
+    answers = {
+        c.GetPartMeta: c.GetPartMetaResponse(200, "OK!", 1, 1, ("t#1:1:1:1",), texts),
+        c.RegisterProducer: c.RegisterProducerResponse(True, 200, "OK!", 1, texts),
+    }
+    one = server()
+    monkeypatch.setattr(Masters, "ask", lambda _, request: answers.get(type(request)) or one.usual(None, request))
+    made = client(one, tls=tls)
+    brokers = {1: Broker(1, "h", port), 2: Broker(2, "h", 9000)}
+    assert made.fetch_topics(["t"], group="g").brokers == brokers
+    assert made.fetch_brokers() == brokers
 
 
 def test_a_topic_without_partitions(server: Servers, client: Clients) -> None:

@@ -155,6 +155,7 @@ def test_fields_in_another_order_are_read_too() -> None:
 def test_a_port_that_a_master_omits_is_the_default() -> None:
     # Master 2.4.0 omits the port 8123 of a broker; it reports other ports.
     assert Broker.parse("1:127.0.0.1: ") == Broker(1, "127.0.0.1", 8123)
+    assert Broker.parse("1:127.0.0.1:8133", 8124) == Broker(1, "127.0.0.1", 8133)
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:host", "x:host:1", "1:host:x", "1:host:", "1::1", ":h:1"])

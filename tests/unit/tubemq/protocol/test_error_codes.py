@@ -17,6 +17,7 @@ RPC = "org.apache.inlong.tubemq.corerpc.exception."
 @pytest.mark.parametrize(
     ("code", "kind", "retryable"),
     [
+        (0, errors.BrokerError, False),
         (201, errors.ServiceNotReadyError, True),
         (301, errors.BrokerError, False),
         (400, errors.BrokerError, False),

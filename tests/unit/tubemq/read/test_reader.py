@@ -22,7 +22,12 @@ from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.payload.layout import MissingMessagesError
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import GetMessageResponse
-from spark_mq_source.tubemq.protocol.error_codes import DUPLICATE_PARTITION, SERVER_CONSUME_SPEED_LIMIT
+from spark_mq_source.tubemq.protocol.error_codes import (
+    DUPLICATE_PARTITION,
+    FORBIDDEN,
+    SERVER_CONSUME_SPEED_LIMIT,
+    error_for_code,
+)
 from spark_mq_source.tubemq.read import reader as module
 from spark_mq_source.tubemq.read.reader import MAX_LIMIT_MS, MAX_UNPROVEN, TubeMQRange
 from tests.unit.standins import done
@@ -62,7 +67,7 @@ CLIENT: Any = SimpleNamespace(wait=lambda future, _: future.result(), flow_rules
 
 
 class World:
-    """The environment of a test's fetches: the first offset of the partition, and a clock.
+    """The environment of a test's fetches: the bounds of the partition, including memory, and a clock.
 
     Attributes:
         proofs: how many times the bounds were fetched, to prove that no message was removed.
@@ -70,7 +75,7 @@ class World:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.first, self.now = 0, 100.0
+        self.first, self.last, self.now = 0, 10**6, 100.0
         self.proofs = 0
         self.waits: list[float] = []
         monkeypatch.setattr(module, "fetch_bounds", self._bounds)
@@ -81,7 +86,7 @@ class World:
 
     def _bounds(self, *_: object, **__: object) -> dict[TopicPartition, Bounds]:
         self.proofs += 1
-        return {TP: Bounds(self.first, 10**6)}
+        return {TP: Bounds(self.first, self.last)}
 
     def _wait(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -230,26 +235,34 @@ LOST, RESTARTED = "the messages between 280 and 308 are gone", "it has messages 
 
 
 @pytest.mark.parametrize(
-    ("at", "most", "lost", "span"),
+    ("at", "most", "memory", "lost", "span"),
     [
-        (280, 560, None, (280, 560)),
-        (280, 588, None, (280, 560)),
-        (308, 560, LOST, (308, 560)),
-        (280, 532, RESTARTED, (280, 532)),
+        (280, 560, 560, None, (280, 560)),
+        (280, 588, 588, None, (280, 560)),
+        (308, 560, 560, LOST, (308, 560)),
+        (280, 532, 532, RESTARTED, (280, 532)),
+        # The broker counts only what is flushed.
+        (280, 532, 560, None, (280, 560)),
+        (280, 252, 588, None, (280, 560)),
+        (280, 252, 532, RESTARTED, (280, 532)),
         # Nothing remains: the range is complete.
-        (280, 280, RESTARTED, (280, 280)),
-        (252, 252, RESTARTED, (280, 280)),
-        (252, 560, RESTARTED, (280, 280)),
-        (308, 532, LOST, (308, 532)),
+        (280, 280, 280, RESTARTED, (280, 280)),
+        (252, 252, 252, RESTARTED, (280, 280)),
+        (252, 560, 560, RESTARTED, (280, 280)),
+        (308, 532, 532, LOST, (308, 532)),
     ],
 )
-def test_the_bounds_of_a_range_at_a_broker(at: int, most: int, lost: str | None, span: tuple[int, int]) -> None:
+def test_the_bounds_of_a_range_at_a_broker(
+    world: World, at: int, most: int, memory: int, lost: str | None, span: tuple[int, int]
+) -> None:
+    world.last = memory
     if lost is not None:
         with pytest.raises(DataLossError, match=lost):
             reader(Consumer([]), at, most, start=280)
     made = reader(Consumer([]), at, most, start=280, failOnDataLoss="false" if lost else "true")
     assert (made._done, made._end) == span
     assert made._is_finished() == (span[0] >= span[1])
+    assert (world.proofs > 0) == (most < 560)
 
 
 def rows(consumer: Consumer, **given: Any) -> list[bytes]:
@@ -352,3 +365,23 @@ def test_errors_after_which_a_range_continues() -> None:
     for error in errors[:2]:
         error.retryable = False
     assert [made._may_pass(error) for error in errors] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(("code", "continues"), [(0, True), (301, True), (500, True), (FORBIDDEN, False)])
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_after_a_failed_fetch_a_range_continues_where_it_began(
+    world: World, monkeypatch: pytest.MonkeyPatch, code: int, continues: bool, is_committed: bool
+) -> None:
+    consumer = Consumer([])
+    made = reader(consumer)
+    failed, commit = Future[Any](), done(SimpleNamespace(curr_offset=280))
+    failed.set_exception(error_for_code(code, "Ok", "broker"))
+    if not is_committed:
+        commit = Future[Any]()
+        commit.set_exception(BrokerError("lost"))
+    monkeypatch.setattr(consumer, "get_and_commit", lambda **_: (failed, commit))
+    with pytest.raises(BrokerError, match=rf"broker: the server refused with .* \({code}\): Ok; ") as caught:
+        list(made._drain(consumer))  # type: ignore[arg-type]
+    assert (made._done, made._may_pass(caught.value)) == (0, continues)
+    # A registration with such a code has a lasting cause.
+    assert not made._may_pass(error_for_code(code, "no such partition", "broker"))

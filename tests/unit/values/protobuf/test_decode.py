@@ -16,7 +16,7 @@ from spark_mq_source.values.protobuf import schema as protobuf_schema
 from spark_mq_source.values.protobuf.decode import arrow_type_of, protobuf_decoder
 from spark_mq_source.values.protobuf.encode import protobuf_encoder
 from spark_mq_source.values.steps import codes_of
-from tests.oracles.protobuf import Schema, new_file, schema, sized, tag, varint
+from tests.oracles.protobuf import Schema, add, new_file, schema, sized, tag, varint
 
 _decode_native = pytest.importorskip("spark_mq_source.values.protobuf._decode_native", exc_type=ImportError)
 
@@ -412,6 +412,51 @@ def test_columns_that_do_not_fit_are_named(wanted, problem):
     assert str(caught.value) == f"protobuf message p.M does not fit the wanted columns: {problem}"
 
 
+def test_a_field_that_the_writer_lacks_is_absent(decode):
+    older = schema("M: a int32 1, part Part 2\nPart: x int32 1", syntax="proto2")
+    newer = schema(
+        "M: a int32 1, b string 3, repeated c int32 4, d map<int32, Part> 5, e int32 6 = 7, part Part 2\n"
+        "Part: x int32 1, y Timestamp 2",
+        syntax="proto2",
+    )
+    payload = older.make(a=1, part={"x": 2}).SerializeToString()
+    wanted = arrow_type_of(newer.descriptors, "M")
+    decoder = protobuf_decoder(older.descriptors, "M", wanted, (newer.descriptors, "M"))
+    decoded = decoder.decode(pa.array([payload], pa.binary()))
+    assert (decoded.values.to_pylist(), decoded.reasons) == decode(newer, payload)
+    assert decoded.values.to_pylist() == [{"a": 1, "b": None, "c": [], "d": [], "e": 7, "part": {"x": 2, "y": None}}]
+
+
+def test_a_field_of_another_version_is_found_by_its_number(decode):
+    older = schema("M: number sint32 1, color Color 2, count int32 3", enums="Color: RED 0, TEAL 1")
+    newer = schema("M: count int32 1, COLOR Color 2", enums="Color: RED 0, GREEN 1")
+    payload = older.make(number=-5, color=1, count=9).SerializeToString()
+    wanted = pa.struct([("Count", pa.int64()), ("color", pa.string())])
+    decoder = protobuf_decoder(older.descriptors, "M", wanted, (newer.descriptors, "M"))
+    # The types and the names of an enum are those of the writer.
+    assert decoder.decode(pa.array([payload], pa.binary())).values.to_pylist() == [{"Count": -5, "color": "TEAL"}]
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "problem"),
+    [
+        ("a int64 1", "a int32 1", "a is int64, not int32"),
+        ("a int32 1", "repeated a int32 1", "a is int32, not list<item: int32>"),
+        ("p Part 1", "repeated p Part 1", "p is a struct of x, not list<item: struct<x: int32>>"),
+        ("p Part 1", "p int32 1", "p is a struct of x, not int32"),
+        ("p map<int32, int32> 1", "repeated p Part 1", "p is a map, not list<item: struct<x: int32>>"),
+        ("o int32 1, p Part 2", "n string 1, p Part 2", "o is int32, not string"),
+    ],
+)
+def test_a_field_of_another_version_must_fit_the_column(older, newer, problem):
+    written, read = (schema(f"M: {text}\nPart: x int32 1") for text in (older, newer))
+    with pytest.raises(OptionError) as caught:
+        protobuf_decoder(
+            written.descriptors, "M", arrow_type_of(read.descriptors, "M"), (read.descriptors, read.message)
+        )
+    assert str(caught.value) == f"protobuf message p.M does not fit the wanted columns: {problem}"
+
+
 def test_a_name_in_another_case_must_be_unambiguous():
     with pytest.raises(OptionError, match=r"no single field AA \(it has aa and aA\)"):
         protobuf_decoder(schema("M: aa int32 1, aA int64 2").descriptors, "M", pa.struct([("AA", pa.int32())]))
@@ -422,8 +467,8 @@ def test_a_recursive_message_requires_a_wanted_type(decode):
     with pytest.raises(OptionError) as caught:
         arrow_type_of(message.descriptors, "M")
     assert str(caught.value) == (
-        "protobuf message p.M contains itself at field children, for which a column has no type: give the wanted "
-        "columns, down to some depth, by schema(...)"
+        "protobuf message p.M cannot be columns as a whole: p.M contains itself; name the wanted columns, down to some "
+        "depth, by .schema()"
     )
     wanted = pa.struct([("id", pa.int32()), ("children", pa.list_(pa.struct([("id", pa.int32())])))])
     payload = wire(1, 1) + wire(2, wire(1, 2) + wire(2, wire(1, 3)))
@@ -432,10 +477,29 @@ def test_a_recursive_message_requires_a_wanted_type(decode):
 
 def test_a_json_struct_is_recursive():
     files = FileDescriptorSet(file=[FileDescriptorProto.FromString(struct_pb2.DESCRIPTOR.serialized_pb)])
-    with pytest.raises(
-        OptionError, match=r"google.protobuf.Struct contains itself at field fields.value.struct_value,"
-    ):
+    with pytest.raises(OptionError, match=r"google\.protobuf\.Struct contains itself; name the wanted columns"):
         arrow_type_of(files.SerializeToString(), "google.protobuf.Struct")
+
+
+def test_a_message_of_too_many_columns_requires_a_wanted_type(decode):
+    depth = 40
+    text = "\n".join(f"M{at}: a M{at + 1} 1, b M{at + 1} 2" for at in range(depth))
+    message = schema(f"{text}\nM{depth}: x int32 1")
+    with pytest.raises(OptionError, match="consists of more than 20000 types; name the wanted columns"):
+        arrow_type_of(message.descriptors, "M0")
+    wanted = pa.struct([("b", pa.struct([("a", pa.struct([]))]))])
+    assert decode(message, wire(2, wire(1, b"")), wanted=wanted) == ([{"b": {"a": {}}}], {})
+
+
+def test_a_message_of_too_deep_columns_requires_a_wanted_type():
+    file = new_file()
+    for at in range(2000):
+        add(file.message_type.add(name=f"M{at}"), "a", 1, "message", type_name=f".p.M{at + 1}")
+    add(file.message_type.add(name="M2000"), "x", 1, "int32")
+    descriptors = FileDescriptorSet(file=[file]).SerializeToString()
+    with pytest.raises(OptionError, match="is nested more than 64 types deep; name the wanted columns"):
+        arrow_type_of(descriptors, "M0")
+    assert arrow_type_of(descriptors, "M1999") == pa.struct([("a", pa.struct([("x", pa.int32())]))])
 
 
 # -- descriptors
