@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import random
 import time
 import uuid
 from array import array
@@ -43,7 +42,7 @@ from spark_mq_source.core.errors import (
     UnsupportedFeatureError,
     UnwritableRowError,
 )
-from spark_mq_source.net.retry import FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS, Deadline, retrying
+from spark_mq_source.net.retry import Deadline, pauses, retrying
 from spark_mq_source.net.sending import Writer
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.client import PulsarClient
@@ -136,6 +135,7 @@ class _Producer:
         last_progress: monotonic seconds of the open, the last receipt, or the send of the first pending entry,
             whichever is latest.
         reopened_at: monotonic seconds of the first reopen since the last receipt; None if there was none.
+        pauses: the seconds before each further reopen.
         distrusts_connection: whether it was reopened for a lack of receipts, and none has arrived since.
         confirmed: the last sequence id of the last acknowledged entry.
         numbers: sequence ids of its entries, with `exactly-once`.
@@ -177,6 +177,7 @@ class _Producer:
         self.pending_bytes = 0
         self.last_progress = 0.0
         self.reopened_at: float | None = None
+        self.pauses = pauses()
         self.distrusts_connection = False
         self.confirmed = -1
         self.last_position: Position | None = None
@@ -760,7 +761,7 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
         with self._arrived:
             unsent = list(producer.pending)
             if unsent and producer.reopened_at is None:
-                producer.reopened_at = time.monotonic()
+                producer.reopened_at, producer.pauses = time.monotonic(), pauses()
         why = self._resend_obstacle(producer, unsent) if reason is not None and producer.sends_once else None
         if reason is not None and why is not None:
             raise self._in_context(producer, reason.within(why)) from reason
@@ -773,9 +774,7 @@ class PulsarWriter(Writer["PulsarOptions", WriteReport]):
         Raises:
             MQSourceError: `sendTimeout` has passed since the first such reopen.
         """
-        # As long as the time since then, so that the pauses grow.
-        pause = min(max(elapsed, FIRST_DELAY_SECONDS), MAX_DELAY_SECONDS)
-        pause *= random.uniform(0.5, 1.0)  # noqa: S311 - for load balancing, not for security
+        pause = next(producer.pauses)
         time.sleep(pause)
         if elapsed + pause >= self._options.send_timeout_ms / 1000:
             refusal = producer.session and producer.session.late_refusals.get(producer.producer_id)
