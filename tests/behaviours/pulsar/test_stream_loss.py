@@ -249,6 +249,21 @@ def test_compacted_messages_are_read_after_their_originals_are_deleted(
     assert found + q.drain() == read() == read(minPartitions=3, adminUrl=pulsar.admin_url) == compacted
 
 
+def test_a_query_continues_in_the_compacted_topic_after_the_originals_are_deleted(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], java: JavaClient
+):
+    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
+    q = query(topic, startingOffsets="earliest", readCompacted=True, maxEntriesPerTrigger=3)
+    java.produce(pulsar, topic, [{"key": f"k{n % 4}", "value": f"{n}".encode()} for n in range(8)])
+    assert q.trigger() == numbered(3)
+    pulsar.admin.compact(topic)
+    delete_ledgers(pulsar, topic, pulsar.admin.ledgers(topic)[-1][0])
+    java.produce(pulsar, topic, [{"key": "k", "value": b"8"}])
+    assert q.drain() == ["4", "5", "6", "7", "8"]
+    q.restart()
+    assert q.trigger() == []
+
+
 def test_aborted_messages_at_the_end_are_no_loss_and_no_trigger(featured: PulsarFormat, java: JavaClient):
     broker = featured.broker
     topic = broker.topic()

@@ -221,6 +221,14 @@ class Cluster:
         """Open the next ledger."""
         self.load(name).ledger.roll_over()
 
+    def compact(self, name: str) -> None:
+        """Run `pulsar-admin topics compact`."""
+        topic = self.load(name)
+        last = topic.last_message_id(compacted=True)
+        if (last.ledger_id, last.entry_id) > topic.ledger.horizon:
+            topic.ledger.compact((last.ledger_id, last.entry_id), now=self.world.now)
+            self.world.note(f"{name}: compacted up to {topic.ledger.horizon}, to {list(topic.ledger.compacted)}")
+
     def truncate(self, name: str) -> None:
         """Run `pulsar-admin topics truncate`."""
         topic = self.load(name)
@@ -611,7 +619,9 @@ class Connection:
             else:
                 start = command.start_message_id
                 at = EARLIEST if start is None else (start.ledger_id, start.entry_id)
-                cursor = ledger.open_non_durable(command.subscription, at, earliest=earliest)
+                cursor = ledger.open_non_durable(
+                    command.subscription, at, earliest=earliest, compacted=bool(command.read_compacted)
+                )
             subscription = topic.subscriptions[command.subscription] = Subscription(topic, cursor)
         consumer = Consumer(
             self,
@@ -620,6 +630,8 @@ class Connection:
             command.consumer_name or f"consumer-{self.world.count('consumers')}",
             command.priority_level or 0,
             [(one.start, one.end) for one in meta.hash_ranges] if meta is not None else [],
+            compacted=bool(command.read_compacted),
+            from_earliest=not command.durable and command.start_message_id == commands.MessageId(*EARLIEST),
         )
         self.consumers[command.consumer_id] = consumer
         self.reply(commands.Success(command.request_id))
@@ -690,7 +702,7 @@ class Connection:
         subscription.cursor.is_known = True
         self.reply(
             commands.GetLastMessageIdResponse(
-                subscription.topic.last_message_id(),
+                subscription.topic.last_message_id(compacted=consumer.compacted),
                 command.request_id,
                 commands.MessageId(*subscription.cursor.mark),
             )

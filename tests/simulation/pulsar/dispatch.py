@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.commands import KeySharedMode, SubType
 from tests.simulation.pulsar.entries import Entry, key_hash, murmur3
-from tests.simulation.pulsar.ledgers import Cursor, Position
+from tests.simulation.pulsar.ledgers import EARLIEST, Cursor, Position
 
 if TYPE_CHECKING:
     from tests.simulation.pulsar.broker import Connection
@@ -79,6 +79,8 @@ class Consumer:
         withheld: permits received while it is blocked.
         left_others: whether it has left a subscription that has other consumers.
         was_closed: whether its client has closed it; otherwise its connection was lost.
+        compacted: whether it reads the compacted ledger, as far as that goes.
+        from_earliest: whether it starts at `MessageId.earliest`.
     """
 
     connection: Connection
@@ -94,6 +96,8 @@ class Consumer:
     withheld: int = 0
     left_others: bool = False
     was_closed: bool = False
+    compacted: bool = False
+    from_earliest: bool = False
 
     @property
     def takes_more(self) -> bool:
@@ -280,12 +284,22 @@ class SingleActive(Dispatcher):
         super().__init__(subscription, kind)
         self.active: Consumer | None = None
         self._reads_from = 0.0
+        self._is_first_read = True
 
     def add(self, consumer: Consumer) -> None:
         """See `Dispatcher`."""
+        if not self.consumers:
+            self._is_first_read = True
+            if consumer.compacted:
+                self._open_compacted_ledger()
         self.consumers.append(consumer)
         if not self._pick():
             self._notify(consumer)
+
+    def _open_compacted_ledger(self) -> None:
+        seconds = self.world.dice("compaction").choice((0.0, 0.0, 0.3, 2.0))
+        self._reads_from = self.world.now + seconds
+        self.world.after(seconds, self.wake)
 
     def remove(self, consumer: Consumer) -> None:
         """See `Dispatcher`."""
@@ -337,6 +351,26 @@ class SingleActive(Dispatcher):
         if consumer is self.active and self.world.now >= self._reads_from:
             self._rewind()
             self.wake()
+
+    def _read(self) -> tuple[Position, Entry] | None:
+        """Return the next entry of the compacted ledger, if the consumer reads it, then of the topic.
+
+        From `CompactedTopicUtils` of 4.0.8. The cursor may be past the entries of the compacted ledger, whose originals
+        are removed: only the first read of a consumer that starts at `MessageId.earliest` begins before it.
+        """
+        assert self.active is not None
+        ledger, cursor = self.topic.ledger, self.cursor
+        begin = EARLIEST if self._is_first_read and self.active.from_earliest else cursor.read
+        self._is_first_read = False
+        if not self.active.compacted or begin > ledger.horizon:
+            return super()._read()
+        at = min((at for at in ledger.compacted if at >= begin), default=None)
+        if at is None:
+            after = ledger.horizon[0], ledger.horizon[1] + 1
+            cursor.read = after if cursor.mark < after else ledger.next_valid(cursor.mark)
+            return super()._read()
+        cursor.read = at[0], at[1] + 1
+        return at, ledger.compacted[at]
 
     def dispatch(self) -> None:
         """See `Dispatcher`."""

@@ -67,10 +67,7 @@ def murmur3(data: bytes) -> int:
 
 def read_entry(body: bytes) -> Entry:
     """Return the entry with the fields that a broker parses."""
-    at = 6 if body[:2] == CHECKSUM_MAGIC else 0
-    size = int.from_bytes(body[at : at + 4], "big")
-    metadata = pb.MessageMetadata.FromString(body[at + 4 : at + 4 + size])
-    payload = body[at + 4 + size :]
+    metadata, payload = _parts(body)
     is_batch = metadata.HasField("num_messages_in_batch")
     is_chunk = metadata.HasField("chunk_id") and metadata.num_chunks_from_msg > 1
     txn = (metadata.txnid_most_bits, metadata.txnid_least_bits) if metadata.HasField("txnid_least_bits") else None
@@ -89,6 +86,13 @@ def read_entry(body: bytes) -> Entry:
         metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
         _values(payload, metadata.num_messages_in_batch) if is_batch else (payload,),
     )
+
+
+def _parts(body: bytes) -> tuple[Any, bytes]:
+    """Return the metadata and the payload of an entry."""
+    at = 6 if body[:2] == CHECKSUM_MAGIC else 0
+    size = int.from_bytes(body[at : at + 4], "big")
+    return pb.MessageMetadata.FromString(body[at + 4 : at + 4 + size]), body[at + 4 + size :]
 
 
 def _key(metadata: Any) -> bytes:
@@ -122,11 +126,8 @@ def _singles(payload: bytes, messages: int) -> Iterator[tuple[Any, bytes]]:
 
 def properties_of(entry: Entry) -> list[dict[str, str]]:
     """Return the properties of each of its messages."""
-    at = 6 if entry.body[:2] == CHECKSUM_MAGIC else 0
-    size = int.from_bytes(entry.body[at : at + 4], "big")
-    heads = [pb.MessageMetadata.FromString(entry.body[at + 4 : at + 4 + size])]
-    if entry.is_batch:
-        heads = [single for single, _ in _singles(entry.body[at + 4 + size :], entry.messages)]
+    metadata, payload = _parts(entry.body)
+    heads = [single for single, _ in _singles(payload, entry.messages)] if entry.is_batch else [metadata]
     return [{one.key: one.value for one in head.properties} for head in heads]
 
 
@@ -155,9 +156,27 @@ def make_entry(
             single = pb.SingleMessageMetadata(payload_size=len(value), partition_key=key).SerializeToString()
             parts.append(len(single).to_bytes(4, "big") + single + value)
         payload = b"".join(parts)
+    metadata.uncompressed_size = len(payload)  # an empty message without it stays in the compacted ledger
     if txn is not None:
         metadata.txnid_most_bits, metadata.txnid_least_bits = txn
     return read_entry(framed(metadata.SerializeToString(), payload))
+
+
+def last_message(entry: Entry) -> Entry:
+    """Return the entry as compaction stores it, if its messages have one key: with all but the last one emptied.
+
+    They stay with a flag, so that the indexes stay the same (`RawBatchConverter`).
+    """
+    if not entry.is_batch:
+        return entry
+    metadata, payload = _parts(entry.body)
+    parts = []
+    for single, value in list(_singles(payload, entry.messages)):
+        is_last = len(parts) == entry.messages - 1
+        single.compacted_out, single.payload_size = not is_last, len(value) if is_last else 0
+        head = single.SerializeToString()
+        parts.append(len(head).to_bytes(4, "big") + head + (value if is_last else b""))
+    return replace(entry, body=framed(metadata.SerializeToString(), b"".join(parts)), values=entry.values[-1:])
 
 
 def make_chunks(value: bytes, parts: int, publish_time: int, *, producer: str, sequence_id: int) -> list[Entry]:

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from tests.simulation.pulsar.entries import Entry
+from tests.simulation.pulsar.entries import Entry, last_message
 
 Position: TypeAlias = tuple[int, int]
 
@@ -24,6 +24,9 @@ standalone broker is 0.1 per second (1 per second in `broker.conf`)."""
 
 FLUSH_SECONDS = 60.0
 """Seconds between writes of cursors that this limit has delayed: `managedLedgerCursorPositionFlushSeconds`."""
+
+COMPACTION = "__compaction"
+"""The durable subscription whose cursor shows how far a topic is compacted."""
 
 Snapshot: TypeAlias = tuple[Position, frozenset[Position], dict[Position, int]]
 
@@ -42,9 +45,20 @@ class Cursor:
         is_dirty: whether the current values differ from `persisted`.
         is_known: whether its position was reported to its consumer.
         miscounted: by how much the broker's backlog is too low, until the topic is loaded again.
+        compacted: whether it is non-durable and reads the compacted ledger: it may be in removed ledgers then.
     """
 
-    def __init__(self, ledger: ManagedLedger, name: str, *, durable: bool, mark: Position, read: Position) -> None:
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        name: str,
+        *,
+        durable: bool,
+        mark: Position,
+        read: Position,
+        compacted: bool = False,
+    ) -> None:
+        self.compacted = compacted
         self.ledger = ledger
         self.name = name
         self.durable = durable
@@ -148,7 +162,7 @@ class Cursor:
 
     def rewind(self) -> None:
         """Move the read position to the first unacknowledged entry."""
-        self.read = self.ledger.next_valid(self.mark)
+        self.read = (self.mark[0], self.mark[1] + 1) if self.compacted else self.ledger.next_valid(self.mark)
 
     def recover(self) -> None:
         """Load the cursor: entries whose acknowledgements were lost may have been removed meanwhile."""
@@ -212,6 +226,8 @@ class ManagedLedger:
         batch_indexes: whether a part of a batch can be acknowledged (`acknowledgmentAtBatchIndexLevelEnabled`).
         is_terminated: whether it accepts no more entries.
         on_removed: called with each removed ledger.
+        compacted: the entries of the compacted ledger.
+        horizon: the last position that was compacted; EARLIEST if none was.
     """
 
     def __init__(
@@ -237,6 +253,8 @@ class ManagedLedger:
         self.opened = False
         self.is_terminated = False
         self.on_removed: Callable[[int], None] = lambda _: None
+        self.compacted: dict[Position, Entry] = {}
+        self.horizon = EARLIEST
         self.taken = EARLIEST
         """The last entry that TTL or truncation has skipped for the existing cursors; it may still be stored."""
 
@@ -389,7 +407,7 @@ class ManagedLedger:
 
     # -- cursors
 
-    def open_non_durable(self, name: str, start: Position, *, earliest: bool) -> Cursor:
+    def open_non_durable(self, name: str, start: Position, *, earliest: bool, compacted: bool = False) -> Cursor:
         """Return a `NonDurableCursorImpl`: `start` is included, as PersistentTopic steps back by one entry."""
         if start[0] >= 0 and start[1] >= 0:
             start = start[0], start[1] - 1
@@ -403,10 +421,10 @@ class ManagedLedger:
         else:
             if start[0] < 0:
                 start = self.first
-            read = self.next_valid(start)
+            read = (start[0], start[1] + 1) if compacted else self.next_valid(start)
             # 2.10.1 leaves it at the requested position: past the end of a closed ledger, or in a removed one.
             mark = self.previous(read) if self.places_cursors else start
-        cursor = self.cursors[name] = Cursor(self, name, durable=False, mark=mark, read=read)
+        cursor = self.cursors[name] = Cursor(self, name, durable=False, mark=mark, read=read, compacted=compacted)
         return cursor
 
     def open_durable(self, name: str, *, earliest: bool) -> Cursor:
@@ -417,6 +435,24 @@ class ManagedLedger:
             cursor = self.cursors[name] = Cursor(self, name, durable=True, mark=mark, read=self.next_valid(mark))
             cursor.persist()
         return cursor
+
+    # -- compaction
+
+    def compact(self, last: Position, *, now: float) -> None:
+        """Write the compacted ledger again, with the last message of each key up to a position, unless that is empty.
+
+        Its cursor keeps the entries that are not compacted yet (`AbstractTwoPhaseCompactor`).
+        """
+        entries = {
+            **self.compacted,
+            **{at: entry for at, entry in self.walk() if self.horizon < at <= last and entry.marker is None},
+        }
+        latest = {entry.key: at for at, entry in entries.items()}
+        self.compacted = {at: last_message(entries[at]) for at in sorted(latest.values()) if entries[at].values[-1]}
+        self.horizon = last
+        cursor = self.open_durable(COMPACTION, earliest=True)
+        cursor.mark_delete(last, now=now)
+        cursor.persist()
 
     # -- removal
 
@@ -443,7 +479,7 @@ class ManagedLedger:
             highest = next(ledger for ledger in self.ledgers if ledger > gone[-1]), -1
         for cursor in self.cursors.values():
             # advanceCursorsIfNecessary
-            if cursor.mark < highest <= self.last:
+            if cursor.mark < highest <= self.last and not cursor.compacted:
                 cursor.mark_delete(highest, now=now)
         for ledger in gone:
             del self.ledgers[ledger]

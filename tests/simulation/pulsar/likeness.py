@@ -98,6 +98,9 @@ class Model:
     def truncate(self) -> None:
         self._cluster.truncate(self.topic)
 
+    def compact(self) -> None:
+        self._cluster.compact(self.topic)
+
     def terminate(self) -> None:
         self._cluster.terminate(self.topic)
 
@@ -195,6 +198,9 @@ class Real:
     def truncate(self) -> None:
         self._admin.request("DELETE", f"{self.topic.replace('://', '/')}/truncate")
         time.sleep(self.patience)
+
+    def compact(self) -> None:
+        self._admin.compact(self.topic)
 
     def terminate(self) -> None:
         self._admin.terminate(self.topic)
@@ -322,6 +328,7 @@ class Client:
         *,
         name: str = "",
         initial: InitialPosition = InitialPosition.Latest,
+        compacted: bool = False,
     ) -> int:
         """Open a consumer, durable if it has a name; return its id."""
         self.lookup()
@@ -334,6 +341,7 @@ class Client:
                 commands.SubType.Exclusive,
                 mine,
                 n,
+                read_compacted=compacted,
                 durable=bool(name),
                 start_message_id=None if start is None else MessageId(*start),
                 initial_position=initial,

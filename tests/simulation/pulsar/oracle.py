@@ -128,12 +128,13 @@ def check_range(
     if may_lose:
         lost = {row for row in expected if row[0] in removed or (ledger.unseen_moves > 1 and row[:2] <= ledger.taken)}
         kept = [row for row in expected if row not in lost]
-        if [row for row in found if row not in lost] == kept and _is_part(found, expected):
+        if [row for row in found if row not in lost] == kept and is_part(found, expected):
             return
     raise ViolationError(f"{at} ({start}, {end}]: {difference(found, expected)}")
 
 
-def _is_part(found: Sequence[Row], expected: Sequence[Row]) -> bool:
+def is_part(found: Sequence[Row], expected: Sequence[Row]) -> bool:
+    """Return whether rows are among others, in their order and as often."""
     rest = iter(expected)
     return all(row in rest for row in found)
 

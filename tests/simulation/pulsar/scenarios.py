@@ -31,6 +31,7 @@ from tests.simulation.clockwork import here
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, check_letters, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
+from tests.simulation.pulsar.ledgers import COMPACTION
 from tests.simulation.pulsar.offloading import Offloader, names_the_ledger, store_faults
 from tests.simulation.pulsar.queues import QueueDrain, QueuePeek, QueueStream
 from tests.simulation.pulsar.retries import QueueRetry
@@ -98,7 +99,7 @@ def arrange(
 ) -> None:
     """Schedule the faults of the cluster and of `store_faults`, at times from now on.
 
-    - `unload`, `trim`, `expire`, `truncate`, `roll_over`: number of a topic-partition.
+    - `unload`, `trim`, `expire`, `truncate`, `roll_over`, `compact`: number of a topic-partition.
     - `kill_broker`: number of the broker, seconds until it runs again.
     - `replace_bookie`: number of a topic-partition, number of entries stored twice (`close_unrecorded`).
     - `acknowledge`: number of a topic-partition, fraction of its entries that the foreign subscription acknowledges.
@@ -129,6 +130,7 @@ def arrange(
         "unload": lambda number: cluster.unload(named(number)),
         "trim": lambda number: cluster.trim(named(number)),
         "expire": lambda number, _: cluster.expire(named(number)),
+        "compact": lambda number: cluster.compact(named(number)),
         "truncate": lambda number, _: cluster.truncate(named(number)),
         "roll_over": lambda number: cluster.roll_over(named(number)),
         "sweep": lambda number, left, seconds: _sweep(cluster, named(number), left=left, seconds=seconds),
@@ -455,7 +457,7 @@ class StreamRead:
         dice = world.dice("scenario")
         cluster = _readable_cluster(world, dice, places_cursors=self._places_cursors)
         names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
-        fill(cluster, names, dice, dice.choice((0, 2, 2 * plan.size)))
+        self._fill(cluster, names, dice, dice.choice((0, 2, 2 * plan.size)))
         for name in names:
             cluster.subscribe(name, "keeper")
         fails = dice.random() < 0.8 or not self._removal
@@ -506,6 +508,9 @@ class StreamRead:
         cluster.world.after(dice.choice((0.01, 1.0, 5.0)), cluster.unmade.clear)
         return {"waitForTopic": "10m"}
 
+    def _fill(self, cluster: Cluster, names: Sequence[str], dice: Random, entries: int) -> None:
+        fill(cluster, names, dice, entries)
+
     @staticmethod
     def _subscribe_before(world: World, cluster: Cluster, names: Sequence[str]) -> None:
         """Create the subscription before the query in some runs, at a drawn position."""
@@ -541,11 +546,14 @@ class StreamRead:
             def publish(n: int = n) -> None:
                 names = cluster.names(TOPIC)
                 name = names[dice.randrange(len(names))]
-                values = [self._value_of(f"live-{n}.{i}") for i in range(dice.choice((1, 1, 3)))]
-                cluster.publish(name, values, sequence_id=1000 + n)
+                self._publish_to(cluster, name, dice, f"live-{n}", 1000 + n)
 
             world.after(at, publish)
             self._publishes_until = max(self._publishes_until, world.now + at)
+
+    def _publish_to(self, cluster: Cluster, name: str, dice: Random, prefix: str, n: int) -> None:
+        values = [self._value_of(f"{prefix}.{i}") for i in range(dice.choice((1, 1, 3)))]
+        cluster.publish(name, values, sequence_id=n)
 
     def _live(self, world: World, plan: Plan, cluster: Cluster, query: Query, *, fails: bool) -> str:
         give_up = world.now + 900.0
@@ -613,20 +621,23 @@ class StreamRead:
         if not log.offsets and cluster.world.now > self._publishes_until + 60.0:
             # It began after everything, or no entries were left from its start on.
             return self._begins_at_latest or not any(
-                row[0] not in cluster.storage[name].removed
-                for name in cluster.names(TOPIC)
-                for row in oracle.rows_of(cluster, name)
+                self._wanted_rows(cluster, name, removed=False) for name in cluster.names(TOPIC)
             )
         if not log.offsets or len(log.offsets) - 1 not in log.committed:
             return False
         ends = _logged_ends(query)
         for name in cluster.names(TOPIC):
-            rows, end = oracle.rows_of(cluster, name), ends.get(name, EARLIEST)
-            if end == EARLIEST or not fails:
-                rows = [row for row in rows if row[0] not in cluster.storage[name].removed]
+            end = ends.get(name, EARLIEST)
+            rows = self._wanted_rows(cluster, name, removed=end > EARLIEST and fails)
             if rows and oracle.row_position(rows[-1]) > end:
                 return False
         return True
+
+    @staticmethod
+    def _wanted_rows(cluster: Cluster, name: str, *, removed: bool) -> list[oracle.Row]:
+        """Return the rows of a topic-partition that a query from its beginning on should read."""
+        gone = set() if removed else cluster.storage[name].removed
+        return [row for row in oracle.rows_of(cluster, name) if row[0] not in gone]
 
     @staticmethod
     def _check_rows(
@@ -710,6 +721,110 @@ class StreamTrimmed(StreamRead):
         if error is not None:
             self._check_allowed(plan, error)
         return "read" if error is None else "failed"
+
+
+class StreamCompacted(StreamRead):
+    """A query with `readCompacted`, whose topic is compacted, and loses the original messages of the compacted ledger.
+
+    Each last message of a key is read, and each message that is not compacted; nothing is lost. A range may lack a
+    message whose key has a newer one in the compacted ledger.
+    """
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 0.5 * size
+        processes = ("driver-0", "driver-1", "executor-0", "executor-1", "executor-2")
+        found = list(common_faults(dice, streams=8, processes=processes, seconds=seconds))
+        found += cluster_faults(
+            dice, kinds=("unload", "kill_broker", "roll_over", "trim"), partitions=3, seconds=seconds
+        )
+        for _ in range(dice.choice((1, 2, 4))):
+            at = round(dice.random() * seconds, 3)
+            found.append(Fault("compact", at=at, args=(dice.randrange(3),)))
+            found.append(Fault("acknowledge", at=at, args=(dice.randrange(3), round(dice.random(), 2))))
+        return found
+
+    def _fill(self, cluster: Cluster, names: Sequence[str], dice: Random, entries: int) -> None:
+        self._keys = dice.choice((1, 2, 4))
+        for name in names:
+            cluster.subscribe(name, COMPACTION)
+            for n in range(entries):
+                self._publish_to(cluster, name, dice, f"{name.rsplit('-', 1)[-1]}-{n}", n)
+            if dice.random() < 0.5:
+                cluster.compact(name)
+            if dice.random() < 0.5:
+                cluster.roll_over(name)
+                cluster.trim(name)
+
+    def _options(self, cluster: Cluster, names: Sequence[str]) -> Mapping[str, str]:
+        return {**super()._options(cluster, names), "readCompacted": "true"}
+
+    def _publish_to(self, cluster: Cluster, name: str, dice: Random, prefix: str, n: int) -> None:
+        # An empty message removes its key.
+        values = [f"{prefix}.{i}".encode() for i in range(dice.choice((0, 1, 1, 1, 2, 3)))] or [b""]
+        cluster.publish(name, values, sequence_id=n, key=f"k{dice.randrange(self._keys)}")
+
+    def _check_loss(self, cluster: Cluster, query: Query, error: DataLossError, *, fails: bool) -> None:
+        raise ViolationError(f"a loss though nothing was removed that was not compacted: {error}") from error
+
+    @staticmethod
+    def _wanted_rows(cluster: Cluster, name: str, *, removed: bool) -> list[oracle.Row]:
+        ledger, rows = cluster.storage[name], oracle.rows_of(cluster, name)
+        latest = {ledger.history[row[:2]].key: row for row in rows if row[:2] <= ledger.horizon}
+        return [row for row in rows if row[:2] > ledger.horizon or (row in latest.values() and row[3])]
+
+    @classmethod
+    def _check_rows(
+        cls,
+        cluster: Cluster,
+        at: TopicPartition,
+        start: Position,
+        end: Position,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        may_lose: bool,
+    ) -> None:
+        found = oracle.found_rows(rows)
+        wanted = oracle.within(cls._wanted_rows(cluster, str(at), removed=True), start, end)
+        stored = oracle.within(oracle.rows_of(cluster, str(at)), start, end)
+        if not (oracle.is_part(wanted, found) and oracle.is_part(found, stored)):
+            raise ViolationError(f"{at} ({start}, {end}]: {oracle.difference(found, wanted)} at least")
+
+
+class BatchCompacted(StreamCompacted):
+    """A batch read of such a topic."""
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = _readable_cluster(world, dice)
+        names = cluster.create(TOPIC, dice.choice((0, 1, 2)))
+        self._fill(cluster, names, dice, 6 * plan.size)
+        options = {"readCompacted": "true", "maxBatchRows": dice.choice(("1", "3", "100"))} | in_small_tasks(world)
+        if dice.random() < 0.4:
+            options["minPartitions"] = str(dice.randint(2, 8))
+        parsed = FORMAT.parse_options(options_of(cluster, **options))
+        executors = Executors(speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 1.0)))
+        arrange(world, cluster, names, plan.faults)
+        try:
+            ranges = list(FORMAT.plan(parsed, ()))
+            work = [read_task(FORMAT, parsed, task, SCHEMA, executors) for task in ranges]
+            found = executors.run(work, reading_attempt)
+        except (MQSourceError, JobFailedError) as error:
+            check_allowed(plan, error.cause if isinstance(error, JobFailedError) else error)
+            return "failed"
+        for name in names:
+            mine = [(r, rows) for r, rows in zip(ranges, found, strict=True) if str(r.topic_partition) == name]
+            rows = [row for _, some in mine for row in some]
+            ends = [r.end for r, _ in mine]
+            if mine:
+                self._check_rows(cluster, mine[0][0].topic_partition, EARLIEST, max(ends), rows, may_lose=False)
+            if wanted := oracle.within(
+                self._wanted_rows(cluster, name, removed=True), max(ends, default=EARLIEST), LATEST
+            ):
+                raise ViolationError(f"{name}: {wanted} are in none of the ranges up to {ends}")
+        oracle.check_nothing_leaks(cluster)
+        return "read"
 
 
 class Termination(StreamRead):
@@ -1380,6 +1495,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "available_now_stored": AvailableNow(subscription=False, removal=False, stored=True),
     "available_now_subscription": AvailableNow(subscription=True, removal=False),
     "batch_read": BatchRead(removal=False),
+    "batch_compacted": BatchCompacted(subscription=False, removal=False),
     "batch_read_removal": BatchRead(removal=True),
     "batch_read_chunks": BatchRead(chunks=True),
     "batch_read_stored": BatchRead(removal=True, stored=True),
@@ -1394,6 +1510,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     "restored": Rebuilt(restored=True),
     "stream": StreamRead(subscription=False, removal=False),
     "stream_2_10": StreamRead(subscription=False, removal=False, places_cursors=False),
+    "stream_compacted": StreamCompacted(subscription=False, removal=False),
+    "stream_compacted_subscription": StreamCompacted(subscription=True, removal=False),
     "stream_removal": StreamRead(subscription=False, removal=True),
     "stream_stored": StreamRead(subscription=True, removal=True, stored=True),
     "stream_subscription": StreamRead(subscription=True, removal=False),

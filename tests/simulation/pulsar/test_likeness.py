@@ -15,7 +15,7 @@ from spark_mq_source.pulsar.client.topics import COORDINATORS
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.commands import InitialPosition, MessageId
 from tests.simulation.pulsar import likeness_queues
-from tests.simulation.pulsar.entries import make_entry
+from tests.simulation.pulsar.entries import make_entry, read_entry
 from tests.simulation.pulsar.likeness import QUIET_SECONDS, TRACES, Client, Model, Trace, done_by, trace
 from tests.simulation.world import World
 
@@ -148,6 +148,47 @@ def truncating_closed_ledgers_leaves_nothing(c: Client) -> Any:
     again = c.subscribe(ids[1])
     seen = [c.bounds(reader)[0], *c.bounds(again)[:2]]
     return seen, c.read(again, 100)
+
+
+COMPACTED = (("a", [b"0"]), ("b", [b"1", b"2"]), ("a", [b"3"]), ("c", [b"4"]), ("b", [b"5", b"6"]), ("c", [b""]))
+
+
+@trace([(((1, -1), (1, 0), -1), [(0, 2), (0, 4), (1, 0)]), (((0, 2), (1, 0), -1), [(0, 4), (1, 0)]), [b"", b"6"]])
+def the_compacted_ledger_has_the_last_message_of_each_key(c: Client) -> Any:
+    ids = [c.store(make_entry(values, 1_000, key=key)) for key, values in COMPACTED]
+    c.side.compact()
+    c.roll_over()
+    c.publish(1)
+    c.side.trim()
+    readers = [c.subscribe(start, compacted=True) for start in ((-1, -1), ids[3])]
+    found = [(c.bounds(reader), c.read(reader, 100)) for reader in readers]
+    c.flow(c.subscribe(ids[4], compacted=True), 1)
+    c.deliveries()
+    (batch,) = c.bodies.values()
+    return [*found, list(read_entry(bytes(batch.body)).values)]
+
+
+@trace(([(0, 2)], ((0, -1), (0, 4), 1), [(0, 4)]))
+def trimming_spares_a_reader_of_the_compacted_ledger(c: Client) -> Any:
+    for key, values in COMPACTED:
+        c.store(make_entry(values, 1_000, key=key))
+    c.side.compact()
+    c.roll_over()
+    c.lookup()
+    reader = c.subscribe((-1, -1), compacted=True)
+    first = c.read(reader, 1, most=1)
+    c.side.trim()
+    return first, c.bounds(reader), c.read(reader, 100)
+
+
+@trace([((0, -1), (0, 0), -1), ((0, -1), (-1, -1), -1)])
+def compaction_may_leave_nothing(c: Client) -> Any:
+    found = []
+    for value in (b"0", b""):
+        c.store(make_entry([value], 1_000, key="a"))
+        c.side.compact()
+        found.append(c.bounds(c.subscribe((-1, -1), compacted=True)))
+    return found
 
 
 @trace((0, 1))

@@ -298,15 +298,20 @@ class Topic:
                 if cursor.is_dirty:
                     cursor.persist(self.world.now)
 
-    def last_message_id(self) -> commands.MessageId:
+    def last_message_id(self, *, compacted: bool = False) -> commands.MessageId:
         """Return the answer to GET_LAST_MESSAGE_ID."""
         if self._last is None:
             # This is kept until a transaction ends (`PersistentTopic.updateLastDispatchablePosition`).
             self._last = EARLIEST if self._set_aside else self.buffer.last_dispatchable()
         position = self._last
-        if position[1] < 0 or position[0] not in self.ledger.ledgers:
+        entries = self.ledger.entries
+        is_there = position[1] >= 0 and position[0] in self.ledger.ledgers
+        if compacted and self.ledger.horizon > EARLIEST and not (is_there and position > self.ledger.horizon):
+            entries = self.ledger.compacted
+            position = max(entries, default=EARLIEST)
+        elif not is_there:
             return commands.MessageId(-1, -1)
-        entry = self.ledger.entries.get(position)
+        entry = entries.get(position)
         return commands.MessageId(
             *position, batch_index=entry.messages - 1 if entry is not None and entry.is_batch else -1
         )
