@@ -63,7 +63,7 @@ class PulsarTail:
                 start = self._first
         if start > self._first:
             start = max(self._first, Position(start.ledger, start.entry - wanted))
-        return PulsarRange(self._at, start, self._end), start <= self._first
+        return PulsarRange(self._at, start, self._end, query_start=start), start <= self._first
 
     def following(self) -> Iterator[PulsarRange]:
         """Yield the ranges after the end: a waiting consumer receives the next message."""

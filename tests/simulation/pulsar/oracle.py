@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition
 from spark_mq_source.pulsar.offsets import Position as OurPosition
 from tests.simulation.explore import ViolationError, check_nothing_runs
 from tests.simulation.pulsar.broker import Cluster
+from tests.simulation.pulsar.ledgers import Position
 
 SCHEMA = pa.schema(
     [
@@ -31,9 +32,22 @@ Row: TypeAlias = tuple[int, int, int, bytes]
 
 def rows_of(cluster: Cluster, name: str) -> list[Row]:
     """Return every row that was ever visible in a topic-partition, in order, including removed ledgers."""
+    return [row for row, _ in _messages(cluster, name)]
+
+
+def begins_of(cluster: Cluster, name: str) -> dict[Row, Position]:
+    """Return the entry with which each message begins: its first chunk, if it has chunks."""
+    return dict(_messages(cluster, name))
+
+
+def gone_rows(cluster: Cluster, name: str) -> set[Row]:
+    """Return the rows of messages that begin in a removed ledger."""
+    return {row for row, begin in _messages(cluster, name) if begin[0] in cluster.storage[name].removed}
+
+
+def _messages(cluster: Cluster, name: str) -> Iterator[tuple[Row, Position]]:
     ledger, buffer = cluster.storage[name], cluster.buffers[name]
-    rows: list[Row] = []
-    chunks: dict[str, list[bytes]] = {}
+    chunks: dict[str, tuple[Position, list[bytes]]] = {}
     for (ledger_id, entry_id), entry in sorted(ledger.history.items()):
         if entry.marker is not None:
             continue
@@ -42,17 +56,17 @@ def rows_of(cluster: Cluster, name: str) -> list[Row]:
         if entry.chunk is not None:
             uuid, number, count = entry.chunk
             if number == 0:
-                chunks[uuid] = []
-            parts = chunks.get(uuid)
-            if parts is None or len(parts) != number:
+                chunks[uuid] = (ledger_id, entry_id), []
+            begin, parts = chunks.get(uuid, ((-1, -1), []))
+            if len(parts) != number:
                 continue
             parts.append(entry.values[0])
             if number == count - 1:
-                rows.append((ledger_id, entry_id, -1, b"".join(chunks.pop(uuid))))
+                yield (ledger_id, entry_id, -1, b"".join(parts)), begin
+                del chunks[uuid]
             continue
         for index, value in enumerate(entry.values):
-            rows.append((ledger_id, entry_id, index if entry.is_batch else -1, value))
-    return rows
+            yield (ledger_id, entry_id, index if entry.is_batch else -1, value), (ledger_id, entry_id)
 
 
 def deliverable_rows(cluster: Cluster, name: str) -> list[Row]:
@@ -92,6 +106,7 @@ def check_range(
     found: Sequence[Row],
     *,
     may_lose: bool,
+    is_first: bool = False,
     is_wanted: Callable[[Row], bool] = lambda _: True,
 ) -> None:
     """Check that the rows read from a range are the expected ones, in order.
@@ -103,6 +118,7 @@ def check_range(
         end: the last position of the range.
         found: the rows that were read.
         may_lose: whether rows that were removed, or skipped for a reader, may be missing (`failOnDataLoss=false`).
+        is_first: whether the query begins with the range.
         is_wanted: whether a row is requested.
 
     Raises:
@@ -114,19 +130,24 @@ def check_range(
     # Uncounted entries are stored twice: readers get them, but cannot begin among them; an object store has none.
     left_out = ledger.uncounted - {row[:2] for row in found}
     expected = [row for row in expected if row[:2] not in left_out]
+    gone, begins = gone_rows(cluster, name), begins_of(cluster, name)
+    if start == EARLIEST or is_first:
+        # A chunked message whose first chunk is before the topic's first entry is passed over.
+        expected = [
+            row
+            for row in expected
+            if row in found or begins[row] == row[:2] or not (row in gone or begins[row] <= ledger.taken)
+        ]
     if list(found) == expected:
         return
-    removed = ledger.removed
     if start == EARLIEST:
         # "Earliest" is the first entry at the time of the read: entries that were removed before, or skipped for the
         # consumer that determined it, are not requested.
         missing = expected[: len(expected) - len(found)]
-        if list(found) == expected[len(missing) :] and all(
-            row[0] in removed or row[:2] <= ledger.taken for row in missing
-        ):
+        if list(found) == expected[len(missing) :] and all(row in gone or row[:2] <= ledger.taken for row in missing):
             return
     if may_lose:
-        lost = {row for row in expected if row[0] in removed or (ledger.unseen_moves > 1 and row[:2] <= ledger.taken)}
+        lost = {row for row in expected if row in gone or (ledger.unseen_moves > 1 and row[:2] <= ledger.taken)}
         kept = [row for row in expected if row not in lost]
         if [row for row in found if row not in lost] == kept and is_part(found, expected):
             return

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import pyarrow as pa
@@ -190,9 +190,9 @@ class Limiter:
             each = -(-w.entries // count)
             cut = self._advance(tp, w.start, w.end, each)
             while cut < w.end:
-                pieces.append(PulsarRange(tp, at, cut))
+                pieces.append(replace(r, start=at, end=cut))
                 at, cut = cut, self._advance(tp, cut, w.end, each)
-            pieces.append(PulsarRange(tp, at, w.end))
+            pieces.append(replace(r, start=at))
         return pieces
 
     def _settle(self, waiting: Mapping[TopicPartition, _Waiting]) -> Sequence[TopicPartition]:

@@ -157,8 +157,7 @@ def read_offloaded(
     else:
         return
     yield from reader.rest()
-    rest = replace(task, start=reader.done, ledgers=())
-    yield from read_range(options, rest, schema, counters, begin=task.start)
+    yield from read_range(options, replace(task, start=reader.done, ledgers=()), schema, counters)
 
 
 _BROKERS_MAY_READ: Final = (StorageError, TransactionalEntryError)
@@ -388,4 +387,4 @@ class _StoreReader:
     def _from_brokers(self, at: Position) -> Iterator[pa.RecordBatch]:
         """Yield the chunked message that ends at a position and begins before the range."""
         task = replace(self._task, start=Position(at.ledger, at.entry - 1), end=at, ledgers=())
-        yield from read_range(self._options, task, self._schema, self._counters, begin=self._task.start)
+        yield from read_range(self._options, task, self._schema, self._counters)

@@ -94,12 +94,12 @@ def _ranges_of(client: PulsarClient, options: PulsarOptions, predicates: Sequenc
     searched = lower if not options.read_compacted else []
     after = client.fetch_positions_at(dict.fromkeys(partitions, max(searched) - slack)) if searched else {}
     until = client.fetch_positions_at(dict.fromkeys(partitions, min(upper) + slack)) if upper else {}
+    begins = {
+        tp: max(_checked_start(client, options, tp, starts[tp], bounds[tp]), after.get(tp, EARLIEST))
+        for tp in partitions
+    }
     ranges = [
-        PulsarRange(
-            tp,
-            max(_checked_start(client, options, tp, starts[tp], bounds[tp]), after.get(tp, EARLIEST)),
-            min(ends[tp], bounds[tp].last, until.get(tp, LATEST)),
-        )
+        PulsarRange(tp, begins[tp], min(ends[tp], bounds[tp].last, until.get(tp, LATEST)), query_start=begins[tp])
         for tp in partitions
     ]
     with closing(Limiter(client, options)) as limiter:
@@ -333,7 +333,7 @@ def split_ranges(client: PulsarClient, options: PulsarOptions, ranges: list[Puls
     for r, parts, size in zip(ranges, stretches, sizes, strict=True):
         count = max(1, -(-wanted * size // total))
         bounds = [r.start, *(cut for cut in _cut(parts, count) if r.start < cut < r.end), r.end]
-        pieces += [PulsarRange(r.topic_partition, start, end) for start, end in itertools.pairwise(bounds)]
+        pieces += [replace(r, start=start, end=end) for start, end in itertools.pairwise(bounds)]
     return pieces
 
 

@@ -58,6 +58,8 @@ class PulsarRange:
     Attributes:
         number: number of the task in its batch, which is part of its consumer's name.
         ledgers: the ledgers of a range that is read from the object store; none for a range of brokers.
+        query_start: where the query begins in the topic-partition; None if an earlier trigger has read messages before
+            the range.
 
     Example:
         >>> from spark_mq_source.pulsar.offsets import Position
@@ -70,6 +72,7 @@ class PulsarRange:
     end: Position
     number: int = field(default=0, compare=False)
     ledgers: tuple[Ledger, ...] = ()
+    query_start: Position | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.topic_partition} ({self.start}, {self.end}]{' of offloadStorage' if self.ledgers else ''}"
@@ -92,21 +95,9 @@ def past_the_end(topic_partition: TopicPartition, position: Position, stored: Po
 
 
 def read_range(
-    options: PulsarOptions,
-    task: PulsarRange,
-    schema: pa.Schema,
-    counters: Counters | None = None,
-    *,
-    begin: Position | None = None,
+    options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Read one range, over connections for this task alone; the next task may reuse them.
-
-    Args:
-        options: the query's.
-        task: the range.
-        schema: the columns wanted, in order.
-        counters: updated with received entries.
-        begin: the start of the range of which this one is a part, if there is one.
 
     Yields:
         Batches of `schema`, of at most about `maxBatchRows` rows and `maxBatchBytes` bytes.
@@ -117,21 +108,14 @@ def read_range(
         MQSourceError: the broker cannot be reached, or sends nothing, for `operationTimeout`; or it refuses.
     """
     with connected(options, f"pulsar-native: reading {task}", role=f"{task.number:04d}") as client:
-        yield from _RangeReader(client, options, task, schema, counters or Counters(), begin).batches()
+        yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
 
 
 class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
     def __init__(
-        self,
-        client: PulsarClient,
-        options: PulsarOptions,
-        task: PulsarRange,
-        schema: pa.Schema,
-        counters: Counters,
-        begin: Position | None = None,
+        self, client: PulsarClient, options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters
     ) -> None:
         super().__init__(task, task.start, timeout_ms=options.operation_timeout_ms, counters=counters)
-        self._begin = begin or task.start
         self._client = client
         self._options = options
         self._decoder = decoder_of(options, task.topic_partition, schema, on_corrupt="fail")
@@ -343,7 +327,8 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             lost = f"the chunked message that ends at {orphan.ledger_id}:{orphan.entry_id} has no first chunk"
             # A topic that is read from its first message may begin inside a chunked message, whose first chunk was
             # deleted before. Compaction keeps only the last chunk (from the source of 4.0.8).
-            if self._begin <= earliest or self._options.read_compacted:
+            begin = self._task.query_start
+            if (begin is not None and begin <= earliest) or self._options.read_compacted:
                 logger.warning("%s: %s; it is passed over", self._task, lost)
                 return
             self._options.report_loss(

@@ -245,11 +245,13 @@ class PulsarStream:
                 # The topic was made anew, and `failOnDataLoss` was false.
                 self._report(past_the_end(tp, starts[tp], end_of_tp))
                 starts[tp] = EARLIEST
+        # A trigger ends with an entry, a query begins before one.
+        begins = {tp: start if start.entry < 0 else None for tp, start in starts.items()}
         # With a position instead of EARLIEST, the reader notices if a ledger was deleted since.
         starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
         # The reader would report a deleted start as loss; here it is known to be none, or was reported already.
         starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
-        ranges = [PulsarRange(tp, starts[tp], finish[tp]) for tp in sorted(finish)]
+        ranges = [PulsarRange(tp, starts[tp], finish[tp], query_start=begins[tp]) for tp in sorted(finish)]
         return self._splitter.split([r for r in ranges if r.start < r.end])
 
     def commit(self, end: Mapping[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -109,7 +110,7 @@ LEDGERS = {5: (1, 3, 1), 7: (2,), 9: (1, 1, 4)}
 def reader(topic, start, end, **options):
     given = {"serviceurl": "pulsar://h:1", "topic": "t", "operationtimeout": "200ms"}
     given |= {name.lower(): value for name, value in options.items()}
-    task = PulsarRange(TopicPartition(TP.topic, -1), start, end)
+    task = PulsarRange(TopicPartition(TP.topic, -1), start, end, query_start=start)
     return _RangeReader(topic, PulsarOptions.from_spark(given, READ), task, SCHEMA, Counters())
 
 
@@ -333,20 +334,22 @@ def test_the_search_for_the_first_chunk_of_a_message(opened, orphan, wanted, loo
 
 
 @pytest.mark.parametrize(
-    ("start", "begin", "options", "is_loss"),
+    ("start", "query_start", "options", "is_loss"),
     [
-        (Position(7, 1), None, {}, True),
-        (Position(7, 1), None, {"failOnDataLoss": "false"}, False),
+        (Position(7, 1), Position(7, 1), {}, True),
+        (Position(7, 1), Position(7, 1), {"failOnDataLoss": "false"}, False),
         # What is read from the first message on may begin inside a chunked message.
-        (Position(7, -1), None, {}, False),
+        (Position(7, -1), Position(7, -1), {}, False),
         (Position(7, 1), Position(7, -1), {}, False),
+        # An earlier trigger has read the ledger before, which had the first chunk.
+        (Position(7, -1), None, {}, True),
         (Position(7, 1), None, {"readCompacted": "true"}, False),
     ],
 )
-def test_a_chunked_message_whose_first_chunk_was_deleted(start, begin, options, is_loss, caplog):
+def test_a_chunked_message_whose_first_chunk_was_deleted(start, query_start, options, is_loss, caplog):
     topic = Topic({7: (1,) * 4})
     made = reader(topic, start, Position(7, 2), **options)
-    made._begin = begin or made._begin
+    made._task = replace(made._task, query_start=query_start)
     made._decoder = SimpleNamespace(orphan=OrphanChunk(b"u", 7, 2, CHUNKS - 1, CHUNKS, None))
     with pytest.raises(DataLossError) if is_loss else contextlib.nullcontext() as failure:
         made._find_first_chunk(Consumer(topic, Position(7, 0), 2), True)
