@@ -39,7 +39,7 @@ from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import CorruptMessageError, MQSourceError, RequestTimeoutError, ResourceBusyError
 from spark_mq_source.net.queue_plan import QueueTask
 from spark_mq_source.net.queue_task import Collector, Limits, drained, logged, only_rows
-from spark_mq_source.net.retry import Deadline
+from spark_mq_source.net.retry import Deadline, pauses
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.net.write_ahead import Slot, TaskLog
 from spark_mq_source.pulsar.client.client import PulsarClient
@@ -357,6 +357,10 @@ class _Inflow:
         self._permits = Permits(options.receive_queue_bytes)
         self._unanswered: list[tuple[Acknowledgement, Sequence[Entry]]] = []
         self._unconfirmed: list[Entry] = []
+        self._pauses = pauses()
+        """The seconds before each further consumer, while none has received anything new."""
+        self._patience: Deadline | None = None
+        """The end of the attempts to do so; None before the first failure."""
         self._consumer = self._open()
         self._is_closed = False
 
@@ -382,6 +386,7 @@ class _Inflow:
         except MQSourceError as error:
             if not error.retryable:
                 raise
+            self._wait_before_resuming(error)
             self._resume(error)
             # The consumer was not read meanwhile, so that was no silence.
             return True
@@ -392,9 +397,29 @@ class _Inflow:
         if repeated := self._add(messages):
             logger.info("%s: %d entries come again, and are left out", self._task, len(repeated))
             self._send_acknowledgement(repeated)
+        if len(repeated) < len(messages):
+            self._patience = None
         if self._doubtful:
             self._read_again()
         return bool(messages)
+
+    def _wait_before_resuming(self, error: MQSourceError) -> None:
+        """Pause if the last consumer was lost, too, before it received anything new.
+
+        A connection may open, and end with each message that is sent.
+
+        Raises:
+            MQSourceError: the error, if that has been so for `operationTimeout`.
+        """
+        timeout_ms = self._options.operation_timeout_ms
+        if self._patience is None or time.monotonic() - self._opened_at > timeout_ms / 2000:
+            self._pauses, self._patience = pauses(), Deadline.after_ms(timeout_ms)
+            return
+        pause = next(self._pauses)
+        if self._patience.remaining_seconds() <= pause:
+            raise error
+        with waiting(self._counters):
+            time.sleep(pause)
 
     def _is_standby(self) -> bool:
         """Return whether the consumer is on standby: then silence does not mean that no messages wait."""
@@ -494,7 +519,8 @@ class _Inflow:
             self._consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
 
     def _open(self) -> QueueConsumer:
-        self._standby_until = time.monotonic() + STANDBY_SECONDS
+        self._opened_at = time.monotonic()
+        self._standby_until = self._opened_at + STANDBY_SECONDS
         with waiting(self._counters):
             return self._client.open_queue_consumer(self._task.topic_partition, self._subscription)
 

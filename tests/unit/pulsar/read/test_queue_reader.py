@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -517,6 +518,21 @@ def test_received_messages_of_a_topic_that_stores_nothing_are_kept() -> None:
     for _ in range(3):
         flow.receive(0.1)
     assert taken(flow) == [0, 0]
+
+
+def test_connections_that_all_end_before_a_message_are_an_error() -> None:
+    flow = inflow(*(Consumer(LOST) for _ in range(1000)), operationTimeout="200ms")
+    with pytest.raises(ServiceNotReadyError, match="the connection is lost"):
+        all(flow.receive(0.1) for _ in range(1000))
+
+
+def test_a_connection_that_ends_after_a_message_is_replaced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic))
+    flow = inflow(*(Consumer([message(n)], LOST) for n in range(100)))
+    for n in range(100):
+        assert flow.receive(0.1)
+        assert taken(flow) == [n]
+        assert n == 99 or flow.receive(0.1)
 
 
 @pytest.mark.parametrize(
