@@ -68,13 +68,26 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
 
         Options are parsed only if values are decoded; otherwise they are checked when the read begins.
         """
-        from spark_mq_source.values.rows import columns_of  # noqa: PLC0415 - for reads that decode
-
         typed = None
         if not self._is_raw(options):
             typed = self._typed_read(self._parsed(options, READ | STREAM))
+        return self._columns_of(typed), typed
+
+    def columns_of_look(self, options: OptionsT) -> tuple[pa.Schema, TypedRead | None]:
+        """Return the columns of a read that looks, or tails, with these options, and the decoding.
+
+        The value is one column, even with `flatten`.
+        """
+        typed = self._typed_read(options)
+        if typed is not None:
+            typed = replace(typed, flatten=False)
+        return self._columns_of(typed), typed
+
+    def _columns_of(self, typed: TypedRead | None) -> pa.Schema:
+        from spark_mq_source.values.rows import columns_of  # noqa: PLC0415 - for reads that decode
+
         with self._option_errors():
-            return columns_of(self.columns, typed), typed
+            return columns_of(self.columns, typed)
 
     def has_other_columns(self, options: OptionsT) -> bool:
         """Return whether the columns differ from `columns`, so that `fit` and `fit_read` check them all."""

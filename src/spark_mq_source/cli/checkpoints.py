@@ -1,8 +1,9 @@
 """Checkpoints of streaming queries: the end of the last committed batch, and the conversion of pulsar-spark's.
 
 Spark writes one file per batch into `offsets` before it runs (`OffsetSeqLog`: a line with the version, one with the
-batch's metadata, and one per source) and one into `commits` afterwards (`CommitLog`); Spark 3.1 to 4.3. A restarted
-query repeats a batch without a commit, from the end of the batch before up to the end in its own file.
+batch's metadata, and one per source, which is `-` without an offset) and one into `commits` afterwards (`CommitLog`);
+Spark 3.1 to 4.3. A restarted query repeats a batch without a commit, from the end of the batch before up to the end in
+its own file.
 """
 
 from __future__ import annotations
@@ -18,22 +19,32 @@ from spark_mq_source.core.errors import OptionError, StorageError
 from spark_mq_source.core.json_text import load_json_object
 
 _VERSION: Final = "v1"
+_NO_OFFSET: Final = "-"
 
 
 def read_offsets(checkpoint: Path, source: int) -> dict[str, object]:
     """Return the end offsets of a query's last committed batch.
 
     Raises:
-        OptionError: the folder is not a query's checkpoint, or it has no such source or no committed batch.
+        OptionError: the folder is not a query's checkpoint, or it has no committed batch, no such source, or no offset
+            of it.
     """
     committed = _batches(checkpoint / "commits")
     if not committed:
         raise OptionError(f"{checkpoint}: no committed batch of a streaming query found")
-    lines = _read(checkpoint / "offsets" / str(committed[-1])).splitlines()[2:]
+    path = checkpoint / "offsets" / str(committed[-1])
+    _, *lines = _lines(path)
     if source >= len(lines):
         raise OptionError(f"{checkpoint}: the query has {len(lines)} sources, so source {source} does not exist")
-    found: dict[str, object] = json.loads(lines[source])
-    return found
+    if lines[source] == _NO_OFFSET:
+        raise OptionError(
+            f"{path}: source {source} has no offset yet: repeat this after a batch with messages of it, or name "
+            f"another source by --source"
+        )
+    try:
+        return load_json_object(lines[source])
+    except ValueError as error:
+        raise OptionError(f"{path}: source {source}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +134,16 @@ class _Offsets:
         # It is imported here, because the other commands also use other formats.
         from spark_mq_source.pulsar.format import PulsarFormat  # noqa: PLC0415
 
-        version, *rest = _read(path).splitlines() or [""]
-        if version != _VERSION or len(rest) < 2:
-            raise OptionError(f"{path} has the version {version!r}, expected {_VERSION}: another Spark has written it")
+        metadata, *lines = _lines(path)
         sources = {}
-        for number, line in enumerate(rest[1:]):
+        for number, line in enumerate(lines):
             try:
-                # A source without an offset has "-".
                 found = PulsarFormat.from_pulsar_spark(load_json_object(line)) if line.startswith("{") else None
             except ValueError as error:
                 raise OptionError(f"{path}: source {number}: {error}") from error
             if found is not None:
                 sources[number] = found
-        return cls([version, rest[0]], rest[1:], sources)
+        return cls([_VERSION, metadata], lines, sources)
 
     def __str__(self) -> str:
         converted = {number: json.dumps(offsets, separators=(",", ":")) for number, offsets in self.sources.items()}
@@ -155,6 +163,14 @@ def _copy(old: Path, draft: Path, *, leave_out: Iterable[int]) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(old, draft, ignore=ignored)
     (draft / "offsets").mkdir()
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a batch's offsets after the version: the metadata, and the offset of each source."""
+    version, *lines = _read(path).splitlines() or [""]
+    if version != _VERSION or len(lines) < 2:
+        raise OptionError(f"{path} has the version {version!r}, expected {_VERSION}, as Spark writes by default")
+    return lines
 
 
 def _batches(folder: Path) -> list[int]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from datetime import datetime, timedelta, timezone
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final
@@ -15,7 +14,7 @@ from typing import Any, Final
 import typer
 
 from spark_mq_source.cli.formats import Known
-from spark_mq_source.cli.text import as_text
+from spark_mq_source.cli.text import as_text, microseconds_of
 from spark_mq_source.core.errors import OptionError
 
 Row = Mapping[str, Any]
@@ -61,7 +60,6 @@ _PARTS: Final = re.compile(
     r"%\{(?P<column>[^}]*)\}|%(?P<token>.)|\\x(?P<code>[0-7][0-9a-fA-F])|\\(?P<escape>.)|(?P<text>[^%\\]+)|(?P<end>.)",
     re.DOTALL,
 )
-_START: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def default_line(known: Known, *, with_topic: bool) -> str:
@@ -140,17 +138,13 @@ def _values(known: Known) -> Mapping[str, Callable[[Row], object]]:
         "p": lambda row: ":".join("-" if row[name] == -1 else str(row[name]) for name in known.partition),
         "o": itemgetter("message_id"),
         "d": time,
-        "T": lambda row: _milliseconds(time(row)),
+        "T": lambda row: microseconds_of(time(row)) // 1000,
         "k": key,
         "K": lambda row: _length(key(row)),
         "h": lambda row: ",".join(f"{name}={text}" for name, text in headers(row)),
         "s": value,
         "S": lambda row: _length(value(row)),
     }
-
-
-def _milliseconds(time: datetime | None) -> int:
-    return -1 if time is None else (time - _START) // timedelta(milliseconds=1)
 
 
 def _length(value: object) -> int:

@@ -7,25 +7,24 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import datetime, timezone
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from spark_mq_source.cli.formats import FORMATS
+from spark_mq_source.cli.text import microseconds_of
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.sql_types import arrow_schema_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from spark_mq_source.base_format import AnyFormat
     from spark_mq_source.cli.sources import Source
     from spark_mq_source.core.ports import Tail
 
 Row = Mapping[str, Any]
-Read = Callable[[Any], Iterator["pa.RecordBatch"]]
+Read = Callable[[Any], Iterator[pa.RecordBatch]]
 
-_START: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _AHEAD: Final = 16
 """The number of batches that wait to be printed, before their tasks wait too."""
 
@@ -45,12 +44,13 @@ def peeked(source: Source, names: Iterable[str], rows: int) -> Generator[Row, No
     Raises:
         MQSourceError: the broker cannot be reached or refuses, or a message cannot be decoded.
     """
-    format_, given = source.format, {"maxbatchrows": str(rows), **source.options}
-    options, read = _reading(format_, given, format_.parse_look_options(given), names)
+    format_ = source.format
+    given = format_.parse_look_options({"maxbatchrows": str(rows), **source.options})
+    options, read = _reading(format_, given, names)
     for task in format_.plan_look(options):
         with closing(read(task)) as batches:  # type: ignore[type-var] # generators
             for batch in batches:
-                yield from batch.to_pylist()
+                yield from _rows_of(batch)
 
 
 def tailed(source: Source, names: Iterable[str], last: int | None, *, follow: bool) -> Generator[Row, None, None]:
@@ -67,7 +67,7 @@ def tailed(source: Source, names: Iterable[str], last: int | None, *, follow: bo
         MQSourceError: the broker cannot be reached or refuses, or a message cannot be decoded.
     """
     format_ = source.format
-    options, read = _reading(format_, source.options, format_.parse_tail_options(source.options), names)
+    options, read = _reading(format_, format_.parse_tail_options(source.options), names)
     time = FORMATS[source.name].time
     with closing(format_.open_inspector(options)) as inspector:
         tails = inspector.tails()
@@ -78,21 +78,18 @@ def tailed(source: Source, names: Iterable[str], last: int | None, *, follow: bo
                 "from now on, or use peek to see those that wait in a channel"
             )
         # Each partition keeps its order, regardless of its times.
-        yield from heapq.merge(*(rows or () for rows in found), key=lambda row: row[time] or _START)
+        yield from heapq.merge(*(rows or () for rows in found), key=lambda row: microseconds_of(row[time]))
         if follow:
             yield from _followed(tails, read)
 
 
 def _reading(
     format_: AnyFormat,
-    given: Mapping[str, str],
     options: Any,  # noqa: ANN401 - the format's own
     names: Iterable[str],
 ) -> tuple[Any, Read]:
-    """Return the options of a read of these columns, and the read; the value is one column, even with `flatten`."""
-    columns, typed = format_.columns_by_default(
-        {name: text for name, text in given.items() if name not in ("flatten", "columns")}
-    )
+    """Return the options of a read of these columns, and the read."""
+    columns, typed = format_.columns_of_look(options)
     known = format_.columns.readable
     schema = arrow_schema_of({name: known[name][0] for name in names})
     for at, name in enumerate(schema.names):
@@ -110,7 +107,7 @@ def _newest(tail: Tail[Any], read: Read, wanted: int) -> Iterable[Row] | None:
         if found is None:
             return None
         task, is_whole = found
-        rows: deque[Row] = deque((row for batch in read(task) for row in batch.to_pylist()), maxlen=wanted)
+        rows: deque[Row] = deque((row for batch in read(task) for row in _rows_of(batch)), maxlen=wanted)
         if len(rows) == wanted or is_whole:
             return rows
         # Some are filtered out, belong to another partition of the same store, or mark transactions.
@@ -139,4 +136,26 @@ def _followed(tails: Sequence[Tail[Any]], read: Read) -> Iterator[Row]:
             continue
         if isinstance(one, Exception):
             raise one
-        yield from one.to_pylist()
+        yield from _rows_of(one)
+
+
+def _rows_of(batch: pa.RecordBatch) -> list[Row]:
+    """Return the rows of a batch; times and dates that Python does not have are their numbers in Spark."""
+    try:
+        return batch.to_pylist()  # type: ignore[no-any-return]
+    except OverflowError:
+        columns = [[_plain(cell) for cell in column] for column in batch.columns]
+        return [dict(zip(batch.schema.names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+
+
+def _plain(cell: pa.Scalar) -> object:
+    try:
+        return cell.as_py()
+    except OverflowError:
+        if isinstance(cell, pa.StructScalar):
+            return {name: _plain(part) for name, part in cell.items()}
+        if isinstance(cell, pa.MapScalar):
+            return [tuple(_plain(part) for part in pair.values()) for pair in cell.values]
+        if isinstance(cell, pa.ListScalar):
+            return [_plain(part) for part in cell.values]
+        return cell.value

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Final
 
 # Characters that break a line or control a terminal: a message may come from anyone.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_START: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _POSITIONS: Final = (("ledger", "entry", "batch"), ("ledger_id", "entry_id", "batch_index"))
 
 
@@ -37,7 +38,7 @@ def as_text(value: object, *, as_hex: bool = False) -> str:
 
     Args:
         value: a value of a column. NULL is ``NULL``, a position ``ledger:entry``, ``ledger:entry:batch`` or ``before
-            ledger:0``, and a time is in UTC.
+            ledger:0``, and a time with a zone is in UTC.
         as_hex: whether bytes are hexadecimal.
 
     Example:
@@ -51,12 +52,20 @@ def as_text(value: object, *, as_hex: bool = False) -> str:
     if isinstance(value, bytes):
         text = value.hex() if as_hex else value.decode("utf-8", "backslashreplace")
     elif isinstance(value, datetime):
-        text = value.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        moment = value.astimezone(timezone.utc) if value.tzinfo else value
+        text = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     elif isinstance(value, Mapping) and tuple(value) in _POSITIONS:
         text = _position(*value.values())
     else:
         text = value if isinstance(value, str) else as_json(value, as_hex=as_hex, compact=True)
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def microseconds_of(time: datetime | int | None) -> int:
+    """Return the microseconds since 1970 of a time, which can be this number already; -1 for NULL."""
+    if isinstance(time, datetime):
+        return (time - _START) // timedelta(microseconds=1)
+    return -1 if time is None else time
 
 
 def _position(ledger: int, entry: int, batch: int) -> str:

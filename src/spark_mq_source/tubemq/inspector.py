@@ -110,7 +110,7 @@ class TubeMQInspector:
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
-        """Yield the number of messages in each partition's store after the offsets of a streaming query.
+        """Yield the number of messages in each partition's store, which its partitions share, after a query's offsets.
 
         Args:
             checkpoint: the query's offsets.
@@ -133,7 +133,7 @@ class TubeMQInspector:
             yield asdict(tp) | {
                 "read": at,
                 "latest": bounds.last,
-                "messages_behind": max(0, bounds.last - at) // INDEX_BYTES,
+                "messages_behind_in_store": max(0, bounds.last - at) // INDEX_BYTES,
             }
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:

@@ -381,6 +381,9 @@ class TypedRows:
                 arrays[name] = decoded.values
                 bad = {row: f"{name}: {reason}" for row, reason in decoded.reasons.items()}
             reasons |= {row: reason for row, reason in bad.items() if row not in reasons}
+        if parents is not None:
+            # The messages behind those are decoded again, with their keys.
+            reasons = {row: reason for row, reason in reasons.items() if row < messages}
         return _Group(arrays, reasons, parents, messages)
 
     def _split_pairs(self, payloads: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:

@@ -29,6 +29,7 @@ from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_tubemq import TubeUnderTest
 from tests.formats.pulsar import PulsarFormat
 from tests.formats.tubemq import send_to_partition, tubemq_options, wait_until_flushed
+from tests.oracles.inlong import inlong_msg
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -47,6 +48,13 @@ def asked_of(name: str, command: str, *more: str, **options: str) -> list[dict[s
     answer = spark_mq(command, name, *flags, *more, "--json")
     assert answer.exit_code == 0, answer.stderr
     return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def write_checkpoint(folder: Path, offset: str) -> None:
+    """Write the checkpoint of a query whose batch 0 ended with the offset."""
+    for name, lines in (("offsets", ["v1", "{}", offset]), ("commits", ["v1"])):
+        (folder / name).mkdir()
+        (folder / name / "0").write_text("\n".join(lines))
 
 
 def filled(broker: PulsarUnderTest) -> str:
@@ -98,9 +106,7 @@ def test_peek_and_lag_leave_a_queue_unchanged(pulsar: PulsarUnderTest, tmp_path:
     assert [row["value"] for row in asked("peek", pulsar, "--rows", "1", **queue)] == ["a"]
     assert [row["entries_behind"] for row in asked("lag", pulsar, **queue)] == [1]
     assert not (tmp_path / "wal").exists()
-    for folder, lines in (("offsets", ["v1", "{}", '{"version": 1, "batch": 7, "wal": "a"}']), ("commits", ["v1"])):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "0").write_text("\n".join(lines))
+    write_checkpoint(tmp_path, '{"version": 1, "batch": 7, "wal": "a"}')
     given = ["-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}"]
     refused = spark_mq("lag", "pulsar-native", *given, "--checkpoint", str(tmp_path))
     assert (refused.exit_code, "a query with walDir has none: pass --subscription" in refused.stderr) == (2, True)
@@ -356,7 +362,7 @@ def test_commands_on_nsq_take_no_messages(nsq: NsqUnderTest):
     assert [row["waiting"] for row in asked_of("nsq", "offsets", **options)] == [2]
 
 
-def test_commands_on_tubemq(tubemq: TubeUnderTest):
+def test_commands_on_tubemq(tubemq: TubeUnderTest, tmp_path: Path):
     topic = tubemq.topic(2)
     options = {"masters": tubemq.masters, "topic": topic}
     read = tubemq_options(tubemq.masters, topic, READ)
@@ -368,8 +374,29 @@ def test_commands_on_tubemq(tubemq: TubeUnderTest):
     # Both are in one store and share its offsets.
     assert [int(str(row["latest"])) - int(str(row["earliest"])) for row in offsets] == [2 * INDEX_BYTES] * 2
     assert [row["messages_in_store"] for row in offsets] == [2, 2]
+    read_to = {f"1:{topic}:{partition}": offsets[partition]["earliest"] for partition in range(2)}
+    write_checkpoint(tmp_path, json.dumps({"version": 1, "positions": read_to, "from": read_to}))
+    lag = asked_of("tubemq", "lag", "--checkpoint", str(tmp_path), **options)
+    assert [row["messages_behind_in_store"] for row in lag] == [2, 2]
     assert [row["value"] for row in asked_of("tubemq", "peek", **options)] == ["one", "two"]
     flags = [flag for option, value in options.items() for flag in ("-o", f"{option}={value}")]
     answer = spark_mq("doctor", "tubemq", *flags)
     assert answer.exit_code == 0, answer.stderr
     assert [line.split()[0] for line in answer.stdout.splitlines()] == ["ok"] * 3
+
+
+def test_the_value_is_a_record_of_inlong(tubemq: TubeUnderTest):
+    topic = tubemq.topic(1)
+    read = tubemq_options(tubemq.masters, topic, READ)
+    send_to_partition(read, topic, 0, [inlong_msg(1, [("groupId=g&streamId=s", [b"a", b"b"])])])
+    wait_until_flushed(read)
+    options = {"masters": tubemq.masters, "topic": topic, "valueFormat": "inlong"}
+    head = {"groupId": "g", "streamId": "s", "dt": None, "attributes": [["groupId", "g"], ["streamId", "s"]]}
+    for command in ("peek", "tail"):
+        assert [row["value"] for row in asked_of("tubemq", command, **options)] == [
+            {**head, "data": data} for data in ("a", "b")
+        ]
+    flags = [flag for option, value in options.items() for flag in ("-o", f"{option}={value}")]
+    answer = spark_mq("doctor", "tubemq", *flags)
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.endswith("the first message can be decoded\n")

@@ -1,4 +1,4 @@
-"""Conversion of a checkpoint of pulsar-spark; the commands that read checkpoints are in test_main."""
+"""Checkpoints that `lag` and `migrate-checkpoint` read, and the conversion of those of pulsar-spark."""
 
 from __future__ import annotations
 
@@ -96,6 +96,28 @@ def _line(text: str) -> Callable[[Path], None]:
 
 def _remove(*names: str) -> Callable[[Path], None]:
     return lambda old: [(old / name).unlink() for name in names] and None
+
+
+@pytest.mark.parametrize(
+    ("change", "source", "reason"),
+    [
+        (
+            _line('-\n{"version":1}'),
+            0,
+            "offsets/3: source 0 has no offset yet: repeat this after a batch with messages",
+        ),
+        (_line("{}"), 1, "the query has 1 sources, so source 1 does not exist"),
+        (_set("offsets/3", "v2\n{}\n0:{}"), 0, "offsets/3 has the version 'v2', expected v1"),
+        (_line("{"), 0, "offsets/3: source 0: not JSON: "),
+    ],
+)
+def test_the_lag_of_a_checkpoint_without_an_offset_is_refused(
+    old: Path, change: Callable[[Path], None], source: int, reason: str
+):
+    change(old)
+    answer = spark_mq("lag", "pulsar-native", "-t", "t", "--checkpoint", str(old), "--source", str(source))
+    assert answer.exit_code == 2
+    assert reason in answer.stderr
 
 
 COMMITS = [f"commits/{batch}" for batch in range(4)]

@@ -103,6 +103,10 @@ def test_null_is_visible_and_not_empty():
     assert printed("%d %T", "tubemq", message_time=None) == "NULL -1"
 
 
+def test_a_time_that_python_lacks_is_its_microseconds():
+    assert printed("%d %T", publish_time=253_402_300_800_000_000) == "253402300800000000 253402300800000"
+
+
 def test_a_topic_without_partitions_has_a_dash_for_one():
     assert printed("%p %{partition}", partition=-1) == "- -1"
 

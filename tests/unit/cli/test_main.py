@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -11,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import fastavro
 import pytest
 from typer.testing import CliRunner
 
@@ -181,6 +183,43 @@ def following(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def test_a_tail_of_decoded_values_needs_no_channel(broker: NsqBroker):
+    broker.create_channel("flights", "spark")
+    decoding = ["-o", "valueFormat=json", "-o", "valueSchema=a int", "-o", "flatten=true"]
+    with following(*at(broker, "-t", "flights", *decoding, *VALUES)) as process:
+        assert "from a separate channel" in process.stderr.readline()
+        wait_until(lambda: len(channels(broker, "flights")) == 2, "the channels")
+        broker.publish("flights", b'{"a": 1}')
+        assert process.stdout.readline() == '{"a":1}\n'
+
+
+def test_times_that_python_lacks_are_numbers(broker: NsqBroker):
+    """Spark has years up to 294247."""
+    fields = {"at": LATE, "all": [LATE, 0], "by": {"k": LATE}, "day": 10**9}
+    types: list[Any] = ["long", {"type": "array", "items": "long"}, {"type": "map", "values": "long"}, "int"]
+
+    def schema(types: list[Any]) -> dict[str, Any]:
+        made = [{"name": name, "type": type_} for name, type_ in zip(fields, types, strict=True)]
+        return {"type": "record", "name": "flight", "fields": made}
+
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, schema(types), fields)
+    moment, day = {"type": "long", "logicalType": "timestamp-micros"}, {"type": "int", "logicalType": "date"}
+    read = schema([moment, {"type": "array", "items": moment}, {"type": "map", "values": moment}, day])
+    broker.create_channel("flights", "c")
+    broker.publish("flights", written.getvalue())
+    decoding = ["-o", "valueFormat=avro", "-o", f"valueSchema={json.dumps(read)}", "-o", "channel=c"]
+    (row,) = rows("peek", *at(broker, "-t", "flights", *decoding, "-n", "1"))
+    assert row["value"] == {
+        "at": LATE, "all": [LATE, "1970-01-01T00:00:00+00:00"], "by": [["k", LATE]], "day": 10**9,
+    }  # fmt: skip
+    answer = spark_mq("doctor", *at(broker, "-t", "flights", *decoding))
+    assert answer.exit_code == 0, answer.stderr
+
+
+LATE = 2**62
 
 
 def test_an_error_ends_a_tail(broker: NsqBroker):

@@ -26,6 +26,7 @@ from spark_mq_source.cli.text import as_json, as_text
         (True, "true"),
         (datetime(2026, 11, 22, 21, 16, 14, 294_999, timezone.utc), "2026-11-22T21:16:14.294Z"),
         (datetime(2026, 11, 22, 21, 16, tzinfo=timezone(timedelta(hours=2))), "2026-11-22T19:16:00.000Z"),
+        (datetime(2026, 11, 22, 21, 16, 14, 294_999), "2026-11-22T21:16:14.294"),
         ({"ledger": 309, "entry": 0, "batch": -1}, "309:0"),
         ({"ledger_id": 309, "entry_id": 0, "batch_index": 12}, "309:0:12"),
         ({"ledger": 309, "entry": -1, "batch": -1}, "before 309:0"),

@@ -16,6 +16,7 @@ from spark_mq_source.core.errors import CorruptMessageError, OptionError, Transp
 from spark_mq_source.values import rows
 from spark_mq_source.values.decoder import Decoded, ValueDecoder
 from spark_mq_source.values.encodings import Encoding, KeyValueEncoding, TypedRead, type_of
+from spark_mq_source.values.inlong import decode
 from spark_mq_source.values.rows import TypedRows, columns_of, typed_batches
 from tests.oracles.inlong import inlong_msg
 from tests.oracles.protobuf import schema as protobuf_schema
@@ -401,3 +402,25 @@ def test_each_row_has_the_columns_of_its_message(on_corrupt: str) -> None:
     assert [
         row for one in TypedRows(pa.schema([]), typed, table).rows(batch.slice(0, 2)) for row in one.to_pylist()
     ] == [{}] * 4
+
+
+def test_a_bad_key_behind_the_first_piece_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_PIECE_BYTES", 1)
+    columns = [Column(name, ("binary",)) for name in ("key", "value")]
+    table = ColumnTable(
+        *columns, Column("attributes", ("map<string,string>",)), *CORRUPT_COLUMNS,
+        position=("key",), properties="attributes",
+    )  # fmt: skip
+    schema = pa.schema([("key", NUMBERS), ("data", pa.binary()), ("_corrupt", pa.binary())])
+    stage = TypedRows(schema, TypedRead(Encoding("inlong"), DIGITS, flatten=True), table, on_corrupt="null")
+    value = inlong_msg(1, [("streamId=s", [b"a", b"b"])])
+    batch = pa.RecordBatch.from_pylist(
+        [{"key": key, "value": value} for key in (b"1", b"x", b"3", b"y")], schema=stage.raw_schema
+    )
+    rows = [row for one in stage.rows(batch) for row in one.to_pylist()]
+    assert [(row["key"] and row["key"]["n"], row["data"], row["_corrupt"]) for row in rows] == [
+        (number, data, bad)
+        for number, bad in ((1, None), (None, b"x"), (3, None), (None, b"y"))
+        for data in (b"a", b"b")
+    ]
+    assert stage.undecodable == 2

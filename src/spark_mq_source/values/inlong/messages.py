@@ -90,7 +90,10 @@ def records_of(payload: bytes, properties: Mapping[str, str], zone: str = "UTC")
     if version == PROTOBUF:
         yield from _objects(payload, properties.get("compressType", "0"), properties)
     elif version == BARE:
-        yield _head({"dt": properties.get("msgTime", ""), **properties}, properties, zone, properties), payload
+        # All other properties are the producer's (2.5, `MessageDeserializer.decode` and `RawMsgDeserializeOperator`).
+        group = properties.get(GROUP_ID, properties.get("groupId"))
+        stream = properties.get(STREAM_ID, properties.get("streamId"))
+        yield Head(group, stream, _time_us(properties.get("msgTime", "").strip(), "", zone), properties), payload
     elif version in (INLONG_MSG, None) and (magic := payload[:2]) in _LAYOUTS and payload[2:][-2:] == magic:
         make_head = lru_cache(maxsize=1024)(
             lambda text, has_numbers: _head(next(split_kv(text, ATTRIBUTES)), properties, zone, has_numbers=has_numbers)
@@ -220,17 +223,10 @@ def _joined(attributes: Mapping[str, str]) -> str:
     return "&".join(f"{key}={value}" for key, value in attributes.items())
 
 
-def _head(
-    attributes: Mapping[str, str],
-    properties: Mapping[str, str],
-    zone: str,
-    shown: Mapping[str, str] | None = None,
-    *,
-    has_numbers: bool = False,
-) -> Head:
+def _head(attributes: Mapping[str, str], properties: Mapping[str, str], zone: str, *, has_numbers: bool) -> Head:
     stream = next((attributes[key] for key in _STREAM_KEYS if key in attributes), properties.get(STREAM_ID))
     time_us = _time_us(attributes.get("dt", "").strip(), attributes.get("t", "").strip(), zone)
-    return Head(attributes.get("groupId", properties.get(GROUP_ID)), stream, time_us, shown or attributes, has_numbers)
+    return Head(attributes.get("groupId", properties.get(GROUP_ID)), stream, time_us, attributes, has_numbers)
 
 
 def _time_us(millis: str, local: str, zone: str) -> int | None:

@@ -14,6 +14,21 @@ from spark_mq_source.values.inlong.texts import Delimiters
 from spark_mq_source.values.options import INLONG, TypedOptions
 
 _CODES: Final = range(1, 128)
+_MEANT_FOR: Final = {
+    "inlong_separator": (CSV,),
+    "inlong_entry_separator": (KV,),
+    "inlong_kv_separator": (KV,),
+    "inlong_line_separator": (CSV, KV),
+    "inlong_escape": (CSV, KV),
+    "inlong_quote": (CSV, KV),
+    "inlong_null_text": (CSV, KV),
+}
+"""The data types that an option applies to."""
+
+_INSTEAD: Final = {
+    ("inlong_separator", KV): "set inlongEntrySeparator instead",
+    ("inlong_entry_separator", CSV): "set inlongSeparator instead",
+}
 
 
 def _parse_character(text: str) -> str:
@@ -68,7 +83,7 @@ class InlongOptions(TypedOptions):
         "Character that makes the next one plain in csv and kv, or its code.", None, "none"
     )
     inlong_quote: str | None = _character(
-        "Character that makes all characters plain up to the next one, or its code.", None, "none"
+        "Character that makes all characters plain up to the next one in csv and kv, or its code.", None, "none"
     )
     inlong_null_text: str | None = option(
         "Text of NULL in csv and kv.",
@@ -86,6 +101,15 @@ class InlongOptions(TypedOptions):
         if self.inlong_fields is None and scope != WRITE:
             rest = [name for name in ours if name not in ("inlong_streams", "inlong_fields")]
             yield from (f"{self.name_of(name)} needs inlongFields" for name in rest)
+            return
+        for name in ours:
+            kind = self.inlong_data_type
+            meant_for = _MEANT_FOR.get(name, (kind,))
+            if kind not in meant_for:
+                yield (
+                    f"{self.name_of(name)} has no meaning with inlongDataType={kind}, but with "
+                    f"{' and '.join(meant_for)}: {_INSTEAD.get((name, kind), 'remove it')}"
+                )
         special = self.layout.delimiters.special
         if len(set(special)) < len(special):
             yield f"inlongSeparator and the other characters of inlongDataType={self.inlong_data_type} must differ"

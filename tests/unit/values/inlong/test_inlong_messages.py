@@ -80,6 +80,15 @@ def test_protobuf(pack: Callable[[bytes], bytes], name: str) -> None:
     assert read(b"", version="1") == []
 
 
+def test_a_bare_record_has_only_the_names_of_inlong() -> None:
+    own = {"id": "7", "tid": "8", "iname": "9", "dt": "today", "t": "yesterday"}
+    ours = {"inlongGroupId": "g", "inlongStreamId": "s", "msgTime": "5"}
+    for named, time_us in ((ours, 5000), ({**ours, "groupId": "x", "streamId": "x"}, 5000),
+                           ({"groupId": "g", "streamId": "s"}, None)):  # fmt: skip
+        properties = {"version": "0", **named, **own}
+        assert read(b"a", **properties) == [("g", "s", time_us, properties, b"a")]
+
+
 @pytest.mark.parametrize(
     ("attributes", "time_us"),
     [("dt=5&t=2024", 5000), ("t=20240229", 1709136000000000), ("t=2024022902", 1709143200000000),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.core.options import READ
+from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.values.inlong.fields import StreamLayout
 from spark_mq_source.values.inlong.texts import Delimiters
@@ -51,3 +51,24 @@ def test_the_broker_filters_by_the_streams() -> None:
 def test_options_that_contradict_each_other(given: dict[str, str], why: str) -> None:
     with pytest.raises(OptionError, match=why):
         options(**given)
+
+
+def test_options_of_another_data_type_are_refused() -> None:
+    of_text = {"inlongLineSeparator": "10", "inlongEscape": "92", "inlongQuote": "34", "inlongNullText": "NULL"}
+    of_kv = {"inlongEntrySeparator": ";", "inlongKvSeparator": ":"}
+    of_csv = {"inlongSeparator": ";"}
+    for kind, fitting, others in (
+        ("csv", of_csv | of_text, of_kv),
+        ("kv", of_kv | of_text, of_csv),
+        ("json", {}, of_csv | of_kv | of_text),
+    ):
+        given = {"inlongFields": "a int", "inlongDataType": kind}
+        options(**given, **fitting)
+        for name, text in others.items():
+            with pytest.raises(OptionError, match=f"{name} has no meaning with inlongDataType={kind}, but with "):
+                options(**given, **{name: text})
+    with pytest.raises(OptionError, match="inlongDataType=kv, but with csv: set inlongEntrySeparator instead"):
+        options(inlongFields="a int", inlongDataType="kv", inlongSeparator=";")
+    writing = {"masters": "m", "topic": "t", "valueFormat": "inlong", "inlongKvSeparator": ":"}
+    with pytest.raises(OptionError, match="inlongKvSeparator has no meaning with inlongDataType=csv"):
+        TubeMQOptions.from_spark(writing, WRITE)
