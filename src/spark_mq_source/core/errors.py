@@ -17,6 +17,7 @@
     │   └── ServiceNotReadyError
     ├── CorruptMessageError                a message that cannot be decoded
     │   └── EncryptedMessageError
+    │       └── UnreadableKeyError (also OptionError)
     ├── UnwritableRowError                 a row that cannot become a message
     ├── ReplayError                        rewritten rows differ from the stored rows
     ├── DataLossError                      messages of the range are lost
@@ -60,6 +61,7 @@ __all__ = [
     "TooManyAttemptsError",
     "TopicNotFoundError",
     "TransportError",
+    "UnreadableKeyError",
     "UnsupportedFeatureError",
     "UnwritableRowError",
 ]
@@ -202,6 +204,10 @@ class CorruptMessageError(MQSourceError):
 
 class EncryptedMessageError(CorruptMessageError):
     """A message with an encrypted payload, if there is no key for it and `cryptoFailureAction` is `FAIL`."""
+
+
+class UnreadableKeyError(EncryptedMessageError, OptionError):
+    """A key of end-to-end encryption that may exist and cannot be read; `cryptoFailureAction` does not apply."""
 
 
 class UnwritableRowError(MQSourceError):

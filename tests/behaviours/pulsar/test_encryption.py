@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from spark_mq_source.core.errors import BrokerError, EncryptedMessageError, OptionError
+from spark_mq_source.core.errors import BrokerError, EncryptedMessageError, OptionError, UnreadableKeyError
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.read.planner import plan_batch
@@ -137,9 +137,8 @@ def mixed(pulsar: PulsarUnderTest, keys: Path) -> str:
     [
         ("rsa=rsa", "cryptoPrivateKeys has no file for the key 'other'"),
         ("rsa=rsa,other=rsa", "the private key 'other' does not belong to the public key"),
-        ("rsa=rsa,other=none", r"none\.private\.pem cannot be read \(No such file or directory\)"),
     ],
-    ids=["no key", "wrong key", "no file"],
+    ids=["no key", "wrong key"],
 )
 def test_undecryptable_messages_are_an_error_or_discarded_or_ciphertext(
     pulsar_format: PulsarFormat, mixed: str, keys: Path, caplog: pytest.LogCaptureFixture, files_of: str, reason: str
@@ -159,6 +158,15 @@ def test_undecryptable_messages_are_an_error_or_discarded_or_ciphertext(
     assert [row["encryption_context"] is not None for row in rows] == [False, True, False]
     context = rows[1]["encryption_context"]
     assert ([key["key"] for key in context["keys"]], context["batch_size"]) == (["other"], 2)
+
+
+@pytest.mark.parametrize("action", ["fail", "discard", "consume"])
+def test_a_missing_file_is_an_error_whatever_the_action_is(
+    pulsar_format: PulsarFormat, mixed: str, keys: Path, action: str
+):
+    private = f"rsa={keys / 'rsa'}.private.pem,other={keys / 'none'}.private.pem"
+    with pytest.raises(UnreadableKeyError, match=r"message \d+:1: .*none\.private\.pem cannot be read \(No such file"):
+        pulsar_format.read(mixed, cryptoPrivateKeys=private, cryptoFailureAction=action)
 
 
 def test_a_queue_acknowledges_discarded_messages(pulsar: PulsarUnderTest, mixed: str, keys: Path):

@@ -44,6 +44,12 @@ def test_any_other_size_than_announced_is_corrupt(codec: str, difference: int) -
         decompress(codec, compress(codec, TEXT), len(TEXT) + difference)
 
 
+def test_an_empty_payload_without_a_frame_is_empty() -> None:
+    assert decompress("ZSTD", b"", 0) == b""
+    with pytest.raises(CorruptMessageError):
+        decompress("ZSTD", b"", 1)
+
+
 @pytest.mark.parametrize("codec", ["LZ4", "ZLIB", "ZSTD", "SNAPPY"])
 @pytest.mark.parametrize("garbage", [b"", b"\0", b"\xff" * 40, b"\x28\xb5\x2f\xfd", bytes(range(256))], ids=len)
 def test_garbage_is_corrupt(codec: str, garbage: bytes) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
+from spark_mq_source.core.errors import OptionError, UnreadableKeyError, UnsupportedFeatureError
 from spark_mq_source.core.user_functions import load_function
 from spark_mq_source.pulsar.options.encryption import EVERY_NAME, CryptoFailureAction, KeyFiles
 
@@ -84,7 +84,8 @@ def key_in_file(
     """Return a key from its file, which has no metadata; see `cipher.KeyReader`.
 
     Raises:
-        OptionError: the option has no file for the key, or it cannot be read.
+        OptionError: the option has no file for the key.
+        UnreadableKeyError: the file cannot be read.
 
     Example:
         >>> import tempfile
@@ -102,7 +103,7 @@ def key_in_file(
     try:
         return Path(path).read_bytes(), {}
     except OSError as error:
-        raise OptionError(
+        raise UnreadableKeyError(
             f"{option}: {path} cannot be read ({error.strerror}); every executor needs it at this path"
         ) from error
 
@@ -111,13 +112,18 @@ def supplied_key(function: str, kind: str, name: str, metadata: Mapping[str, str
     """Return a key from the user's function of the option `cryptoKeyReader`; see `cipher.KeyReader`.
 
     Raises:
-        OptionError: the function does not exist on this machine, failed, or returned no key.
+        OptionError: the function returned no key, or failed with LookupError or FileNotFoundError.
+        UnreadableKeyError: the function failed with another error, or does not exist on this machine.
     """
-    read = load_function("cryptoKeyReader", function)
+    try:
+        read = load_function("cryptoKeyReader", function)
+    except OptionError as error:
+        raise UnreadableKeyError(str(error)) from error
     try:
         found = read(kind, name, dict(metadata))
     except Exception as error:  # noqa: BLE001 - whatever it is: neither its words nor its traceback may show a key
-        raise OptionError(
+        has_none = isinstance(error, (LookupError, FileNotFoundError))
+        raise (OptionError if has_none else UnreadableKeyError)(
             f"cryptoKeyReader={function!r} failed with {type(error).__name__} for the {kind} key {name!r}"
         ) from None
     pem, more = found if isinstance(found, tuple) and len(found) == 2 else (found, {})

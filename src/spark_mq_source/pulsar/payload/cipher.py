@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.x963kdf import X963KDF
 
-from spark_mq_source.core.errors import EncryptedMessageError, OptionError
+from spark_mq_source.core.errors import EncryptedMessageError, OptionError, UnreadableKeyError
 from spark_mq_source.pulsar.protocol.commands import key_values
 from spark_mq_source.pulsar.protocol.metadata import EncryptionKeys, MessageMetadata
 
@@ -131,12 +131,17 @@ class PayloadDecryptor:
 
         Raises:
             EncryptedMessageError: there is no private key for it, or it was changed after its encryption.
+            UnreadableKeyError: one of its private keys cannot be read, and no other one decrypts it.
         """
-        problems = []
+        problems, kind = [], EncryptedMessageError
         # The views of Arrow's buffers have signed bytes, which the cipher does not take.
         view = memoryview(payload).cast("B")
         for wrapped in metadata["encryption_keys"]:
-            data_key = self._data_key(wrapped)
+            data_key: AESGCM | str
+            try:
+                data_key = self._data_key(wrapped)
+            except UnreadableKeyError as error:
+                data_key, kind = str(error), UnreadableKeyError
             if isinstance(data_key, str):
                 problems.append(data_key)
                 continue
@@ -144,10 +149,14 @@ class PayloadDecryptor:
                 return data_key.decrypt(metadata.get("encryption_param", b""), view, None)
             except (InvalidTag, ValueError):
                 problems.append(f"key {wrapped['key']!r} is right, but the payload was changed after its encryption")
-        raise EncryptedMessageError(f"the payload is encrypted and cannot be decrypted: {'; '.join(problems)}")
+        raise kind(f"the payload is encrypted and cannot be decrypted: {'; '.join(problems)}")
 
     def _data_key(self, wrapped: EncryptionKeys) -> AESGCM | str:
-        """Return a data key, or why there is none."""
+        """Return a data key, or why there is none.
+
+        Raises:
+            UnreadableKeyError: the private key cannot be read now.
+        """
         found = self._data_keys.get(wrapped["value"])
         if found is None:
             if len(self._data_keys) >= _MAX_DATA_KEYS:
@@ -162,6 +171,8 @@ class PayloadDecryptor:
             pem, _ = self._keys("private", name, metadata)
             if pem not in self._private:
                 self._private[pem] = _parsed(f"private key {name!r}", _parse_private, pem)
+        except UnreadableKeyError:
+            raise
         except OptionError as error:
             return str(error)
         try:

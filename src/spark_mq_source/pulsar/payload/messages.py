@@ -16,7 +16,12 @@ import pyarrow as pa
 
 from spark_mq_source.core.columns import CORRUPT, ERROR, ColumnDecoder
 from spark_mq_source.core.compression import decompress
-from spark_mq_source.core.errors import CorruptMessageError, EncryptedMessageError, UnsupportedFeatureError
+from spark_mq_source.core.errors import (
+    CorruptMessageError,
+    EncryptedMessageError,
+    UnreadableKeyError,
+    UnsupportedFeatureError,
+)
 from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.pulsar.payload import _messages_python
@@ -330,11 +335,14 @@ class EntryDecoder(ColumnDecoder):
         Raises:
             CorruptMessageError: its metadata cannot be parsed.
             EncryptedMessageError: there is no key for it, and `on_encrypted` is ``fail``.
+            UnreadableKeyError: its key cannot be read.
         """
         reason = _NO_KEY
         if self._decryptor is not None:
             try:
                 return self._decryptor.decrypt(self._columns.payload(), decode_metadata(memoryview(body))[0])
+            except UnreadableKeyError:
+                raise
             except EncryptedMessageError as error:
                 reason = str(error)
         if emit and self._on_encrypted == "fail":

@@ -71,6 +71,8 @@ MIN_ASIDE_SECONDS, MAX_ASIDE_SECONDS = 1.0, 30.0
 
 _TEXT_COLUMNS: Final = ("topic", "key", "message_type", "attributes")
 _RESERVED: Final = ("$msgType$", "$msgTime$")
+_TRIMMED: Final = "".join(map(chr, range(0x21)))
+"""The characters that Java's `String.trim` removes."""
 _SEPARATORS: Final = str.maketrans(",=", ";:")
 _EPOCH: Final = datetime(1970, 1, 1)
 _MINUTE_US: Final = 60_000_000
@@ -168,13 +170,21 @@ def _encode_attributes(
     parts = []
     if message_type is not None:
         _check_attribute("message_type", message_type)
+        if message_type != message_type.strip(_TRIMMED):
+            # 2.4.0, BrokerServiceServer: the index has the hash of the trimmed type, and filters are compared exactly.
+            raise UnwritableRowError(
+                f"tubemq: a row has {message_type!r} as message_type: no filter would find it, because a broker "
+                f"ignores white space at its ends; remove it"
+            )
         parts.append(f"$msgType$={message_type}")
     if message_time is not None:
         parts.append(f"$msgTime$={message_time}")
     for key, value in pairs or ():
-        if key in _RESERVED:
+        if any(name in text for name in _RESERVED for text in (key, value or "")):
+            # Java's client takes any such text for the type or time (2.4.0, Message.parseSystemHeader).
             raise UnwritableRowError(
-                f"tubemq: a row has the attribute {key}: set the column message_type or message_time instead"
+                f"tubemq: a row has the attribute {key}={value}, with a name of TubeMQ's own: set the column "
+                f"message_type or message_time instead"
             )
         _check_attribute("the key of an attribute", key)
         _check_attribute(f"the attribute {key!r}", value)
@@ -190,7 +200,11 @@ def writable_attributes(pairs: Mapping[str, str]) -> dict[str, str]:
         {'REASON': 'field a: 1; not 2', 'n': 'a:b'}
     """
     texts = {key.translate(_SEPARATORS): text.translate(_SEPARATORS) for key, text in pairs.items() if text is not None}
-    return {key: text for key, text in texts.items() if key.strip() and text.strip() and key not in _RESERVED}
+    return {
+        key: text
+        for key, text in texts.items()
+        if key.strip() and text.strip() and not any(name in key + text for name in _RESERVED)
+    }
 
 
 def _check_attribute(what: str, text: str | None) -> None:

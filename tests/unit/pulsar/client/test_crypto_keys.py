@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
+from spark_mq_source.core.errors import OptionError, UnreadableKeyError, UnsupportedFeatureError
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.pulsar import payload
 from spark_mq_source.pulsar.client.crypto_keys import decryptor_of, encryptor_of, key_in_file, supplied_key
@@ -39,10 +39,33 @@ def test_the_error_of_a_failed_key_function_shows_no_secret(supply: Callable[...
     with pytest.raises(OptionError, match=r"failed with ValueError for the public key 'k'$") as caught:
         supplied_key(supply(fail), "public", "k", {})
     assert caught.value.__cause__ is None
+    assert isinstance(caught.value, UnreadableKeyError)
     for nothing in (None, b"", "", 7, (b"pem", "no metadata")):
         with pytest.raises(OptionError, match="cryptoKeyReader='of_mine:function' returned no private key 'k'"):
             supplied_key(supply(lambda *_, found=nothing: found), "private", "k", {})
     with pytest.raises(OptionError, match=r"cryptoKeyReader='of_mine:gone' cannot be imported"):
+        supplied_key("of_mine:gone", "private", "k", {})
+
+
+@pytest.mark.parametrize(
+    ("error", "may_exist"),
+    [(KeyError, False), (FileNotFoundError, False), (TimeoutError, True), (PermissionError, True)],
+)
+def test_a_function_without_a_key_differs_from_one_that_failed(
+    supply: Callable[..., str], error: type[Exception], may_exist: bool
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise error
+
+    with pytest.raises(OptionError, match=error.__name__) as caught:
+        supplied_key(supply(fail), "private", "k", {})
+    assert isinstance(caught.value, UnreadableKeyError) is may_exist
+
+
+def test_a_missing_file_or_function_may_exist_elsewhere(tmp_path: Any) -> None:
+    with pytest.raises(UnreadableKeyError, match="every executor needs it at this path"):
+        key_in_file({"public": (), "private": (("k", str(tmp_path / "none")),)}, "private", "k", {})
+    with pytest.raises(UnreadableKeyError, match="cannot be imported"):
         supplied_key("of_mine:gone", "private", "k", {})
 
 

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from spark_mq_source.core.errors import EncryptedMessageError, OptionError
+from spark_mq_source.core.errors import EncryptedMessageError, OptionError, UnreadableKeyError
 from spark_mq_source.pulsar.payload.cipher import RENEW_MS, PayloadDecryptor, PayloadEncryptor
 from spark_mq_source.pulsar.protocol.metadata import MessageMetadata
 
@@ -84,6 +84,22 @@ def test_each_kind_of_key(name: str) -> None:
     body, metadata = encrypted(name)
     assert len(body) == len(b"hello") + 16
     assert PayloadDecryptor(KEYS).decrypt(memoryview(body).cast("b"), metadata) == b"hello"
+
+
+def test_a_key_that_cannot_be_read_is_asked_for_again() -> None:
+    body, metadata = encrypted("rsa", "secp256r1")
+    failures = [UnreadableKeyError("the store is busy")] * 2
+
+    def keys(kind: str, name: str, more: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+        if failures:
+            raise failures.pop()
+        return KEYS(kind, name, more)
+
+    decryptor = PayloadDecryptor(keys)
+    with pytest.raises(UnreadableKeyError, match="the store is busy; the store is busy"):
+        decryptor.decrypt(body, metadata)
+    failures.append(UnreadableKeyError("the store is busy"))
+    assert decryptor.decrypt(body, metadata) == b"hello"
 
 
 def certificate(pair: ec.EllipticCurvePrivateKey) -> bytes:

@@ -20,6 +20,7 @@ from spark_mq_source.core.errors import (
     CorruptMessageError,
     EncryptedMessageError,
     OptionError,
+    UnreadableKeyError,
     UnsupportedFeatureError,
 )
 from spark_mq_source.pulsar.payload.chunks import ChunkAssembly, OrphanChunk
@@ -310,12 +311,21 @@ def test_encrypted_messages_are_an_error_or_their_ciphertext(impl: str) -> None:
 
 
 class Reversal:
-    """A trivial cipher that reverses the payload. It has no key named `lost`."""
+    """A trivial cipher that reverses the payload. It has no key named `lost`, and cannot read the one named `busy`."""
 
     def decrypt(self, payload: memoryview, metadata: MessageMetadata) -> bytes:
         if metadata["encryption_keys"][0]["key"] == "lost":
             raise EncryptedMessageError("there is no key")
+        if metadata["encryption_keys"][0]["key"] == "busy":
+            raise UnreadableKeyError("the key store is busy")
         return bytes(payload)[::-1]
+
+
+@pytest.mark.parametrize("action", ["fail", "skip", "raw"])
+def test_a_key_that_cannot_be_read_is_an_error_whatever_the_action_is(impl: str, action: str) -> None:
+    busy = entry(b"secret", encryption_keys=[{"key": "busy", "value": b"v"}], encryption_algo="a")
+    with pytest.raises(UnreadableKeyError, match="message 7:5: the key store is busy"):
+        rows_of(impl, busy, decryptor=Reversal(), on_encrypted=action, on_corrupt="skip")
 
 
 def test_decrypted_entries_are_decoded_like_unencrypted_ones(impl: str, caplog: pytest.LogCaptureFixture) -> None:
