@@ -47,6 +47,20 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+@contextlib.contextmanager
+def deaf_address() -> Iterator[tuple[str, int]]:
+    """Open an address that does not answer connections: a full backlog drops the SYN, as a firewall does."""
+    with contextlib.ExitStack() as stack:
+        deaf = stack.enter_context(socket.socket())
+        deaf.bind((HOST, 0))
+        deaf.listen(0)
+        for _ in range(8):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(deaf.getsockname())
+        yield deaf.getsockname()
+
+
 def open_descriptors() -> int:
     """Return the number of open sockets and selectors of this process."""
     count = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -127,11 +128,26 @@ def _read(response: urllib3.BaseHTTPResponse, deadline: Deadline, asked: str, ad
         yield piece
 
 
+def _host_port(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _timeout(url: str, deadline: Deadline) -> urllib3.Timeout:
+    """Return the remaining time; the addresses of a host share it, while urllib3 would spend all of it on the first."""
+    try:
+        addresses = len(socket.getaddrinfo(*_host_port(url), type=socket.SOCK_STREAM))
+    except (OSError, ValueError):
+        addresses = 1  # urllib3 raises an error that names the host
+    # urllib3 rejects a timeout of 0.
+    seconds = max(deadline.remaining_seconds(), 0.001)
+    return urllib3.Timeout(connect=max(seconds / max(addresses, 1), 0.001), total=seconds)
+
+
 def _close_reason(failure: TransportError, url: str, tls: TlsSettings, deadline: Deadline) -> TransportError:
     """Return the reason why a connection was closed without an answer."""
-    parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    if parts.scheme == "https":
+    host, port = _host_port(url)
+    if urlsplit(url).scheme == "https":
         try:
             connect(host, port, tls=tls, deadline=deadline).close()
         except TransportError as error:
@@ -167,8 +183,6 @@ def _fetch(
     method, sent, more = _content(form, put)
     headers = {**headers, **more}
     for _ in range(MAX_REDIRECTS + 1):
-        # urllib3 rejects a timeout of 0.
-        timeout = urllib3.Timeout(total=max(deadline.remaining_seconds(), 0.001))
         response = None
         try:
             with _pool(asked, tls) as pool:
@@ -177,7 +191,7 @@ def _fetch(
                     asked,
                     body=sent,
                     headers=headers,
-                    timeout=timeout,
+                    timeout=_timeout(asked, deadline),
                     redirect=False,
                     preload_content=False,
                     # Reject incomplete answers; not the default of urllib3 1.26.

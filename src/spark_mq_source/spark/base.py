@@ -227,7 +227,7 @@ class _Reader(_FormatWithOptions):
         counters, context, task = Counters(), TaskContext.get(), partition.value
         tries = 0 if context is None else context.attemptNumber()
         if context is not None and getattr(task, "is_drain", False):
-            tries = tries or int(is_read_again(context, task))
+            tries = tries or int(is_read_again(context, self._options, task))
         rows = self._format.read(self._options, task, self._schema, counters, tries=tries)
         return logged_read(self.format_name, task, rows, counters, is_ahead=self._format.reads_ahead(task))
 

@@ -89,8 +89,11 @@ def rows_while_running(batches: Iterator[pa.RecordBatch], connection: int | None
     check_running(connection)
 
 
-def is_read_again(context: TaskContext, task: object) -> bool:
+def is_read_again(context: TaskContext, options: object, task: object) -> bool:
     """Return whether this executor has read a task before in the same execution of a query, and remember it.
+
+    A query may read one topic with several channels, subscriptions or clusters, which only the options distinguish.
+    The text of options does not contain secrets.
 
     Spark reads its input twice to sort it: once for a sample (`RangePartitioner`, 4.3.0), whose rows it does not keep.
     The attempt number does not show this, nor the repetition of a stage after an executor was lost. Another executor
@@ -99,12 +102,27 @@ def is_read_again(context: TaskContext, task: object) -> bool:
     execution = context.getLocalProperty("spark.sql.execution.id")
     if execution is None:
         return False
-    digest = hashlib.blake2b(pickle.dumps((execution, context.partitionId(), task)), digest_size=16).hexdigest()
+    identity = pickle.dumps((execution, context.partitionId(), repr(options), task))
+    digest = hashlib.blake2b(identity, digest_size=16).hexdigest()
+    folder = SparkFiles.getRootDirectory()
     try:
-        Path(SparkFiles.getRootDirectory(), f"spark-mq-{digest}").touch(exist_ok=False)
+        Path(folder, f"spark-mq-{digest}").touch(exist_ok=False)
     except FileExistsError:
         return True
+    except OSError as error:
+        _warn_of_unwritable(folder, error.strerror)
     return False
+
+
+@functools.cache
+def _warn_of_unwritable(folder: str, reason: str | None) -> None:
+    logger.warning(
+        "%s cannot be written to (%s), so a second read of a task without walDir, as for orderBy, is not detected: it "
+        "takes the next messages, and the rows of the first read are lost; make the executor's working directory "
+        "writable, or set walDir and runId",
+        folder,
+        reason,
+    )
 
 
 def check_running(connection: int | None) -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import socket
+from urllib.parse import urlsplit
 
 import pytest
 import urllib3
@@ -18,7 +20,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net import http as net_http
 from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.transport import TlsSettings
-from tests.fix_net import HOST, ScriptError, abort, close, failing_tls, free_port, send, stay_silent
+from tests.fix_net import HOST, ScriptError, abort, close, deaf_address, failing_tls, free_port, send, stay_silent
 from tests.http_server import ScriptedHttpServer
 
 JSON = b'{"ledgers": [{"ledgerId": 7, "entries": 3}]}'
@@ -137,6 +139,14 @@ def test_a_port_without_a_listener():
         fetch(f"http://{HOST}:{port}/x", timeout_seconds=0.3)
     assert "check the admin address" in str(caught.value)
     assert " at 0x" not in str(caught.value)
+
+
+def test_an_address_that_does_not_answer_leaves_time_for_the_next(monkeypatch):
+    with ScriptedHttpServer((200, JSON, {})) as server, deaf_address() as deaf:
+        port = urlsplit(server.origin).port
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", at) for at in (deaf, (HOST, port))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        assert fetch(f"http://two-addresses.example:{port}/x", timeout_seconds=4) == json.loads(JSON)
 
 
 def test_a_request_on_a_broken_connection_is_repeated(scripted_server):

@@ -1,6 +1,5 @@
 """Opening of streams: each kind of failure has its class, its message and its deadline."""
 
-import contextlib
 import os
 import pickle
 import resource
@@ -20,6 +19,7 @@ from tests.fix_net import (
     ScriptError,
     abort,
     close,
+    deaf_address,
     expect,
     expect_eof,
     failing_tls,
@@ -147,16 +147,7 @@ def test_an_invalid_name_is_an_option_error(host):
 
 @pytest.mark.timeout(100)
 def test_no_answer_to_syn_ends_at_the_common_deadline_of_all_addresses(monkeypatch):
-    # A full backlog acts like a firewall: the SYN is dropped.
-    with contextlib.ExitStack() as stack:
-        deaf = stack.enter_context(socket.socket())
-        deaf.bind((HOST, 0))
-        deaf.listen(0)
-        target = deaf.getsockname()
-        for _ in range(8):
-            filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(target)
+    with deaf_address() as target:
         sentence = fails(ConnectTimeoutError, port=target[1], timeout_ms=SHORT_MS, retryable=True)
         assert "no TCP connection in time" in sentence
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(2, 1, 6, "", target)] * 1000)

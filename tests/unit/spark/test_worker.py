@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import gc
 import io
+import logging
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
-from typing import IO
+from types import ModuleType, SimpleNamespace
+from typing import IO, Any
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 
 from pyspark_nsq import DefaultSource
 from spark_mq_source.core.errors import TaskEndedError
+from spark_mq_source.nsq.client.client import Nsqd, Source
+from spark_mq_source.nsq.options import READ, NsqOptions
+from spark_mq_source.nsq.read.reader import NsqRange
 from spark_mq_source.spark.worker import (
     _freeze,
     _warn_of_no_connection,
+    _warn_of_unwritable,
     check_running,
     connection_of_task,
     connection_to_spark,
     freeze_loaded_modules,
     is_called_by_spark,
+    is_read_again,
     rows_while_running,
 )
 
@@ -204,3 +210,39 @@ def test_the_worker_that_plans_a_query_excludes_them_before_it_answers(
 def test_collections_outside_of_workers_are_unchanged(frozen: Callable[[], int]) -> None:
     freeze_loaded_modules()
     assert frozen() == 0
+
+
+TASK = NsqRange(Source("t", Nsqd("n", "localhost", 4150)))
+
+
+def drain(channel: str) -> NsqOptions:
+    return NsqOptions.from_spark(
+        {"nsqdTcpAddresses": "localhost", "topic": "t", "channel": channel, "maxRows": "9"}, READ
+    )
+
+
+def context(execution: str | None) -> Any:
+    return SimpleNamespace(getLocalProperty=lambda _: execution, partitionId=lambda: 0)
+
+
+def test_only_the_same_read_of_a_task_is_a_second_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
+    reads = [("1", drain("a")), ("1", drain("b")), ("2", drain("a")), ("1", drain("a")), (None, drain("a"))]
+    assert [is_read_again(context(execution), options, TASK) for execution, options in reads] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_folder_that_cannot_be_written_to_does_not_fail_a_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _warn_of_unwritable.cache_clear()
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path / "missing"))
+    with caplog.at_level(logging.WARNING):
+        assert not any(is_read_again(context("1"), drain("a"), TASK) for _ in range(2))
+    (warning,) = caplog.messages
+    assert "missing cannot be written to (No such file or directory)" in warning

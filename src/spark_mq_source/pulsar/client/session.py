@@ -6,8 +6,9 @@ import itertools
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -354,12 +355,19 @@ class Session(DrivenSession):
     def _on_closed(self, error: MQSourceError) -> None:
         if not self._connected.done():
             self._connected.set_exception(error)
-        while self._waiting:
-            self._waiting.popitem()[1].set_exception(error)
-        while self._consumers:
-            self._consumers.popitem()[1].fail(error)
-        while self._producers:
-            self._producers.popitem()[1].fail(error)
+        for waiting in _removed(self._waiting):
+            waiting.set_exception(error)
+        for consumer in _removed(self._consumers):
+            consumer.fail(error)
+        for producer in _removed(self._producers):
+            producer.fail(error)
+
+
+def _removed(entries: MutableMapping[int, T]) -> Iterator[T]:
+    """Yield all values, each removed first; other threads may remove some meanwhile, even the last one."""
+    with suppress(KeyError):
+        while True:
+            yield entries.popitem()[1]
 
 
 def keep_alive_ms(options: PulsarOptions) -> int:

@@ -419,6 +419,48 @@ def test_a_member_that_ends_does_not_wait_for_a_plan() -> None:
     assert (group.unregistered, group.positions) == ([A], {A: 28})
 
 
+@pytest.mark.parametrize(
+    ("commits", "left_at"),
+    [
+        ([28, 56], 84),
+        # Asynchronous progress tracking: nothing shows that the checkpoint has the second or third trigger.
+        ([], 28),
+        # It commits the last but one trigger that the checkpoint has.
+        ([None, 28], 28),
+    ],
+)
+def test_a_group_is_left_at_the_last_trigger_that_the_checkpoint_surely_has(
+    monkeypatch: pytest.MonkeyPatch, commits: list[int | None], left_at: int
+) -> None:
+    group = Group(a=0)
+    query = Query(monkeypatch, {}, assignment="server")
+    query.stream._assigned = made = member(group, A)
+    ends = [query.stream.initial()]
+    for number, end in enumerate([28, 56, 84]):
+        query.bounds[A] = Bounds(0, end)
+        ends.append(query.stream.latest(ends[-1]))
+        if number and commits and (commit := commits[number - 1]) is not None:
+            query.stream.commit(ends[commit // 28])
+        assert query.stream.ranges(ends[-2], ends[-1]) != []
+    made.close()
+    assert group.positions == {A: left_at}
+
+
+def test_a_repeated_trigger_is_in_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(a=28)
+    query = Query(monkeypatch, {A: Bounds(0, 56)}, assignment="server")
+    query.stream._assigned = made = member(group, A)
+    assert query.stream.ranges(encode_offsets(Trigger({A: 28})), encode_offsets(Trigger({A: 56}, {A: 28}))) != []
+    made.close()
+    assert group.positions == {A: 56}
+
+
+def test_a_commit_shows_that_the_checkpoint_has_the_trigger() -> None:
+    made = member(Group(a=28), A)
+    made.commit({A: 56})
+    assert made._held[A].position == 56
+
+
 def test_only_held_partitions_are_committed() -> None:
     group = Group(a=28, b=28, c=28)
     made = member(group, A, B)
