@@ -57,6 +57,13 @@ _SPARE: Final[deque[bytearray]] = deque(maxlen=PARTS_AHEAD + 1)
 """Memory of parts that a task leaves for the next one: new memory costs as much as the bytes that fill it."""
 
 
+def _has_position(ledgers: Sequence[Ledger], start: Position) -> bool:
+    """Return whether a topic with these ledgers has had the position; one after the last entry of a ledger counts."""
+    if start.entry < 0:
+        return start == EARLIEST or (bool(ledgers) and ledgers[0].ledger_id <= start.ledger)
+    return any(ledger.ledger_id == start.ledger and start.entry <= ledger.entries for ledger in ledgers)
+
+
 def split_by_storage(
     options: PulsarOptions, r: PulsarRange, ledgers: Sequence[Ledger], range_bytes: int
 ) -> list[PulsarRange]:
@@ -76,8 +83,10 @@ def split_by_storage(
     """
     inside = [ledger for ledger in ledgers if r.start.ledger <= ledger.ledger_id <= r.end.ledger and ledger.entries]
     parts: list[_Part] = []
-    # If the first ledgers were deleted since the range was planned, or the end is unknown, brokers have to report it.
-    if ledgers and (r.start == EARLIEST or ledgers[0].ledger_id <= r.start.ledger):
+    # If the first ledgers were deleted since the range was planned, the start never existed, or the end is unknown,
+    # brokers have to report it.
+    is_placed = _has_position(ledgers, r.start)
+    if is_placed:
         for ledger in inside:
             end = min(Position(ledger.ledger_id, ledger.entries - 1), r.end)
             if r.start < end and end.entry >= 0:
@@ -85,6 +94,11 @@ def split_by_storage(
     if not parts or parts[-1].end < r.end:
         parts.append(_Part(r.end, None, 0))
     kept = next((part.end.ledger for part in parts if part.ledger is None), None)
+    if options.read_offloaded == ALWAYS and not is_placed:
+        raise UnsupportedFeatureError(
+            f"{r}: the topic has no position {r.start}, so only brokers can tell whether messages were deleted: set "
+            "readOffloaded=auto"
+        )
     if options.read_offloaded == ALWAYS and kept is not None:
         raise UnsupportedFeatureError(
             f"{r}: ledger {kept} is not in offloadStorage: end the range before it (endingOffsets), offload it "
@@ -204,13 +218,18 @@ class _StoredLedger:
                 got = [one for one in got if self._first <= one[0] <= self._last]
         return got
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last wanted entry was found."""
+        return self._found >= self._last
+
     def finish(self) -> None:
         """Check, after the last part, that all entries were there.
 
         Raises:
             StorageError: they were not.
         """
-        if self._found < self._last:
+        if not self.is_complete:
             raise self._damaged(self.path, f"it ends after entry {self._found}, before {self._last}")
 
     def _read_index(self) -> LedgerIndex:
@@ -343,6 +362,8 @@ class _StoreReader:
                 following = opened(ledgers[number])
             begin, stop = stored.extent
             for offset in range(begin, stop, size):
+                if stored.is_complete:
+                    break  # the range ends within a block
                 yield stored, offset, stop
 
     def _decoded(self, ledger: int, entries: Sequence[tuple[int, memoryview]]) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,14 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
-from spark_mq_source.core.errors import MQSourceError, OptionError, TopicNotFoundError, UnsupportedFeatureError
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    MQSourceError,
+    OptionError,
+    TopicNotFoundError,
+    UnsupportedFeatureError,
+)
 from spark_mq_source.core.ports import Predicate
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.net.retry import Deadline
@@ -209,9 +216,17 @@ class TaskSplitter:
         stored = {x.ledger_id for x in ledgers if x.uuid}
         inside = {x.ledger_id for x in ledgers if r.start.ledger <= x.ledger_id} | {r.end.ledger}
         if not inside <= stored and (expiry.expired or self._options.read_offloaded == ALWAYS):
-            if tp.topic not in self._readable:
-                self._readable[tp.topic] = self._has_readable_objects(tp)
-            ledgers = self._client.fetch_ledgers(tp, with_objects=self._readable[tp.topic])
+            try:
+                if tp.topic not in self._readable:
+                    self._readable[tp.topic] = self._has_readable_objects(tp)
+                ledgers = self._client.fetch_ledgers(tp, with_objects=self._readable[tp.topic])
+            except MQSourceError as error:
+                # A broker that unloads the topic answers 412 (4.0.8, PulsarWebResource); brokers can serve the range.
+                is_final = isinstance(error, (AuthenticationError, AuthorizationError, UnsupportedFeatureError))
+                if is_final or self._options.read_offloaded == ALWAYS:
+                    raise
+                logger.warning("%s: ranges whose ledgers are unknown are read from brokers: %s", tp, error)
+                return ledgers
             self._ledgers[tp] = Deadline.after_ms(LEDGERS_MS), ledgers
         return ledgers
 

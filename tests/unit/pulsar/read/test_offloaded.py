@@ -68,12 +68,19 @@ def test_ledgers_of_the_store_are_joined_to_ranges_and_brokers_read_the_rest() -
 
 def test_brokers_report_entries_deleted_before_a_range_or_missing_at_its_end() -> None:
     assert split((2, 7), (6, 9), A, B, C) == [("2:7", "6:9", [])]
+    # Never existed; but one after the last entry of a ledger may be a user's start.
+    assert split((3, 500), (5, 9), A, B, C) == [("3:500", "5:9", [])]
+    assert split((4, 7), (6, 9), A, B, C) == [("4:7", "6:9", [])]
+    assert split((3, 10), (5, 9), A, B, C) == [("3:10", "5:9", [5])]
+    assert split((4, -1), (5, 9), A, B, C) == [("4:-1", "5:9", [5])]
     assert split((3, -1), (5, 12), A, B) == [("3:-1", "5:9", [3, 5]), ("5:9", "5:12", [])]
 
 
 def test_always_names_the_ledger_that_is_not_offloaded() -> None:
     with pytest.raises(UnsupportedFeatureError, match="ledger 8 is not in offloadStorage"):
         split((3, -1), (8, 3), A, OPEN, how="always")
+    with pytest.raises(UnsupportedFeatureError, match="the topic has no position 4:7, so only brokers can tell"):
+        split((4, 7), (6, 9), A, B, C, how="always")
 
 
 def test_a_large_ledger_is_split_at_the_beginning_of_blocks(tmp_path: Path) -> None:
@@ -102,6 +109,14 @@ def test_a_range_has_the_rows_after_its_start_up_to_its_end(folder: Path, start:
     wanted = [b"single %d" % n for n in range(first, end[1] + 1)]
     assert pa.Table.from_batches(batches).column("value").to_pylist() == wanted
     assert counters.entries == len(wanted)
+
+
+def test_a_range_that_ends_within_a_block_does_not_read_the_rest(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offloaded, "PART_BYTES", 100)
+    data = folder / OFFLOADED_LEDGER.name
+    data.write_bytes(data.read_bytes()[:1500])
+    batches = read_offloaded(options_of(folder), range_of((3, -1), (3, 2), RECORDED), VALUES)
+    assert pa.Table.from_batches(batches).num_rows == 3
 
 
 def test_the_memory_of_parts_is_reused_unless_a_request_may_still_write_to_it(

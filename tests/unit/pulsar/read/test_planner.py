@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_mq_source.core.errors import DataLossError, OptionError, UnsupportedFeatureError
+from spark_mq_source.core.errors import (
+    AuthorizationError,
+    BrokerError,
+    DataLossError,
+    OptionError,
+    UnsupportedFeatureError,
+)
 from spark_mq_source.core.options import READ, STREAM
 from spark_mq_source.core.ports import Predicate
 from spark_mq_source.pulsar.client.admin import Ledger
@@ -314,6 +320,31 @@ def test_brokers_read_the_ranges_that_only_they_can_read(driver):
     if driver == "filesystem":
         with pytest.raises(UnsupportedFeatureError, match="managedLedgerOffloadDriver=filesystem"):
             planned(cluster, **stored | {"readOffloaded": "always"})
+
+
+@pytest.mark.parametrize(
+    ("error", "how", "is_error"),
+    [
+        (BrokerError("412: the bundle is being unloaded"), "auto", False),
+        (BrokerError("412: the bundle is being unloaded"), "always", True),
+        (AuthorizationError("not allowed"), "auto", True),
+    ],
+)
+def test_brokers_read_a_range_whose_ledgers_cannot_be_listed(error, how, is_error, caplog):
+    tp = TopicPartition(TOPIC, 0)
+    cluster = Cluster(bounds={tp: Bounds(Position(3, -1), Position(3, 9))})
+
+    def fail(*_, **__):
+        raise error
+
+    cluster.fetch_ledgers = fail
+    stored = {"adminUrl": "http://x:8080", "offloadStorage": "/x", "readOffloaded": how}
+    if is_error:
+        with pytest.raises(type(error), match=str(error)):
+            planned(cluster, **stored)
+    else:
+        assert [r.ledgers for r in planned(cluster, **stored)] == [()]
+        assert "ranges whose ledgers are unknown are read from brokers: 412" in caplog.text
 
 
 def test_a_stream_lists_ledgers_again_only_if_one_may_be_newly_offloaded():
