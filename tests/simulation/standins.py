@@ -354,7 +354,11 @@ TIME = namespace(
 QUEUE = namespace(queue, Queue=_refuse("queue.Queue"), SimpleQueue=_refuse("queue.SimpleQueue"))
 SELECTORS = namespace(selectors, DefaultSelector=network.Selector)
 SOCKET = namespace(
-    socket, socketpair=network.socketpair, create_connection=_refuse("a socket"), gethostname=lambda: "host"
+    socket,
+    socketpair=network.socketpair,
+    create_connection=_refuse("a socket"),
+    gethostname=lambda: "host",
+    getaddrinfo=lambda *_, **__: [()],
 )
 OS = namespace(os, getpid=lambda: here().here.pid)
 UUID = namespace(uuid, uuid4=_uuid4)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from spark_mq_source.core.errors import DataLossError, MQSourceError
 from spark_mq_source.core.shared_options import DrainOptions
@@ -70,6 +70,10 @@ class QueueTask(Generic[SourceT]):
             )
 
 
+MAX_UNCOUNTED: Final = 25_000
+"""The maximum number of messages that a doubted count is taken to lack: ten times nsqd's default of `--sync-every`."""
+
+
 @dataclass(slots=True)
 class Doubts:
     """The sources whose broker may count fewer messages than it has; stored in plans, so kept after a restart.
@@ -78,6 +82,7 @@ class Doubts:
         started: when the broker of each source started, by source name, in seconds since 1970.
         names: names of the doubted sources; a batch reads such a source regardless of the count.
         empty: names of the sources that the last batch read until no message arrived.
+        counts: the broker's last count of each source, by source name; not stored.
 
     Example:
         >>> doubts = Doubts()
@@ -88,6 +93,7 @@ class Doubts:
     started: dict[str, int] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     empty: Set[str] = frozenset()
+    counts: dict[str, int] = field(default_factory=dict)
 
     def count(self, name: str, count: int, started_s: int) -> int | None:
         """Return the broker's count of a source, or None if it is doubted: less than 0, or the broker was restarted.
@@ -95,6 +101,7 @@ class Doubts:
         The doubt ends if the broker counts none and the last batch read until no message arrived.
         """
         self._compare(name, started_s)
+        self.counts[name] = count
         if count < 0:
             self.names.add(name)
         elif count == 0 and name in self.empty:
@@ -107,6 +114,12 @@ class Doubts:
         self.names.update(plan["doubted"])
         for name, started_s in now.items():
             self._compare(name, started_s)
+
+    def forget(self, name: str) -> None:
+        """Forget a source."""
+        self.started.pop(name, None)
+        self.counts.pop(name, None)
+        self.names.discard(name)
 
     def _compare(self, name: str, started_s: int) -> None:
         if self.started.setdefault(name, started_s) != started_s:
@@ -140,6 +153,7 @@ def plan_document(
     tasks: Sequence[QueueTask[Any]],
     duplicates: Mapping[str, Mapping[str, float]] | None = None,
     recent: Mapping[str, str] | None = None,
+    absent: Mapping[str, float] | None = None,
     doubts: Doubts | None = None,
     *,
     now: float = 0.0,
@@ -150,6 +164,7 @@ def plan_document(
         tasks: the tasks of the batch.
         duplicates: messages that may be redelivered, by source name, each with the seconds since that became known.
         recent: the messages acknowledged last, by source name.
+        absent: the seconds since each known source that is absent was present, by source name.
         doubts: the sources whose broker may count too few messages.
         now: the time of planning, in seconds since 1970.
     """
@@ -160,6 +175,7 @@ def plan_document(
         "tasks": [{"source": sources.index(task.source), **task.bounds} for task in tasks],
         "duplicates": duplicates or {},
         "recent": recent or {},
+        "absent": absent or {},
         "started": doubts.started,
         "doubted": sorted(doubts.names),
         "planned": now,

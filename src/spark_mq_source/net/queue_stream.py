@@ -14,13 +14,13 @@ import logging
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar, Final, Generic
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.queue_offsets import BatchOffset
 from spark_mq_source.net.pace import TriggerPace
-from spark_mq_source.net.queue_plan import Doubts, SourceT, TaskT, plan_document, tasks_of
+from spark_mq_source.net.queue_plan import MAX_UNCOUNTED, Doubts, SourceT, TaskT, plan_document, tasks_of
 from spark_mq_source.net.write_ahead import TaskLog, is_planned, open_folder, read_plan, remove_batch, write_plan
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 REMEMBERED_SECONDS: Final = 24 * 3600.0
 """The time for which a message that may be redelivered is remembered.
 
-The broker redelivers it after its timeout, behind all waiting messages.
+The broker redelivers it after its timeout, behind all waiting messages. All that is known of a source is forgotten once
+it was absent for this time.
 """
 
 MAX_STEP_SECONDS: Final = 3600.0
@@ -79,6 +80,8 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         self.newest: dict[str, object] | None = None
         # With `cap_at_current_end`: messages still to read, by source name; None (unknown) until a batch finds none.
         self._left: dict[str, int | None] | None = None
+        self._extended: set[str] = set()
+        """Names of the doubted sources of which more messages are read than were counted."""
         self._planned_now: int | None = None
         self._doubts = Doubts()
         self._recalled = False
@@ -120,11 +123,13 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         if self._left is not None:
             waiting = self._remaining(at, waiting, self._left)
         if not any(depth is None or depth for depth in waiting.values()):
+            self._warn_of_held(waiting)
             return at.to_json()
         if limited and self._left is None and None not in waiting.values() and self._pace.delays(sum(known)):
             return at.to_json()
         tasks = self._tasks(waiting, self._max_rows if limited else None, turn=following.batch)
-        plan = plan_document(tasks, *self._remembered(at), self._doubts, now=time.time())
+        memory = self._remembered(at, {source.name for source in waiting})
+        plan = plan_document(tasks, *memory, self._doubts, now=time.time())
         write_plan(self._store, following.folder, plan)
         self._planned_now = following.batch
         return following.to_json()
@@ -132,7 +137,8 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     def cap_at_current_end(self) -> None:
         """Limit `latest` to the messages that are waiting now (`Trigger.AvailableNow`).
 
-        A source whose number of messages is unknown is read until a batch finds none.
+        A source whose number of messages is unknown is read until a batch finds none. So is one in `_doubts`, but at
+        most `MAX_UNCOUNTED` messages beyond its count.
 
         Raises:
             TopicNotFoundError: nothing to read exists, and the query must not wait for it.
@@ -191,6 +197,11 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         del source
         return "its broker does not report it"
 
+    def _count_held(self, source: SourceT) -> int:
+        """Return how many messages are not counted as waiting, because the broker may deliver them again later."""
+        del source
+        return 0
+
     @abstractmethod
     def _check(self, source: SourceT) -> None:
         """Raise an error if this source cannot be read."""
@@ -203,8 +214,8 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     def _merged(self, recent: str, last: str) -> str:
         """Add the messages that a task acknowledged last to those that were acknowledged before."""
 
-    def _compact(self, ids: Iterable[str]) -> Iterable[str]:
-        """Convert ids of messages to the form in a plan."""
+    def _compact(self, ids: Sequence[str]) -> Iterable[str]:
+        """Convert ids of messages to the form in a plan: those of one attempt that may be redelivered, in its order."""
         return ids
 
     # -- inside
@@ -246,7 +257,20 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
                     self._check(source)
                     if is_idle and (waiting[source] is None or self.counts_held):
                         left[name] = 0
-        left.update(dict.fromkeys(left.keys() & self._doubts.names))
+                        if waiting[source]:
+                            logger.warning(
+                                "%s: %s: the broker counts %d unacknowledged entries, and sent none within "
+                                "idleTimeout; other consumers may hold them, and the next run reads the rest",
+                                self._where,
+                                name,
+                                waiting[source],
+                            )
+        for name in left.keys() & self._doubts.names & (self._doubts.counts.keys() - self._extended):
+            # A bound, because a doubt does not end as long as messages keep arriving.
+            left[name] = max(0, left[name] or 0, self._doubts.counts[name]) + MAX_UNCOUNTED
+            self._extended.add(name)
+        # A doubt has ended because everything was read.
+        left.update(dict.fromkeys(self._extended - self._doubts.names, 0))
         for source, depth in waiting.items():
             if left.get(source.name, 0) is None and depth is not None:
                 left[source.name] = depth
@@ -254,6 +278,18 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
             if left.pop(name) != 0:
                 logger.warning("%s: %s disappeared before it was read", self._where, name)
         return {source: _least(depth, left.get(source.name, 0)) for source, depth in waiting.items()}
+
+    def _warn_of_held(self, waiting: Iterable[SourceT]) -> None:
+        """Warn if a query with `cap_at_current_end` ends before it has read all that was counted."""
+        for source in waiting:
+            if self._left and self._left.get(source.name) and (held := self._count_held(source)):
+                logger.warning(
+                    "%s: %s: no more messages wait, but %d are deferred, or held by another consumer or a lost "
+                    "connection; the next run reads those that the broker delivers again",
+                    self._where,
+                    source.name,
+                    held,
+                )
 
     def _found(self, at: BatchOffset) -> dict[str, tuple[int, bool]]:
         """Return the number of messages in a batch by source name, and whether the broker had no more."""
@@ -270,15 +306,17 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
             log.catch_up()
             yield task.source.name, log
 
-    def _remembered(self, at: BatchOffset) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
-        """Return the messages that may be redelivered after this batch, by source name.
+    def _remembered(
+        self, at: BatchOffset, present: Set[str]
+    ) -> tuple[dict[str, dict[str, float]], dict[str, str], dict[str, float]]:
+        """Return the messages that may be redelivered after this batch, by source name; forget long absent sources.
 
         Returns:
-            Messages whose acknowledgement is not confirmed, each with the seconds since that became known, and the
-            messages that were acknowledged last.
+            Messages whose acknowledgement is not confirmed, each with the seconds since that became known; the
+            messages that were acknowledged last; and the seconds since each absent source was present.
         """
         if not at.batch:
-            return {}, {}
+            return {}, {}, {}
         plan = read_plan(self._store, at.folder)
         passed = min(max(0.0, time.time() - plan["planned"]), MAX_STEP_SECONDS)
         found: dict[str, dict[str, float]] = {
@@ -290,16 +328,24 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
             unconfirmed, last = TaskLog(self._store, at.folder, task.task).outcome()
             name = task.source.name
             recent[name] = self._merged(recent.get(name, ""), last)
-            if unconfirmed:
+            for ids in unconfirmed:
                 logger.warning(
                     "%s: %s: %d messages of batch %d may come again, and will be left out",
                     self._where,
                     name,
-                    len(unconfirmed),
+                    len(ids),
                     at.batch,
                 )
-                found.setdefault(name, {}).update(dict.fromkeys(self._compact(unconfirmed), 0.0))
-        return {name: texts for name, texts in found.items() if texts}, {n: text for n, text in recent.items() if text}
+                found.setdefault(name, {}).update(dict.fromkeys(self._compact(ids), 0.0))
+        known = found.keys() | recent.keys() | self._doubts.started.keys() | self._doubts.names
+        absent = {name: plan["absent"].get(name, 0.0) + passed for name in known - present}
+        for name in [name for name, seconds in absent.items() if seconds >= REMEMBERED_SECONDS]:
+            del absent[name]
+            found.pop(name, None)
+            recent.pop(name, None)
+            self._doubts.forget(name)
+        found = {name: texts for name, texts in found.items() if texts}
+        return found, {name: text for name, text in recent.items() if text}, absent
 
     def _offset(self, document: Mapping[str, object]) -> BatchOffset:
         try:

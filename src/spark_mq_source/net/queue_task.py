@@ -50,7 +50,7 @@ class Inflow(Protocol):
         """Let the broker deliver `messages` more messages than were received so far."""
 
     def receive(self, timeout_seconds: float) -> bool:
-        """Receive messages that have arrived or arrive within the timeout; return whether any did."""
+        """Receive messages that have arrived or arrive within the timeout; return False if the broker was silent."""
 
     def is_due(self, wanted: int) -> bool:
         """Return whether to pass on the received messages now; `wanted` is the number the broker may deliver."""

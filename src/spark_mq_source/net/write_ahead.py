@@ -235,12 +235,12 @@ class TaskLog:
             raise _damaged(self._store, path, f"it has {rows} rows, and its slot says {slot.rows}")
         yield from batches
 
-    def outcome(self) -> tuple[set[str], str]:
+    def outcome(self) -> tuple[list[list[str]], str]:
         """Return the acknowledgements of the log's messages, as recorded by the attempts that are over.
 
         Returns:
-            The ids of messages that may be redelivered because their acknowledgement is not confirmed, and the ids of
-            the messages acknowledged last, concatenated.
+            The ids of messages that may be redelivered because their acknowledgement is not confirmed, in the order of
+            the log, for each attempt that has any; and the ids of the messages acknowledged last, concatenated.
 
         Raises:
             DataLossError: a file of the log is damaged or was deleted.
@@ -248,26 +248,26 @@ class TaskLog:
         """
         self.catch_up()
         acknowledged = _acknowledged_attempts(self._store.names(self._folder))
-        unfinished: set[str] = set()
+        unfinished: dict[str, list[str]] = {slot.attempt: [] for slot in self.slots}
         last = ""
         for slot in self.slots:
             if not slot.is_end and slot.attempt not in acknowledged:
-                unfinished |= self.ids(slot)
-        for attempt in dict.fromkeys(slot.attempt for slot in self.slots):
+                unfinished[slot.attempt] += self.ids(slot)
+        for attempt, ids in unfinished.items():
             if attempt in acknowledged:
                 note = _read_document(self._store, f"{self._folder}/{attempt}{_ACKNOWLEDGED}")
-                unfinished.update(note["refused"])
+                ids.extend(note["refused"])
                 last += note["last"]
-        return unfinished, last
+        return [ids for ids in unfinished.values() if ids], last
 
-    def ids(self, slot: Slot) -> set[str]:
-        """Return the ids of the messages in a slot.
+    def ids(self, slot: Slot) -> list[str]:
+        """Return the ids of the messages in a slot, in order.
 
         Raises:
             DataLossError: the file is missing or damaged.
             StorageError: the folder cannot be read.
         """
-        return {id_ for batch in self.read(slot) for id_ in batch.column("message_id").to_pylist()}
+        return [id_ for batch in self.read(slot) for id_ in batch.column("message_id").to_pylist()]
 
     def _claim(self, slot: Slot) -> bool:
         if not self._store.create(self._path_of_next(), _document(asdict(slot))):
@@ -343,6 +343,12 @@ def _read_document(store: Store, path: str) -> dict[str, Any]:
         # Some file systems show a file before it is complete.
         time.sleep(pause)
         data = store.read(path)
+    if not data.endswith(b"\n"):
+        # Nothing depends on the file yet: its writer acknowledges messages, and tells Spark of a plan, only afterwards.
+        raise DataLossError(
+            f"{store.where(path)} is incomplete: if its writer was killed, and this storage has no hard links, delete "
+            f"the file, which loses no rows; otherwise {_REMEDY}"
+        )
     body = data[_CHECKSUM_BYTES:-1]
     if data != b"%08x %b\n" % (crc32c(body), body):
         raise _damaged(store, path, "its content is not what was written")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,18 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
+from spark_mq_source.nsq.client.client import Nsqd, Source
+from spark_mq_source.nsq.client.session import Consumer
 from spark_mq_source.nsq.protocol.codec import encode
-from spark_mq_source.nsq.protocol.commands import Touch
+from spark_mq_source.nsq.protocol.commands import Messages, Touch
+from spark_mq_source.nsq.protocol.wire import MAGIC, MESSAGE, RESPONSE, encode_frame
 from spark_mq_source.nsq.read.planner import plan_batch
-from spark_mq_source.nsq.read.reader import read_range
+from spark_mq_source.nsq.read.reader import NsqRange, read_range
+from tests.behaviours.nsq import clients
 from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import numbered, read, read_options, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import FaultProxy, free_port
+from tests.fix_net import FaultProxy, Peer, ScriptedServer, expect, free_port, send, wait
 from tests.formats import schema_of
 
 Start = Callable[..., NsqUnderTest]
@@ -75,6 +80,40 @@ def test_time_spent_in_spark_does_not_end_a_read(nsq: NsqUnderTest):
     assert 0 < first <= 2
     Event().wait(0.7)  # longer than idleTimeout, visible only by the clock
     assert first + sum(batch.num_rows for batch in batches) == 6
+
+
+def test_a_message_that_takes_longer_than_the_idle_time_is_read(
+    scripted_server: Callable[..., ScriptedServer], monkeypatch: pytest.MonkeyPatch
+):
+    message = encode_frame(MESSAGE, bytes(8) + b"\0\1" + b"a" * 16 + b"large")
+    has_waited = Event()
+    receive = Consumer.receive
+
+    def receive_part(consumer: Consumer, **limits: Any) -> list[Messages]:
+        # An empty answer means that the idle time has passed: it is the shortest limit.
+        found = receive(consumer, **limits)
+        if not found and consumer.unfinished_bytes:
+            has_waited.set()
+        return found
+
+    monkeypatch.setattr(Consumer, "receive", receive_part)
+    server = scripted_server([
+        expect(MAGIC + b"IDENTIFY\n"),
+        Peer.read_frame,
+        send(encode_frame(RESPONSE, b'{"version": "1.3.0", "max_rdy_count": 1, "output_buffer_timeout": 1}')),
+        expect(b"SUB t c\n"),
+        send(encode_frame(RESPONSE, b"OK")),
+        expect(b"RDY 1\n"),
+        send(message[:20]),
+        wait(has_waited),
+        send(message[20:]),
+        expect(b"RDY 0\nFIN " + b"a" * 16 + b"\nRDY 0\nCLS\n"),
+        send(encode_frame(RESPONSE, b"CLOSE_WAIT")),
+    ])  # fmt: skip
+    options = clients.read_options(server.address, maxRows="1", idleTimeout="100ms")
+    host, port = server.address.split(":")
+    task = NsqRange(Source("t", Nsqd(server.address, host, int(port))), 1)
+    assert values(read_tasks(options, [task])) == [b"large"]
 
 
 def test_messages_are_kept_while_spark_takes_rows_slowly(nsq: NsqUnderTest):

@@ -22,7 +22,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.core.options import READ
 from spark_mq_source.nsq.inspector import NsqInspector
 from spark_mq_source.nsq.options import NsqOptions
-from tests.behaviours.nsq.clients import put_back
+from tests.behaviours.nsq.clients import open_session, put_back, receive
 from tests.behaviours.nsq.reads import Query, numbered, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
 from tests.fix_net import FaultProxy, TlsMaterial, free_port
@@ -104,6 +104,24 @@ def test_available_now_does_not_treat_an_unreachable_nsqd_as_empty(nsq: NsqUnder
         proxy.stop()
         with pytest.raises(MQSourceError, match=proxy.address):
             available_now(q)
+
+
+def test_available_now_reports_messages_that_another_connection_holds(
+    nsq: NsqUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
+):
+    topic = nsq.topic("c")
+    q = query(nsq, topic)
+    nsq.publish(topic, *numbered(5))
+    q.stream.cap_at_current_end()
+    with open_session(nsq.tcp_address) as session:
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(2)
+        receive(consumer, 2)
+        assert len(q.trigger()) == 3
+        assert q.plan() == q.at
+    (warning,) = [message for message in caplog.messages if "no more messages wait" in message]
+    assert f"{topic} on " in warning
+    assert "but 2 are deferred, or held by another consumer or a lost connection" in warning
 
 
 def test_a_trigger_ends_while_messages_keep_arriving(nsq: NsqUnderTest, query: Callable[..., Query]):
@@ -299,6 +317,27 @@ def test_a_query_continues_while_its_only_nsqd_is_away(nsq_private: Start, query
     broker.broker.start()
     broker.publish(topic, *numbered(5))
     assert sorted(q.until(5)) == numbered(5)
+
+
+@pytest.mark.parametrize("name", ["topics", "topicsPattern"])
+def test_a_query_continues_while_its_lookup_is_away(
+    nsq: NsqUnderTest, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+):
+    topic = nsq.topic("c")
+    host, port = nsq.lookupd_address.split(":")
+    with FaultProxy(host, int(port)) as proxy:
+        given = {name: topic, "nsqlookupdHttpAddresses": proxy.address, "operationTimeout": "500ms"}
+        q = Query(nsq, None, tmp_path / "wal", **given)
+        assert q.plan() == q.at
+        proxy.stop()
+        nsq.publish(topic, *numbered(5))
+        assert sorted(q.trigger()) == numbered(5)
+    (warning,) = [message for message in caplog.messages if "reading from the nsqd that are known" in message]
+    assert proxy.address in warning
+    q.restart()
+    with pytest.raises(TransportError, match=f"asking nsqlookupd http://{proxy.address}"):
+        q.plan()
+    q.stream.close()
 
 
 def test_a_topic_created_later_is_read(nsq: NsqUnderTest, query: Callable[..., Query]):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import (
+    AuthenticationError,
     AuthorizationError,
     BrokerError,
     MQSourceError,
@@ -23,11 +24,13 @@ from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.nsq.format import NsqFormat
 from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.protocol.wire import ERROR, MAGIC, RESPONSE, encode_frame
+from spark_mq_source.nsq.write import writer as writer_module
 from spark_mq_source.nsq.write.writer import NsqWriter
 from spark_mq_source.testing import Authorization, AuthorizedClient
 from tests.behaviours.nsq.clients import Proxies, in_front_of, open_session, take, take_all, write_options
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import Fault, free_port
+from tests.fix_net import Fault, Peer, ScriptedServer, Step, expect, free_port, send
 
 Start = Callable[..., NsqUnderTest]
 
@@ -183,6 +186,19 @@ def test_messages_that_a_lost_broker_did_not_take_are_sent_to_another(
     assert all(times <= 2 for times in Counter(got).values())
 
 
+def test_a_lost_connection_to_the_only_broker_is_opened_again(
+    nsq: NsqUnderTest, fault_proxy: Proxies, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(writer_module, "_PAUSE_SECONDS", 0.01)
+    topic = nsq.topic("c")
+    proxy = in_front_of(fault_proxy, nsq)
+    proxy.add(Fault("cut", "c2b", at=1000))
+    options = write_options(proxy.address, topic=topic, operationTimeout="5s")
+    assert write(options, batch(numbered(1000))) == 1000
+    assert proxy.happened
+    assert read_all(nsq.tcp_address, topic, 1000) == numbered(1000)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -225,6 +241,36 @@ def test_a_refused_publish_names_topic_and_rows(nsq_private: Start):
     with pytest.raises(AuthorizationError, match=r"writing 3 rows to topic denied: .*E_UNAUTHORIZED") as caught:
         write(write_options(nsq.tcp_address, topic="denied", authSecret="s"), batch([b"1", b"2", b"3"]))
     assert nsq.tcp_address in str(caught.value)
+
+
+def test_a_lost_authorization_server_is_waited_for(
+    scripted_server: Callable[..., ScriptedServer], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(writer_module, "_PAUSE_SECONDS", 0.01)
+
+    def answer(text: bytes, kind: int = RESPONSE) -> Step:
+        return send(encode_frame(kind, text))
+
+    connected = [
+        expect(MAGIC + b"IDENTIFY\n"),
+        Peer.read_frame,
+        answer(b'{"version": "1.3.0", "auth_required": true}'),
+        expect(b"AUTH\n"),
+        Peer.read_frame,
+    ]
+    refused = answer(b"E_AUTH_FAILED AUTH failed", ERROR)
+    accepted = answer(b'{"identity": "me", "identity_url": "", "permission_count": 1}')
+    published = [expect(b"MPUB t\n"), Peer.read_frame]
+    server = scripted_server(
+        [*connected, accepted, *published, refused],
+        [*connected, refused],
+        [*connected, accepted, *published, answer(b"OK")],
+        [*connected, refused],
+    )
+    options = write_options(server.address, topic="t", authSecret="s", maxMessageBytes="1m", maxBodyBytes="1m")
+    assert write(options, batch([b"x"])) == 1
+    with pytest.raises(AuthenticationError, match="E_AUTH_FAILED"):
+        write(options, batch([b"x"]))
 
 
 def test_a_permanent_error_is_not_retried(nsq: NsqUnderTest):

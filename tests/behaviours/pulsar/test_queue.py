@@ -13,6 +13,8 @@ import pytest
 
 from spark_mq_source.core.errors import DataLossError, EndOfStreamError, RequestTimeoutError, TooManyAttemptsError
 from spark_mq_source.net.write_ahead import TaskLog
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.read.queue_reader import _Inflow
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.pulsar.queues import (
@@ -459,6 +461,34 @@ def test_a_new_partition_is_found_at_the_next_trigger(pulsar: PulsarUnderTest, q
     pulsar.admin.add_partitions(topic, 2)
     publish(pulsar, f"{topic}-partition-1", ["1"])
     assert q.until(2) == ["0", "1"]
+
+
+def test_a_new_topic_is_read_from_its_first_message(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    namespace = pulsar.new_namespace()
+    first = pulsar.topic(namespace=namespace)
+    publish(pulsar, first, ["before"])
+    q = queue(None, topicsPattern=f"{namespace}/.*", initialPosition="latest")
+    publish(pulsar, first, ["0"])
+    assert q.until(1) == ["0"]
+    for n in (1, 2):
+        publish(pulsar, pulsar.topic(namespace=namespace), [f"{n}"])
+        assert q.until(n + 1) == numbered(n + 1)
+        q.restart()
+
+
+def test_a_subscription_that_was_deleted_ends_a_restarted_query(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]
+):
+    topic = pulsar.topic()
+    q = queue(topic)
+    publish(pulsar, topic, ["0"])
+    assert q.until(1) == ["0"]
+    client = PulsarClient(q.options)
+    client.delete_subscription([TopicPartition.parse(topic)], SUBSCRIPTION)
+    client.close()
+    q.restart()
+    with pytest.raises(DataLossError, match=f"subscription {SUBSCRIPTION}: it no longer exists in {topic}"):
+        q.plan()
 
 
 def test_a_stream_ends_with_its_terminated_topics(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):

@@ -601,10 +601,11 @@ class Connection:
                 self._error(command.request_id, ASSIGN_ERROR, f"Ranges for KeyShared policy are wrong: {ranges}")
                 return
         subscription = topic.subscriptions.get(command.subscription)
+        cursor = topic.ledger.cursors.get(command.subscription)
+        if cursor is not None and cursor.durable != command.durable:
+            self._error(command.request_id, NOT_ALLOWED, "Durable subscription with the same name already exists.")
+            return
         if subscription is not None and subscription.consumers:
-            if subscription.cursor.durable != command.durable:
-                self._error(command.request_id, NOT_ALLOWED, "Durable subscription with the same name already exists.")
-                return
             if (refusal := subscription.refusal(command.sub_type, meta)) is not None:
                 self._error(command.request_id, *refusal)
                 return

@@ -93,7 +93,7 @@ def _own_faults(dice: Random, seconds: float) -> Iterator[Fault]:
         yield Fault("ack", args=(int(dice.random() * 4 * seconds), dice.choice(("lost", "unanswered", "refused"))))
 
 
-HARMLESS = frozenset({"foreign", "roll_over", "replace_bookie", "wall_clock"})
+HARMLESS = frozenset({"add_partition", "foreign", "roll_over", "replace_bookie", "wall_clock"})
 """Faults after which no acknowledged message is redelivered."""
 
 
@@ -141,12 +141,15 @@ class SharedQueue:
         )
         self.names = self.cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
         self.kind = dice.choice(kinds)
+        self.begins_latest = any(fault.kind == "add_partition" for fault in plan.faults)
         self.is_sticky = self.kind == "key_shared" and dice.random() < 0.3
         self.handled: set[tuple[str, Position, int]] = set()
         self._parts: dict[tuple[str, Position], Sequence[Position]] = {}
         """All chunks of a message, by its topic-partition and last chunk."""
         self.began_ms = int(world.wall * 1000)
         self.publishes_until = world.now
+        self.may_grow: Callable[[], bool] = lambda: False
+        """Returns whether a query has begun, so that it reads all of a new topic-partition."""
         self._unsettled: list[str] = []
         self._last: dict[str, int] = {}
 
@@ -159,7 +162,7 @@ class SharedQueue:
             "topic": TOPIC,
             "subscription": SUBSCRIPTION,
             "subscriptionType": self.kind,
-            "initialPosition": "earliest",
+            "initialPosition": "latest" if self.begins_latest else "earliest",
             "walDir": f"{files.SCHEME}wal",
             "maxBatchRows": dice.choice(("1", "3", "100")),
             "maxInFlight": dice.choice(("1", "4", "1000")),
@@ -178,7 +181,7 @@ class SharedQueue:
         """Publish entries as foreign producers do, over this time: messages and batches with few keys."""
         dice = self.world.dice("producers")
         for name in self.names:
-            if dice.random() < 0.5:
+            if dice.random() < 0.5 or self.begins_latest:
                 self.cluster.subscribe(name, SUBSCRIPTION)
         for n in range(entries):
             at = dice.choice((0.0, dice.random())) * seconds
@@ -192,6 +195,11 @@ class SharedQueue:
         if self.has_chunks and dice.random() < 0.3:
             value = f"{n:04d}.{key}".ljust(40, "+").encode()
             chunks = self.cluster.publish_chunks(name, value, dice.randint(2, 4), producer="p", sequence_id=n)
+            again = self.world.dice("repeated").randrange(2 * len(chunks)) if not self.has_foreign else 0
+            if 0 < again < len(chunks):  # the producer was restarted before its last chunk
+                chunks = chunks[:again] + chunks
+            elif again > len(chunks):  # a chunk before the last one was sent twice
+                chunks.insert(again - len(chunks), chunks[again - len(chunks) - 1])
             self._store_chunks(name, chunks, [], dice.choice((0.0, 0.0, 0.1, 1.0)))
             return
         count = dice.choice((1, 1, 2, 5))
@@ -215,6 +223,7 @@ class SharedQueue:
         - `unload`, `roll_over`: number of a topic-partition, including those of letters.
         - `kill_broker`: number of the broker, seconds until it runs again.
         - `replace_bookie`: number of a topic-partition, number of entries stored twice (`close_unrecorded`).
+        - `add_partition`: no parameters; a partition is added once a query has begun (`may_grow`).
         - `foreign`: number of a topic-partition, seconds for which a foreign consumer joins it.
         - `ack`: number of an ACK, its fault; see `Cluster`.
         - `drop`: no parameters; all consumers lose their connections.
@@ -233,6 +242,7 @@ class SharedQueue:
             "roll_over": lambda number: cluster.load(named(number)).ledger.roll_over(),
             "kill_broker": cluster.kill_broker,
             "replace_bookie": lambda n, count: cluster.replace_bookie(self.names[n % len(self.names)], count),
+            "add_partition": self._add_partition,
             "foreign": lambda number, seconds: self._foreign(named(number), seconds),
             "drop": self.drop_consumers,
         }
@@ -244,6 +254,11 @@ class SharedQueue:
         """Close the connections of all consumers."""
         for connection in [one for broker in self.cluster.brokers for one in broker.connections if one.consumers]:
             connection.close()
+
+    def _add_partition(self) -> None:
+        if self.cluster.partitions[TOPIC] and self.may_grow():
+            self.cluster.add_partitions(TOPIC, self.cluster.partitions[TOPIC] + 1)
+            self.names = self.cluster.names(TOPIC)
 
     def _foreign(self, name: str, seconds: float) -> None:
         if self.is_sticky or self.kind == "exclusive" or self.cluster.owner(name) is None:
@@ -405,6 +420,18 @@ class SharedQueue:
             # An error raised here would only fail the attempt, which Spark retries.
             self._unsettled.append(f"{name}: {left} are not acknowledged, but only {refused} were refused")
 
+    def check_chunks_settled(self) -> None:
+        """Check that no chunk of an acknowledged message is left, also of those that were sent twice.
+
+        Raises:
+            ViolationError: a chunk is left.
+        """
+        for (name, last), parts in self._parts.items():
+            cursor = self.cluster.storage[name].cursors[SUBSCRIPTION]
+            left = [position for position in parts if not cursor.is_deleted(position)]
+            if left and cursor.is_deleted(last) and not self.has_foreign:
+                raise ViolationError(f"{name}: {left} are left of the message that {last} completes")
+
     def check_left(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Check that read messages are still in the subscription, unless a foreign consumer has handled them.
 
@@ -516,7 +543,10 @@ class QueueStream:
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
-        return queue_faults(dice, size)
+        faults = list(queue_faults(dice, size))
+        if dice.random() < 0.3:
+            faults.append(Fault("add_partition", at=round(dice.random() * size, 3)))
+        return faults
 
     def run(self, world: World, plan: Plan) -> str:
         """See `Scenario`."""
@@ -533,11 +563,13 @@ class QueueStream:
         checkpoint = Checkpoint()
         query = Query(FORMAT, FORMAT.parse_stream_options(given), SCHEMA, executors_of(world), checkpoint)
         query.interval = dice.choice((0.1, 1.0))
+        queue.may_grow = lambda: bool(checkpoint.committed)
         queue.arrange()
         queue.publish(6 * plan.size, 2.0 * plan.size)
         outcome = self._read(queue, query)
         queue.check_each_once(checkpoint.rows())
         check_replays(checkpoint)
+        queue.check_chunks_settled()
         if (
             queue.kind == "key_shared"
             and not plan.faults

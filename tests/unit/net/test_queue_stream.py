@@ -14,7 +14,7 @@ import pytest
 
 from spark_mq_source.core.queue_offsets import BatchOffset
 from spark_mq_source.net import queue_stream
-from spark_mq_source.net.queue_plan import QueueTask, share_drain, split_parts
+from spark_mq_source.net.queue_plan import MAX_UNCOUNTED, QueueTask, share_drain, split_parts
 from spark_mq_source.net.queue_stream import MAX_STEP_SECONDS, REMEMBERED_SECONDS, QueueStream
 from spark_mq_source.net.write_ahead import TaskLog, read_plan
 
@@ -183,6 +183,25 @@ def test_an_empty_batch_ends_a_source_that_reports_no_backlog(
     assert stream._left == {"a": 0 if counts_held and checked else left}
 
 
+@pytest.mark.parametrize("depth", [4, None])
+def test_a_source_that_ends_with_a_backlog_is_a_warning(
+    tmp_path: Path,
+    at: BatchOffset,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    depth: int | None,
+):
+    monkeypatch.setattr(Stream, "counts_held", True)
+    stream = Stream(tmp_path, {"a": depth})
+    stream.cap_at_current_end()
+    one, _ = stream.plan(at)
+    stream.read(one, a=0)
+    caplog.clear()
+    assert stream.plan(one) == (one, {})
+    warned = "queue: a: the broker counts 4 unacknowledged entries, and sent none within idleTimeout"
+    assert [record.message.partition(";")[0] for record in caplog.records] == ([warned] if depth else [])
+
+
 def test_an_empty_batch_that_ended_early_does_not_end_its_source(tmp_path: Path, at: BatchOffset):
     stream = Stream(tmp_path, {"a": None})
     stream.cap_at_current_end()
@@ -224,10 +243,83 @@ def test_messages_that_may_be_redelivered_are_remembered_until_the_timeout(
     now = [NOW]
     monkeypatch.setattr(queue_stream.time, "time", lambda: now[0])
     stream = Stream(tmp_path, {"a": 1})
-    monkeypatch.setattr(stream, "_remembered", lambda _: ({"a": {"id": age}}, {}))
+    monkeypatch.setattr(stream, "_remembered", lambda *_: ({"a": {"id": age}}, {}, {}))
     one, _ = stream.plan(at)
     monkeypatch.undo()
     now[0] += step
     monkeypatch.setattr(queue_stream.time, "time", lambda: now[0])
     two, _ = stream.plan(one)
     assert read_plan(stream._store, two.folder)["duplicates"] == ({} if kept is None else {"a": {"id": kept}})
+
+
+def test_a_source_is_forgotten_once_it_was_absent_for_a_day(
+    tmp_path: Path, at: BatchOffset, monkeypatch: pytest.MonkeyPatch
+):
+    now = [NOW]
+    monkeypatch.setattr(queue_stream.time, "time", lambda: now[0])
+    stream = Stream(tmp_path, {"a": 1, "gone": 1, "back": 1})
+    stream._doubts.started = dict.fromkeys(stream.depths, 5)
+    stream._doubts.names = {"gone"}
+    end, _ = stream.plan(at)
+    for name in stream.depths:
+        log = stream.log(end, name)
+        log.append(pa.record_batch({"message_id": [name]}))
+        log.acknowledged([], name)
+    stream.depths = {"a": 1}
+    for hour in range(25):
+        # The first step is the one from the last batch with all of them.
+        now[0] += MAX_STEP_SECONDS
+        stream.depths |= {"back": 1} if hour == 3 else {}
+        end, _ = stream.plan(end)
+        stream.depths.pop("back", None)
+        plan = read_plan(stream._store, end.folder)
+        known = {"a", "back"} | ({"gone"} if hour < 23 else set())
+        assert (plan["recent"].keys(), plan["started"].keys()) == (known, known), hour
+    assert plan["absent"] == {"back": 21 * MAX_STEP_SECONDS}
+    assert plan["doubted"] == []
+
+
+class Restarting(Stream):
+    """A queue whose broker `a` has a time of its start."""
+
+    started_s = 100
+
+    def _waiting(self, sources: Sequence[Source]) -> dict[Source, int | None]:
+        return {
+            source: self._doubts.count(source.name, count or 0, self.started_s)
+            for source, count in super()._waiting(sources).items()
+        }
+
+
+@pytest.mark.parametrize("found", [10_000, MAX_UNCOUNTED // 2 + 2])
+def test_available_now_ends_although_a_restarted_broker_gets_messages_all_the_time(
+    tmp_path: Path, at: BatchOffset, found: int
+):
+    stream = Restarting(tmp_path, {"a": 4})
+    one, _ = stream.plan(at)
+    stream.read(one, a=4)
+    stream.started_s += 1
+    stream.cap_at_current_end()
+    end, planned = stream.plan(one)
+    left = 4 + MAX_UNCOUNTED
+    while planned:
+        assert planned == {"a": left}
+        stream.read(end, a=found, is_idle=False)
+        left = max(0, left - found)
+        end, planned = stream.plan(end)
+    assert left == 0
+
+
+def test_available_now_ends_once_a_restarted_broker_is_read_to_its_end(tmp_path: Path, at: BatchOffset):
+    stream = Restarting(tmp_path, {"a": 4})
+    stream.cap_at_current_end()
+    one, _ = stream.plan(at)
+    stream.read(one, a=3)
+    stream.started_s += 1
+    two, planned = stream.plan(one)
+    assert planned == {"a": 4 + MAX_UNCOUNTED}
+    stream.depths = {"a": 0}
+    stream.read(two, a=9)
+    assert stream.plan(two) == (two, {})
+    stream.depths = {"a": 7}
+    assert stream.plan(two) == (two, {})

@@ -87,6 +87,11 @@ def test_a_stream_without_a_queue_is_exclusive():
         (READ, DRAIN | WAL | {"runId": "r", "ackMode": "nack"}, "ackMode=nack and walDir"),
         (
             READ,
+            DRAIN | {"ackMode": "nack", "maxRedeliverCount": "1", "onMaxRedeliver": "deadLetter"},
+            "onMaxRedeliver=deadLetter and ackMode=nack contradict each other without retryTopic=true",
+        ),
+        (
+            READ,
             DRAIN | {"nackDelay": "1s"},
             "nackDelay and nackMaxDelay need ackMode=nack and retryTopic",
         ),
@@ -103,6 +108,11 @@ def test_a_dead_letter_topic_has_a_name_by_default():
     given = SHARED | WAL | {"maxRedeliverCount": "3", "onMaxRedeliver": "deadLetter"}
     assert made(given, STREAM).dead_letter_topic is None
     assert made(given | {"deadLetterTopic": "dead"}, STREAM).dead_letter_topic == "persistent://public/default/dead"
+
+
+def test_a_read_that_puts_messages_off_may_give_them_up():
+    given = DRAIN | {"ackMode": "nack", "retryTopic": "true", "maxRedeliverCount": "1", "onMaxRedeliver": "deadLetter"}
+    assert made(given, READ).retry_topic
 
 
 LIVE = SHARED | {"topic": "non-persistent://a/b/c"}

@@ -78,6 +78,11 @@ class Consumer:
         except MQSourceError as error:
             raise error.within(f"nsq topic {self.topic}, channel {self.channel}") from error
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """The number of received bytes of a frame that is not complete yet; read in another thread, so an estimate."""
+        return self.session.connection.unfinished_bytes
+
     def queued_ids(self) -> bytes:
         """Return the ids of the messages received and not taken yet, 16 bytes each."""
         return b"".join(message_ids(run.data) for run in self._inbox.waiting())

@@ -11,6 +11,8 @@ from typing import Final
 from spark_mq_source.core.broker_codes import AGAIN, Code, refusal
 from spark_mq_source.core.errors import AuthenticationError, AuthorizationError, BrokerError, ServiceNotReadyError
 
+AUTH_FAILED: Final = "E_AUTH_FAILED"
+
 _STORED: Final = (ServiceNotReadyError, f"nsqd could not store it (its disk, or it is exiting); {AGAIN}")
 _CODES: Final = {
     "E_BAD_PROTOCOL": (BrokerError, "is this the TCP port of an nsqd?"),
@@ -25,7 +27,7 @@ _CODES: Final = {
     "E_IDENTIFY_FAILED": (BrokerError, "nsqd refused the requested settings of the connection"),
     "E_AUTH_FIRST": (AuthenticationError, "set authSecret"),
     "E_AUTH_DISABLED": (AuthenticationError, "this nsqd has no authorization server; remove authSecret"),
-    "E_AUTH_FAILED": (
+    AUTH_FAILED: (
         AuthenticationError,
         "the authorization server refused authSecret, or nsqd could not reach that server",
     ),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
 from spark_mq_source.net.queue_plan import Doubts, plan_once, share_drain, share_waiting, split_parts
-from spark_mq_source.nsq.client.client import ChannelStats, NsqClient, Nsqd, Source
+from spark_mq_source.nsq.client.client import ChannelStats, NsqClient, Nsqd, Source, Topology
 from spark_mq_source.nsq.options import AckMode, NsqOptions
 from spark_mq_source.nsq.read.reader import NsqRange
 
@@ -68,71 +68,74 @@ def topic_not_found(options: NsqOptions, topic: str = "", *, is_stream: bool = F
     )
 
 
-def topics_of(client: NsqClient, options: NsqOptions, known: Collection[str] = ()) -> Sequence[str]:
-    """Return the topics of the options, or those that match the pattern now; if none can be listed, the known ones.
+def topics_of(client: NsqClient, options: NsqOptions) -> Sequence[str]:
+    """Return the topics of the options, or those that match the pattern now.
 
     Raises:
-        MQSourceError: the topics cannot be listed, and no topics are known.
+        MQSourceError: the topics cannot be listed.
     """
     pattern = options.topics_pattern
     if pattern is None:
         return options.topic_names
-    try:
-        return [topic for topic in client.fetch_topics() if pattern.fullmatch(topic)]
-    except MQSourceError as error:
-        if not (known and error.retryable):
-            raise
-        logger.warning("%s: reading the topics that are known: %s", options.topics_text, error)
-        return sorted(known)
+    return [topic for topic in client.fetch_topics() if pattern.fullmatch(topic)]
 
 
-def find_sources(client: NsqClient, options: NsqOptions, known: Collection[str] = ()) -> list[Source]:
+def find_sources(
+    client: NsqClient, options: NsqOptions, known: Mapping[str, Sequence[Source]] | None = None
+) -> Sequence[Source]:
     """Return the topics and their nsqd; check that the channel exists on one of them, or create it on each.
 
     Args:
         client: sends the requests.
         options: options of the query.
-        known: topics whose channel the query has found before: then an nsqd that cannot be checked, because it
-            restarts, is no error.
+        known: the sources that the query found last, by topic. They are returned if no nsqlookupd answers. An nsqd of
+            such a topic that cannot be checked, because it restarts, is no error.
 
     Raises:
         TopicNotFoundError: the channel does not exist or cannot be checked, and `createChannel` is false. With a
             pattern: no topic that matches has the channel.
-        MQSourceError: no nsqlookupd answers, or an nsqd cannot be reached to check or create the channel.
+        MQSourceError: no nsqlookupd answers and nothing is known, or an nsqd cannot be reached to check or create the
+            channel.
     """
+    known = known or {}
+    try:
+        topologies = {topic: client.fetch_topology(topic) for topic in topics_of(client, options)}
+    except MQSourceError as error:
+        if not (known and error.retryable):
+            raise
+        logger.warning("%s: reading from the nsqd that are known: %s", options.topics_text, error)
+        return [source for sources in known.values() for source in sources]
     found: list[Source] = []
     without_channel: list[TopicNotFoundError] = []
-    for topic in topics_of(client, options, known):
+    for topic, topology in topologies.items():
         try:
-            nsqds = _find_nsqds(client, options, topic, was_found=topic in known)
+            _check_channel(client, options, topic, topology, was_found=topic in known)
         except TopicNotFoundError as error:
             if options.topics_pattern is None:
                 raise
             logger.info("left out: %s", error)
             without_channel.append(error)
         else:
-            found += [Source(topic, nsqd) for nsqd in nsqds]
+            found += [Source(topic, nsqd) for nsqd in topology.nsqds]
     if without_channel and not found and not known:
         raise without_channel[0]
     return found
 
 
-def _find_nsqds(client: NsqClient, options: NsqOptions, topic: str, *, was_found: bool) -> Sequence[Nsqd]:
+def _check_channel(client: NsqClient, options: NsqOptions, topic: str, topology: Topology, *, was_found: bool) -> None:
     channel = options.channel or ""
-    topology = client.fetch_topology(topic)
     if not topology.nsqds or channel in topology.channels:
-        return topology.nsqds
+        return
     stats = ask_stats(client, options, [Source(topic, nsqd) for nsqd in topology.nsqds])
     if any(found is not None and found.exists for found in stats.values()):
-        return topology.nsqds
+        return
     if was_found and not all(stats.values()):
-        return topology.nsqds
+        return
     if not options.create_channel:
         raise _no_channel(client, options, topic, {source.nsqd: found for source, found in stats.items()})
     failures = _create_channel(client, channel, stats)
     if len(failures) == len(topology.nsqds):
         raise failures[0]
-    return topology.nsqds
 
 
 def _create_channel(client: NsqClient, channel: str, sources: Iterable[Source]) -> list[MQSourceError]:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from spark_mq_source.core.columns import ConstantColumn, is_text, record_batch
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
+    BrokerError,
     CorruptMessageError,
     MQSourceError,
     OptionError,
@@ -127,6 +128,7 @@ class _Inflow:
         backoff: Backoff | None = None,
     ) -> None:
         self.consumer = consumer
+        self._where = f"nsq topic {task.source.topic}, channel {options.channel}, nsqd {task.nsqd.name}"
         self._backoff = backoff or Backoff()
         self._wanted = 0
         self._delay_ms, self._most_delay_ms = options.requeue_delay_ms, options.max_requeue_delay_ms
@@ -184,7 +186,8 @@ class _Inflow:
                 # They cannot be read, but are ours until they are requeued.
                 self._ids += (message_ids(run.data) for run in runs[at:])
                 raise
-        return bool(runs)
+        # A message can take longer than the idle time to arrive.
+        return bool(runs) or self.consumer.unfinished_bytes > 0
 
     @property
     def rows(self) -> int:
@@ -228,6 +231,13 @@ class _Inflow:
             self.want(self._wanted)
 
     def put_back(self) -> None:
+        if not (self.has_failed or self.taken or self._ids) and (unfinished := self.consumer.unfinished_bytes):
+            logger.warning(
+                "%s: the time of this read ended within its first message, of which %d bytes have arrived; nsqd sends "
+                "it again. If this repeats, raise msgTimeout in a stream, or maxSeconds in a batch read",
+                self._where,
+                unfinished,
+            )
         if self.has_failed and self._delay_ms and self.rows:
             self.take()
         ids = self.held + self.ids
@@ -396,7 +406,10 @@ class _Collector(_Attempt, Collector[_Inflow]):
         return list(map(bytes.decode, split_ids(refused))), self._recent.last.decode()
 
     def _may_end_early(self, error: MQSourceError) -> bool:
-        return self._options.run_id is None and isinstance(error, TransportError) and error.retryable
+        # A channel of an nsqd that stops refuses the subscription (nsqd 1.3.0, Channel.AddClient).
+        is_stopping = isinstance(error, BrokerError) and error.broker_message == "SUB failed exiting"
+        is_away = is_stopping or (isinstance(error, TransportError) and error.retryable)
+        return self._options.run_id is None and is_away
 
     def _add_known(self, ids: set[str]) -> None:
         self._recent.know(map(str.encode, ids))

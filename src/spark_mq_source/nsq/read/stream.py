@@ -35,7 +35,8 @@ class NsqStream(QueueStream[Source, NsqRange]):
         super().__init__("nsq", options.topics_text, options, topic=options.topics_text.removeprefix("nsq topic "))
         self._options = options
         self._client = NsqClient(options)
-        self._known: set[str] = set()
+        # The sources found last, of all topics ever found.
+        self._known: dict[str, list[Source]] = {}
         self._held: dict[str, Session] = {}
 
     def close(self) -> None:
@@ -86,6 +87,10 @@ class NsqStream(QueueStream[Source, NsqRange]):
     def _unknown_reason(self, source: Source) -> str:
         return self._client.missing_stats_reason(source.nsqd) or "nsqd was restarted"
 
+    def _count_held(self, source: Source) -> int:
+        stats = self._client.fetch_stats(source.nsqd, source.topic, self._options.channel or "")
+        return stats.in_flight + stats.deferred if stats else 0
+
     def _check(self, source: Source) -> None:
         self._client.open_session(source.nsqd).close()
 
@@ -94,6 +99,11 @@ class NsqStream(QueueStream[Source, NsqRange]):
 
     def _merged(self, recent: str, last: str) -> str:
         return (recent + last)[-RECENT_IDS * MESSAGE_ID_BYTES :]
+
+    def _compact(self, ids: Sequence[str]) -> Sequence[str]:
+        # nsqd handles the FINs of a connection in order, and keeps no more than RDY messages in flight there, so those
+        # that it redelivers after a lost connection are among the last ones (nsqd 1.3.0, IsReadyForMessages).
+        return ids[-RECENT_IDS:]
 
     def _keep_channel(self, sources: Sequence[Source]) -> None:
         """Prevent nsqd from deleting an ephemeral channel, with its waiting messages, between two triggers."""
@@ -112,5 +122,7 @@ class NsqStream(QueueStream[Source, NsqRange]):
 
     def _sources_found(self) -> Sequence[Source]:
         sources = find_sources(self._client, self._options, self._known)
-        self._known.update(source.topic for source in sources)
+        self._known = {topic: [] for topic in self._known}
+        for source in sources:
+            self._known.setdefault(source.topic, []).append(source)
         return sources

@@ -20,11 +20,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from spark_mq_source.core.columns import rows_by_topic
-from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, ServiceNotReadyError, UnwritableRowError
+from spark_mq_source.core.errors import (
+    BrokerError,
+    MQSourceError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+    UnwritableRowError,
+)
 from spark_mq_source.net.sending import Writer
 from spark_mq_source.nsq.client.client import NsqClient, Nsqd
 from spark_mq_source.nsq.payload.messages import open_rows
 from spark_mq_source.nsq.protocol.commands import Dpub, Mpub, Pub, parse_name
+from spark_mq_source.nsq.protocol.error_codes import AUTH_FAILED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,6 +105,7 @@ class NsqWriter(Writer["NsqOptions", int]):
         self._unplaced: deque[_Pending] = deque()
         self._last_progress = time.monotonic()
         self._last_error: MQSourceError | None = None
+        self._is_authorized = False
 
     def close(self) -> None:
         """Close the connections without waiting for OKs; see `flush`."""
@@ -250,7 +258,7 @@ class NsqWriter(Writer["NsqOptions", int]):
                 target.pending.popleft()
                 target.pending_bytes -= entry.size
                 self._last_progress = target.last_progress = time.monotonic()
-            elif isinstance(error, MQSourceError) and error.retryable:
+            elif isinstance(error, MQSourceError) and self._may_pass(error):
                 logger.info("%s: resending its unacknowledged commands: %s", target.nsqd.name, error)
                 self._last_error = error
                 self._counters.reconnects += 1
@@ -294,13 +302,24 @@ class NsqWriter(Writer["NsqOptions", int]):
         if target.session is None:
             try:
                 target.session = self._client.open_session(target.nsqd)
+                self._is_authorized = self._is_authorized or target.session.authorized is not None
             except MQSourceError as error:
-                if not error.retryable:
+                if not self._may_pass(error):
                     raise self._in_context(entry, error) from error
                 logger.info("%s cannot be written to: %s", target.nsqd.name, error)
                 self._last_error = error
                 target.rest()
         return target.session is not None
+
+    def _may_pass(self, error: MQSourceError) -> bool:
+        """Return whether the same command may succeed later.
+
+        nsqd asks the authorization server again for each connection, and for a command after the time that this server
+        has set. If it cannot reach the server, it reports E_AUTH_FAILED, as for a wrong secret (nsqd 1.3.0,
+        protocol_v2.go). A secret that this task has used is not wrong.
+        """
+        is_authorization_lost = isinstance(error, BrokerError) and error.code_name == AUTH_FAILED
+        return error.retryable or (self._is_authorized and is_authorization_lost)
 
     def _answered(self, _: Future[None]) -> None:
         with self._arrived:
@@ -314,8 +333,9 @@ class NsqWriter(Writer["NsqOptions", int]):
         return "OK within sendTimeout", send_ms
 
     def _until(self) -> float:
-        now, seconds = time.monotonic(), self._patience()[1] / 1000
-        pauses = [target.paused_until for target in self._targets if target.paused_until > now]
+        seconds = self._patience()[1] / 1000
+        # Also pauses that have ended: a connection must be opened now.
+        pauses = [target.paused_until for target in self._targets if self._unplaced and target.session is None]
         # Half of the time for the current connection, half for another.
         halves = [target.last_progress + seconds / 2 for target in self._targets if target.pending]
         return min([self._last_progress + seconds, *halves, *pauses])

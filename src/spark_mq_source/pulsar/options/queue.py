@@ -194,7 +194,8 @@ class QueueOptions(DrainOptions):
     """Options that have a meaning for queues only."""
 
     initial_position: InitialPosition = option(
-        "Start of a queue whose subscription does not exist yet: `latest` or `earliest`.",
+        "Start of a queue whose subscription does not exist yet: `latest` or `earliest`. A stream reads topics and "
+        "partitions that are created after its start from their first message.",
         default=InitialPosition.LATEST,
         section=Section.SHARE,
     )
@@ -242,7 +243,8 @@ class QueueOptions(DrainOptions):
     )
     on_max_redeliver: OnMaxRedeliver = option(
         "Action after `maxRedeliverCount`: `fail` stops the query; `deadLetter` publishes the message to "
-        "`deadLetterTopic`, by default `TOPIC-SUB-DLQ`, acknowledges it and continues.",
+        "`deadLetterTopic`, by default `TOPIC-SUB-DLQ`, acknowledges it and continues. With `ackMode=nack` this needs "
+        "`retryTopic`.",
         default=OnMaxRedeliver.FAIL,
     )
     retry_topic: bool = option(
@@ -287,6 +289,12 @@ class QueueOptions(DrainOptions):
             yield "consumersPerPartition and keyRanges contradict each other: each range has a task"
         if "on_max_redeliver" in given and not self.max_redeliver_count:
             yield "onMaxRedeliver has no meaning without maxRedeliverCount"
+        gives_up = self.on_max_redeliver is OnMaxRedeliver.DEAD_LETTER
+        if gives_up and self.ack_mode is AckMode.NACK and not self.retry_topic:
+            yield (
+                "onMaxRedeliver=deadLetter and ackMode=nack contradict each other without retryTopic=true: the read "
+                "acknowledges no message, so each read would publish it to the dead letter topic again"
+            )
         if self.ack_mode is AckMode.NACK and "wal_dir" in given:
             yield "ackMode=nack and walDir contradict each other: messages in walDir are acknowledged"
         if given & {"nack_delay_ms", "nack_max_delay_ms"} and not (self.retry_topic and self.ack_mode is AckMode.NACK):

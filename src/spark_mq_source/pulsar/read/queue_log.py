@@ -18,7 +18,7 @@ from spark_mq_source.core.columns import int_array, record_batch
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.payload.messages import ChunkHead, HeadReader
+from spark_mq_source.pulsar.payload.messages import HeadReader
 from spark_mq_source.pulsar.protocol.commands import Message, ValidationError
 from spark_mq_source.pulsar.read.decoding import decoder_of
 
@@ -71,21 +71,28 @@ def _texts(type_: pa.DataType, values: Sequence[bytes | memoryview]) -> pa.Array
     return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
 
 
+MAX_COMPLETE: Final = 4096
+"""Maximum number of complete messages in chunks that are remembered."""
+
+
 @dataclass(slots=True)
 class _Group:
-    """The received chunks of a message, in order."""
+    """The received chunks of a message in order of arrival, with those sent twice."""
 
-    head: ChunkHead
+    num_chunks: int
     chunks: list[Message]
     nbytes: int
+    next_chunk_id: int = 0
 
 
 class ChunkGroups:
     """Chunks of messages, held until they are complete.
 
-    A message is the latest chunk 0 of a uuid and the chunks that follow it (`payload.chunks.ChunkAssembly`). Incomplete
-    messages are delivered again after the consumer is closed. If a producer ended before its last chunk, the message
-    stays in the subscription and is delivered again and again, until it is skipped or expires; nothing waits for it.
+    A message is the latest chunk 0 of a uuid and the chunks that follow it (`payload.chunks.ChunkAssembly`). A producer
+    may send chunks twice, after a reconnect or a restart. They are held, logged and acknowledged with the message, as
+    Java's client acknowledges them (4.0.8, ConsumerImpl), and left out by the reader of the log. Incomplete messages
+    are delivered again after the consumer is closed. If a producer ended before its last chunk, the message stays in
+    the subscription and is delivered again and again, until it is skipped or expires; nothing waits for it.
 
     Args:
         max_bytes: maximum total size; beyond it the oldest message is dropped, to be delivered again.
@@ -96,26 +103,36 @@ class ChunkGroups:
         self._heads = HeadReader()
         self._groups: dict[bytes, _Group] = {}
         self._known: dict[bytes, list[tuple[int, int]]] = {}
+        self._complete: dict[bytes, None] = {}
         self._nbytes = 0
 
     def count(self, body: memoryview) -> int:
         """Return the number of messages of an entry; 0 for a chunk, -1 if its checksum or head is wrong."""
         return self._heads.count(body)
 
+    def is_late(self, message: Message) -> bool:
+        """Return whether a chunk came after its message was complete: its producer sent it twice."""
+        head = self._heads.read_chunk(message.body)
+        return head.chunk_id > 0 and head.uuid in self._complete and head.uuid not in self._groups
+
     def add(self, message: Message) -> Sequence[Message]:
         """Return all chunks of a message that this chunk completes, in order; otherwise nothing."""
         head = self._heads.read_chunk(message.body)
         group = self._groups.get(head.uuid)
         if head.chunk_id == 0:
-            self._drop(head.uuid)
-            group = self._groups[head.uuid] = _Group(head, [], 0)
-        if group is None or head.chunk_id != len(group.chunks) or head.num_chunks != group.head.num_chunks:
+            if group is None:
+                group = self._groups[head.uuid] = _Group(head.num_chunks, [], 0)
+            group.num_chunks, group.next_chunk_id = head.num_chunks, 0
+            self._complete.pop(head.uuid, None)
+        if group is None or head.num_chunks != group.num_chunks:
             return ()
         group.chunks.append(message)
         group.nbytes += len(message.body)
         self._nbytes += len(message.body)
-        if len(group.chunks) == head.num_chunks:
+        group.next_chunk_id += head.chunk_id == group.next_chunk_id
+        if group.next_chunk_id == head.num_chunks:
             self._drop(head.uuid)
+            self._remember(head.uuid)
             return group.chunks
         while self._nbytes > self._max_bytes and len(self._groups) > 1:
             self._drop(next(iter(self._groups)))
@@ -132,18 +149,23 @@ class ChunkGroups:
         entries.append((message.ledger_id, message.entry_id))
         if head.chunk_id < head.num_chunks - 1:
             return ()
+        self._remember(head.uuid)
         return self._known.pop(head.uuid)
 
     def clear(self) -> None:
         """Drop all chunks."""
         self._known.clear()
         self._groups.clear()
+        self._complete.clear()
         self._nbytes = 0
 
     def _drop(self, uuid: bytes) -> None:
-        group = self._groups.pop(uuid, None)
-        if group is not None:
-            self._nbytes -= group.nbytes
+        self._nbytes -= self._groups.pop(uuid).nbytes
+
+    def _remember(self, uuid: bytes) -> None:
+        self._complete[uuid] = None
+        if len(self._complete) > MAX_COMPLETE:
+            del self._complete[next(iter(self._complete))]
 
 
 class LogReader:

@@ -29,7 +29,7 @@ from array import array
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -327,6 +327,7 @@ class _Inflow:
         self._task = task
         self._known = known
         self._is_stored = task.source.is_stored
+        self._acknowledges = self._is_stored and (options.ack_mode is AckMode.ACK or options.retry_topic)
         self._counters = counters
         self._subscription = subscription_of(options, task.source, f"{task.task:04d}")
         self._chunks = ChunkGroups(max_bytes=options.max_pending_chunk_bytes)
@@ -396,7 +397,8 @@ class _Inflow:
             self._since = time.monotonic()
         if repeated := self._add(messages):
             logger.info("%s: %d entries come again, and are left out", self._task, len(repeated))
-            self._send_acknowledgement(repeated)
+            if self._acknowledges:
+                self._send_acknowledgement(repeated)
         if len(repeated) < len(messages):
             self._patience = None
         if self._doubtful:
@@ -572,7 +574,7 @@ class _Inflow:
         return self._permits.fitting(allowed)
 
     def _add(self, messages: Sequence[Message]) -> list[Entry]:
-        """Queue received messages; return the entries that were read before."""
+        """Queue received messages; return the entries that were read before, or repeat chunks of read messages."""
         entries = [(message.ledger_id, message.entry_id) for message in messages]
         runs = runs_of(entries) if self._is_stored else []
         are_new = self._are_new(runs)
@@ -605,15 +607,16 @@ class _Inflow:
                     continue
                 self._here.add([entry])
             if not count:
+                if self._chunks.is_late(message):
+                    repeated.append(entry)
+                    continue
                 group = self._chunks.add(message)
                 received += group
                 counts += [0] * (len(group) - 1) + [1] * bool(group)
                 rows += bool(group)
                 continue
-            if is_corrupt and entry in self._distrusted:
-                self._damaged[entry] = commands.ValidationError.ChecksumMismatch
-            elif is_corrupt and self._is_stored:
-                self._doubtful.append(entry)
+            if is_corrupt:
+                self._note_corrupt(entry)
             received.append(message)
             counts.append(count)
             rows += count
@@ -621,6 +624,12 @@ class _Inflow:
         self._nbytes += nbytes
         self._permits.count(charged, entries=len(messages), nbytes=nbytes)
         return repeated
+
+    def _note_corrupt(self, entry: Entry) -> None:
+        if entry in self._distrusted:
+            self._damaged[entry] = commands.ValidationError.ChecksumMismatch
+        elif self._is_stored:
+            self._doubtful.append(entry)
 
     def _are_new(self, runs: Sequence[Run]) -> bool:
         """Return whether these entries are all new and distinct: the usual case."""
@@ -666,7 +675,9 @@ class _Collector(Collector[_Inflow]):
     ) -> None:
         super().__init__(str(task), log)
         self._letters = letters
-        self._options = options
+        # The driver of a stream has joined the subscription before: if it is missing, it was deleted.
+        is_stream = options.run_id is None
+        self._options = replace(options, initial_position=InitialPosition.EARLIEST) if is_stream else options
         self._task = task
         self._counters = counters
         self._known = EntryRanges([*task.duplicates, task.recent])

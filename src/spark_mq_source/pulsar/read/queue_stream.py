@@ -7,12 +7,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
-from spark_mq_source.core.errors import MQSourceError, TopicNotFoundError
+from spark_mq_source.core.errors import DataLossError, MQSourceError, TopicNotFoundError
 from spark_mq_source.core.options import INT32_MAX
+from spark_mq_source.core.queue_offsets import BatchOffset
 from spark_mq_source.net.queue_plan import plan_once, share_drain, share_waiting, split_parts
 from spark_mq_source.net.queue_stream import QueueStream
 from spark_mq_source.net.retry import Deadline, retrying, until_found
 from spark_mq_source.net.stops import all_read
+from spark_mq_source.net.write_ahead import read_plan
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
 from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent
@@ -220,7 +222,11 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
         )
         self._options = options
         self._client = PulsarClient(options)
-        self._backlogs = _Backlogs(self._client, options)
+        # A subscription that is missing once the query has begun is of a new topic-partition, or was deleted.
+        self._backlogs = _Backlogs(self._client, replace(options, initial_position=InitialPosition.EARLIEST))
+        self._first: Sequence[QueueSource] | None = None
+        """The sources that a new query begins with; None if it is yet to look for them."""
+        self._is_subscribed = False
         self._ends = EndWatch(self._client)
         self._idle = 0
 
@@ -233,9 +239,10 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
 
         Raises:
             EndOfStreamError: with `endAtTermination`: every topic-partition is terminated and read.
-            DataLossError: the write-ahead log was deleted.
+            DataLossError: the write-ahead log or the subscription was deleted.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
+        self._check_subscribed(self._offset(start))
         end = super().latest(start, limited=limited)
         waiting = (self.newest or {}).get("waiting")
         self._idle = self._idle + 1 if end == start and waiting == 0 else 0
@@ -249,8 +256,59 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
                 raise all_read(self._where, len(bounds), TERMINATED)
         return end
 
+    def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[PulsarQueueRange]:
+        """Return the tasks of a trigger, see `QueueStream`.
+
+        Raises:
+            DataLossError: the write-ahead log or the subscription was deleted.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        # The tasks of a repeated batch would create the subscription.
+        self._check_subscribed(self._offset(end))
+        return super().ranges(start, end)
+
+    def _check_subscribed(self, at: BatchOffset) -> None:
+        """Check, once in each driver, that the subscription exists in the topic-partitions that earlier drivers read.
+
+        Raises:
+            DataLossError: it does not.
+        """
+        if self._is_subscribed or not at.batch:
+            return
+        planned = {task.source.name for task in self._planned(at)}
+        known = planned | read_plan(self._store, at.folder)["recent"].keys()
+        asked = [one for one in _by_partition(self._sources()) if str(one) in known and is_persistent(one.topic)]
+        name = self._options.subscription or ""
+        subscribed = self._client.fetch_subscribed(asked, name)
+        if missing := [str(one) for one in asked if one not in subscribed]:
+            raise DataLossError(
+                f"{self._where}: it no longer exists in {', '.join(missing)}, so its unread messages may be deleted: "
+                f"it has expired (subscriptionExpirationTimeMinutes), or it or the topic was deleted; to read what is "
+                f"left, create it (pulsar-admin topics create-subscription -s {name} -m earliest TOPIC)"
+            )
+        self._is_subscribed = True
+
+    def cap_at_current_end(self) -> None:
+        """See `QueueStream`; topic-partitions without the subscription are counted by the first `latest`.
+
+        The query may be new or begun, on which the position of a new subscription depends.
+        """
+        self._first = self._existing()
+        super().cap_at_current_end()
+        self._left = dict.fromkeys(source.name for source in self._sources()) | (self._left or {})
+
+    def _existing(self) -> list[QueueSource]:
+        """Return the sources to read now, with `waitForTopic` without those of missing topics."""
+        if self._options.wait_for_topic_ms is None:
+            return _sources_of(self._client, self._options)
+        found: list[QueueSource] = []
+        for topic in _topics_of(self._client, self._options):
+            with suppress(TopicNotFoundError):
+                found += _sources_of(self._client, self._options, [topic])
+        return found
+
     def _await_topics(self) -> None:
-        """Wait for missing topics, whose subscriptions begin with their first message.
+        """Wait for missing topics.
 
         Raises:
             TopicNotFoundError: a topic is missing after `waitForTopic`.
@@ -258,8 +316,6 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
         client, options = self._client, self._options
         if options.wait_for_topic_ms is None:
             return
-        early = [source for name in _topics_of(client, options) for source in self._existing(name)]
-        self._backlogs.fetch(early)
 
         def look() -> Sequence[QueueSource]:
             sources = _sources_of(client, options)
@@ -267,27 +323,27 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
                 raise no_topic_matches(options)
             return sources
 
-        sources = until_found(look, options.wait_for_topic_ms)
-        from_first = replace(options, initial_position=InitialPosition.EARLIEST)
-        _Backlogs(client, from_first).fetch([source for source in sources if source not in early])
-
-    def _existing(self, topic: str) -> Sequence[QueueSource]:
-        with suppress(TopicNotFoundError):
-            return _sources_of(self._client, self._options, [topic])
-        return ()
+        until_found(look, options.wait_for_topic_ms)
 
     def _begin(self) -> None:
+        # The subscription is created here, if necessary: messages published from now on are read, and all messages of
+        # topic-partitions that appear from now on.
+        first = set(self._existing() if self._first is None else self._first)
+        _Backlogs(self._client, self._options).fetch(list(first))
         self._await_topics()
         _check_letter_topics(self._client, self._options)
-        # The subscription is created here, if necessary: messages published from now on are read.
-        self._backlogs.fetch(self._sources())
+        self._backlogs.fetch([source for source in self._sources() if source not in first])
+        self._is_subscribed = True
 
     def _sources(self) -> Sequence[QueueSource]:
         return _sources_of(self._client, self._options)
 
     def _sources_now(self) -> Sequence[QueueSource]:
         self._await_topics()
-        return self._sources()
+        sources = self._sources()
+        stored = list(_by_partition([source for source in sources if source.is_stored]))
+        subscribed = self._client.fetch_subscribed(stored, self._options.subscription or "")
+        return [source for source in sources if not source.is_stored or source.topic_partition in subscribed]
 
     def _waiting(self, sources: Sequence[QueueSource]) -> dict[QueueSource, int | None]:
         return self._backlogs.fetch(sources)

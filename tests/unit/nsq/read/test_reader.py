@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import OptionError, TooManyAttemptsError
+from spark_mq_source.core.errors import ConnectionLostError, MQSourceError, OptionError, TooManyAttemptsError
 from spark_mq_source.core.options import READ
 from spark_mq_source.net.queue_task import Limits
 from spark_mq_source.nsq.client.client import Nsqd, Source
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.protocol.commands import Identified, Messages
+from spark_mq_source.nsq.protocol.error_codes import error_for_code
 from spark_mq_source.nsq.protocol.wire import MESSAGE, encode_frame
 from spark_mq_source.nsq.read.backoff import Backoff
 from spark_mq_source.nsq.read.reader import _LOGGED, NsqRange, _Attempt, _Collector, _Inflow
@@ -27,6 +28,7 @@ class FakeConsumer:
     def __init__(self) -> None:
         self.session = SimpleNamespace(identified=Identified(), closed=False, address="h:4150")
         self.commands: list[tuple[object, ...]] = []
+        self.unfinished_bytes = 0
 
     def ready(self, count: int) -> None:
         self.commands.append(("RDY", count))
@@ -70,6 +72,18 @@ def test_an_attempt_after_failures_pauses_and_reads_one_message_at_a_time(monkey
         *[("RDY", 1), ("RDY", 0), ("FIN", 1), ("RDY", 500)],
         *[("RDY", 500), ("FIN", 1)],
     ]
+
+
+def test_a_read_that_ends_within_its_first_message_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    for unfinished, received in ((0, False), (7, True), (7, False)):
+        consumer = FakeConsumer()
+        inflow = inflow_of(consumer)
+        if received:
+            consumer.deliver(inflow, (b"a" * 16, 1))
+        consumer.unfinished_bytes = unfinished
+        inflow.put_back()
+    (warning,) = caplog.messages
+    assert "nsqd h:4150: the time of this read ended within its first message, of which 7 bytes" in warning
 
 
 @pytest.mark.parametrize("has_failed", [True, False])
@@ -164,6 +178,22 @@ def test_a_message_beyond_the_attempt_limit_is_given_up(limit: int) -> None:
         kept([1, limit + 1], set(), limit=limit)
     # It is given up only once: messages that were read before are not counted.
     assert kept([1, limit + 1], {1}, limit=limit) == [0]
+
+
+@pytest.mark.parametrize(
+    ("error", "run_id", "expected"),
+    [
+        (error_for_code("E_SUB_FAILED", "SUB failed exiting").within("nsq topic t"), None, True),
+        (error_for_code("E_SUB_FAILED", "SUB failed exiting"), "r", False),
+        (error_for_code("E_SUB_FAILED", "SUB failed consumers for t:c exceeds limit of 1"), None, False),
+        (ConnectionLostError("lost"), None, True),
+    ],
+)
+def test_a_batch_of_a_stream_ends_early_if_nsqd_goes_away(
+    error: MQSourceError, run_id: str | None, expected: bool
+) -> None:
+    collector = SimpleNamespace(_options=SimpleNamespace(run_id=run_id))
+    assert _Collector._may_end_early(collector, error) is expected
 
 
 @pytest.mark.parametrize("refused", [0, 1, 3])

@@ -15,6 +15,7 @@ from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
 from spark_mq_source.pulsar.protocol.commands import Message
+from spark_mq_source.pulsar.read import queue_log
 from spark_mq_source.pulsar.read.queue_log import LOGGED, ChunkGroups, LogReader, log_batch
 from tests.unit.pulsar.payload.test_messages import MESSAGE_ID, batch, entry, single
 
@@ -146,9 +147,37 @@ def test_chunks_of_a_message_leave_together_and_in_order(order: list[tuple[str, 
     assert sorted(taken) == sorted(in_order)
 
 
-def test_a_restarted_message_replaces_the_earlier_one() -> None:
+@pytest.mark.parametrize(
+    ("sent", "taken"),
+    [
+        ((0, 1, 1, 2), [[0, 1, 2, 3]]),
+        ((0, 1, 0, 1, 2), [[0, 1, 2, 3, 4]]),
+        ((0, 2, 1, 2), [[0, 1, 2, 3]]),
+        ((0, 1, 2, 0, 1, 2), [[0, 1, 2], [3, 4, 5]]),
+    ],
+)
+def test_chunks_that_were_sent_twice_leave_with_their_message(sent: tuple[int, ...], taken: list[list[int]]) -> None:
+    chunks = [chunk(number, "u", n, 3) for number, n in enumerate(sent)]
+    assert added(ChunkGroups(max_bytes=1 << 20), *chunks) == taken
+    (row,) = {row["value"][1::3] for row in rows_of([logged(chunks)])}
+    assert row == b"012"
+
+
+def test_a_chunk_is_late_after_its_message_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_log, "MAX_COMPLETE", 1)
     groups = ChunkGroups(max_bytes=1 << 20)
-    assert added(groups, *(chunk(n, "u", n % 2, 3) for n in range(4)), chunk(4, "u", 2, 3)) == [[2, 3, 4]]
+    first, *_, last = chunks = [chunk(n, "u", n, 3) for n in range(3)]
+    assert [groups.is_late(one) for one in chunks] == [False] * 3
+    added(groups, *chunks)
+    assert [groups.is_late(one) for one in chunks] == [False, True, True]
+    groups.add(first)
+    assert not groups.is_late(last)
+    groups.clear()
+    for one in chunks:
+        groups.add_known(one)
+    assert groups.is_late(last)
+    added(groups, *(chunk(n, "v", n, 2) for n in range(2)))
+    assert not groups.is_late(last)
 
 
 def test_messages_beyond_the_bound_are_dropped_oldest_first() -> None:

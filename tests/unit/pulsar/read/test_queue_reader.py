@@ -456,6 +456,15 @@ def test_duplicate_chunks_are_acknowledged_together() -> None:
     assert (taken(flow), consumer.of("ack")) == ([], [[0, 1]])
 
 
+@pytest.mark.parametrize(("given", "sent"), [({}, [[3, 4]]), ({"ackMode": "nack"}, [])])
+def test_chunks_repeated_after_their_message_are_acknowledged(given: dict[str, str], sent: list[Any]) -> None:
+    consumer = Consumer([chunk(n, part, 3) for n, part in enumerate((0, 1, 2, 1, 2))])
+    flow = inflow(consumer, **given)
+    flow.receive(0.1)
+    assert taken(flow) == [0, 1, 2]
+    assert consumer.of("ack") == sent
+
+
 def test_a_topic_that_stores_nothing_has_no_duplicates() -> None:
     consumer = Consumer([message(0), message(0)], [message(0)])
     flow = inflow(consumer, topic="non-persistent://a/b/c")
@@ -815,6 +824,15 @@ def test_errors_that_end_a_batch_early(given: dict[str, str], error: MQSourceErr
     letters: Any = Letters()
     options = options_of(walDir="/tmp/none", **given)
     assert module._Collector(options, task, log, Counters(), letters)._may_end_early(error) == ends_early
+
+
+@pytest.mark.parametrize(("given", "begins"), [({}, "EARLIEST"), ({"runId": "r"}, "LATEST")])
+def test_where_a_task_begins_a_subscription_that_was_deleted(given: dict[str, str], begins: str) -> None:
+    task = PulsarQueueRange(QueueSource(TOPIC, -1), folder="f")
+    log: Any = SimpleNamespace(slots=[])
+    letters: Any = Letters()
+    options = options_of(walDir="/tmp/none", **given)
+    assert module._Collector(options, task, log, Counters(), letters)._options.initial_position.name == begins
 
 
 def test_the_rows_of_a_log_are_those_of_all_attempts() -> None:
