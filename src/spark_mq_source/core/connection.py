@@ -104,6 +104,11 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
             self._close(f"an error ({error})")
             raise
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """The number of received bytes of the frame that has begun to arrive."""
+        return len(self._buffer)
+
     def receive_data(self, data: bytes | memoryview, now: float | None = None) -> None:
         """Process a copy of `data` like `received`; without `now`, no time has passed.
 

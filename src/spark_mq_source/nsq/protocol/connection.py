@@ -140,11 +140,6 @@ class NsqConnection(SansIOConnection[Command, Event]):
         self._unsent += MAGIC + encode(identify)
         self._subscribed = False
 
-    @property
-    def unfinished_bytes(self) -> int:
-        """The number of received bytes of the frame that has begun to arrive."""
-        return len(self._buffer)
-
     # Output.
 
     def send(self, command: Command) -> None:

@@ -70,6 +70,11 @@ class QueueConsumer(BaseConsumer):
         self.was_replaced = False
         self._unsettled: set[Acknowledgement] = set()
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """The number of received bytes of a frame that is not complete yet; read in another thread, so an estimate."""
+        return self.session.connection.unfinished_bytes
+
     def acknowledge(
         self, entries: Sequence[tuple[int, int]], damage: commands.ValidationError | None = None
     ) -> Acknowledgement:

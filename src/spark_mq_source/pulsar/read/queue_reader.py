@@ -403,7 +403,8 @@ class _Inflow:
             self._patience = None
         if self._doubtful:
             self._read_again()
-        return bool(messages)
+        # A message can take longer than the idle time to arrive.
+        return bool(messages) or self._consumer.unfinished_bytes > 0
 
     def _wait_before_resuming(self, error: MQSourceError) -> None:
         """Pause if the last consumer was lost, too, before it received anything new.

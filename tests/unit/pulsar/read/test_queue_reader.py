@@ -75,7 +75,7 @@ class Consumer:
 
     address = "broker:6650"
     was_replaced = False
-    taken_entries = taken_bytes = 0
+    taken_entries = taken_bytes = unfinished_bytes = 0
 
     def __init__(self, *script: Sequence[c.Message] | MQSourceError, answers: Sequence[Any] = ()) -> None:
         self.script, self.answers = list(script), list(answers)
@@ -527,6 +527,15 @@ def test_received_messages_of_a_topic_that_stores_nothing_are_kept() -> None:
     for _ in range(3):
         flow.receive(0.1)
     assert taken(flow) == [0, 0]
+
+
+def test_a_message_that_is_still_arriving_is_no_silence() -> None:
+    consumer = Consumer()
+    flow = inflow(consumer)
+    consumer.unfinished_bytes = 1
+    assert flow.receive(0.1)
+    consumer.unfinished_bytes = 0
+    assert not flow.receive(0.1)
 
 
 def test_connections_that_all_end_before_a_message_are_an_error() -> None:
