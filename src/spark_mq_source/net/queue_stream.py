@@ -338,7 +338,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
                 )
                 found.setdefault(name, {}).update(dict.fromkeys(self._compact(ids), 0.0))
         known = found.keys() | recent.keys() | self._doubts.started.keys() | self._doubts.names
-        absent = {name: plan["absent"].get(name, 0.0) + passed for name in known - present}
+        absent = {name: plan["absent"].get(name, 0.0) + passed for name in sorted(known - present)}
         for name in [name for name, seconds in absent.items() if seconds >= REMEMBERED_SECONDS]:
             del absent[name]
             found.pop(name, None)

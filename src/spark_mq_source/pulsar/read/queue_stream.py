@@ -328,8 +328,8 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
     def _begin(self) -> None:
         # The subscription is created here, if necessary: messages published from now on are read, and all messages of
         # topic-partitions that appear from now on.
-        first = set(self._existing() if self._first is None else self._first)
-        _Backlogs(self._client, self._options).fetch(list(first))
+        first = self._existing() if self._first is None else self._first
+        _Backlogs(self._client, self._options).fetch(first)
         self._await_topics()
         _check_letter_topics(self._client, self._options)
         self._backlogs.fetch([source for source in self._sources() if source not in first])
