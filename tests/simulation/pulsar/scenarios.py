@@ -645,10 +645,10 @@ class StreamRead:
         start: Position,
         end: Position,
         rows: Sequence[Mapping[str, Any]],
-        *,
-        may_lose: bool,
+        **how: bool,
     ) -> None:
-        oracle.check_range(cluster, at, start, end, oracle.found_rows(rows), may_lose=may_lose)
+        """Check the rows of a range; `how` has further arguments of `oracle.check_range`."""
+        oracle.check_range(cluster, at, start, end, oracle.found_rows(rows), **how)
 
     def _check_batches(self, cluster: Cluster, query: Query, *, fails: bool) -> None:
         """Check that each run of a batch has the expected rows of its range.
@@ -656,13 +656,15 @@ class StreamRead:
         Raises:
             ViolationError: one does not.
         """
+        begins = offsets_from_json(query.checkpoint.offsets[0][0]) if query.checkpoint.offsets else {}
         for number, rows in query.checkpoint.replays:
             start, end = (offsets_from_json(offset) for offset in query.checkpoint.offsets[number])
             for at in end:
                 mine = [r for r in rows if r["topic"] == at.topic and r["partition"] == at.partition]
                 begin = start.get(at, EARLIEST)
                 try:
-                    self._check_rows(cluster, at, begin, end[at], mine, may_lose=not fails)
+                    is_first = begins.get(at, EARLIEST) == begin
+                    self._check_rows(cluster, at, begin, end[at], mine, may_lose=not fails, is_first=is_first)
                 except ViolationError as error:
                     raise ViolationError(f"batch {number}: {error}") from error
 
@@ -750,23 +752,6 @@ class StreamChunks(StreamRead):
         ):
             super()._check_loss(cluster, query, error, fails=fails)
 
-    def _check_batches(self, cluster: Cluster, query: Query, *, fails: bool) -> None:
-        self._begins = offsets_from_json(query.checkpoint.offsets[0][0]) if query.checkpoint.offsets else {}
-        super()._check_batches(cluster, query, fails=fails)
-
-    def _check_rows(
-        self,
-        cluster: Cluster,
-        at: TopicPartition,
-        start: Position,
-        end: Position,
-        rows: Sequence[Mapping[str, Any]],
-        *,
-        may_lose: bool,
-    ) -> None:
-        is_first = self._begins.get(at) == start
-        oracle.check_range(cluster, at, start, end, oracle.found_rows(rows), may_lose=may_lose, is_first=is_first)
-
 
 class StreamChunksTrimmed(StreamChunks, StreamTrimmed):
     """A query whose topic loses the entries that were read at once, also the first chunks of unread messages."""
@@ -830,8 +815,7 @@ class StreamCompacted(StreamRead):
         start: Position,
         end: Position,
         rows: Sequence[Mapping[str, Any]],
-        *,
-        may_lose: bool,
+        **how: bool,
     ) -> None:
         found = oracle.found_rows(rows)
         wanted = oracle.within(cls._wanted_rows(cluster, str(at), removed=True), start, end)
@@ -1404,11 +1388,10 @@ class DeadLetters(StreamRead):
         start: Position,
         end: Position,
         rows: Sequence[Mapping[str, Any]],
-        *,
-        may_lose: bool,
+        **how: bool,
     ) -> None:
         found = oracle.found_rows([{**row, "value": row["value"].encode()} for row in rows])
-        oracle.check_range(cluster, at, start, end, found, may_lose=may_lose, is_wanted=_is_good)
+        oracle.check_range(cluster, at, start, end, found, is_wanted=_is_good, **how)
 
     @staticmethod
     def _check_allowed(plan: Plan, error: BaseException) -> None:

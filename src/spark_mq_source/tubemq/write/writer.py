@@ -180,8 +180,7 @@ def _encode_attributes(
     if message_time is not None:
         parts.append(f"$msgTime$={message_time}")
     for key, value in pairs or ():
-        if any(name in text for name in _RESERVED for text in (key, value or "")):
-            # Java's client takes any such text for the type or time (2.4.0, Message.parseSystemHeader).
+        if _has_reserved_name(key, value or ""):
             raise UnwritableRowError(
                 f"tubemq: a row has the attribute {key}={value}, with a name of TubeMQ's own: set the column "
                 f"message_type or message_time instead"
@@ -190,6 +189,11 @@ def _encode_attributes(
         _check_attribute(f"the attribute {key!r}", value)
         parts.append(f"{key}={value}")
     return ",".join(parts).encode()
+
+
+def _has_reserved_name(key: str, value: str) -> bool:
+    """Return whether Java's client takes an attribute for the type or time (2.4.0, `Message.parseSystemHeader`)."""
+    return any(name in key or name in value for name in _RESERVED)
 
 
 def writable_attributes(pairs: Mapping[str, str]) -> dict[str, str]:
@@ -201,9 +205,7 @@ def writable_attributes(pairs: Mapping[str, str]) -> dict[str, str]:
     """
     texts = {key.translate(_SEPARATORS): text.translate(_SEPARATORS) for key, text in pairs.items() if text is not None}
     return {
-        key: text
-        for key, text in texts.items()
-        if key.strip() and text.strip() and not any(name in key + text for name in _RESERVED)
+        key: text for key, text in texts.items() if key.strip() and text.strip() and not _has_reserved_name(key, text)
     }
 
 
