@@ -96,6 +96,9 @@ class Subscriptions(Topics):
                     f"{tp}: the broker reports no last message, but delivers {position}; it may do this until a "
                     f"transaction of the topic ends: try again then"
                 )
+            # A message that comes late is no proof of an empty topic, if the broker reports a last one by now.
+            if starts and any(look()[tp].last > EARLIEST for tp in starts):
+                raise ServiceNotReadyError("the broker has found the last message only now")
             return bounds
 
         return retrying(ask, deadline=self._deadline())

@@ -522,6 +522,15 @@ def test_a_topic_without_a_last_message_must_deliver_none(broker, client, monkey
             asked.confirmed(lambda: bounds)
 
 
+def test_a_last_message_that_the_broker_finds_while_none_is_delivered_is_taken(broker, client, monkeypatch):
+    asked = client(broker().url)
+    monkeypatch.setattr(asked, "fetch_stored", lambda positions: dict.fromkeys(positions, Position(7, 3)))
+    monkeypatch.setattr(asked, "fetch_first_entries", lambda *_: {})
+    ends = [EARLIEST, Position(7, 3), Position(7, 3)]
+    found = asked.confirmed(lambda: {TP: Bounds(Position(7, -1), ends.pop(0))})
+    assert (found[TP].last, ends) == (Position(7, 3), [])
+
+
 @pytest.mark.parametrize(("read_compacted", "first"), [("false", Position(7, 4)), ("true", EARLIEST)])
 def test_the_first_position_includes_the_compacted_ledger(broker, client, read_compacted, first):
     bounds = client(broker().url, readCompacted=read_compacted).fetch_bounds([TP])
