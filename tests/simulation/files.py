@@ -58,7 +58,7 @@ class Store:
         self._step()
         return True
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, _: int | None = None) -> bytes:
         """See `net.storage.LocalStore`."""
         self._step()
         world = clockwork.here()

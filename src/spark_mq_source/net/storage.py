@@ -110,14 +110,20 @@ class LocalStore:
             _sync_folder(target.parent)
         return True
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, limit: int | None = None) -> bytes:
         """Return the bytes of a file.
+
+        Args:
+            path: the file.
+            limit: the size of the largest file accepted, in bytes.
 
         Raises:
             FileNotFoundError: the file does not exist.
+            StorageError: it is larger.
         """
-        with _failing(self.where(path), "read"):
-            return (self._root / path).read_bytes()
+        with _failing(self.where(path), "read"), (self._root / path).open("rb") as file:
+            _check_size(os.fstat(file.fileno()).st_size, limit, self.where(path))
+            return file.read()
 
     def read_part(self, path: str, offset: int, into: memoryview) -> memoryview:
         """Fill this memory with a part of a file; return it. Safe to call from several threads.
@@ -247,10 +253,12 @@ class ObjectStore:
                 time.sleep(0.1 * 2**conflict)
         raise StorageError(f"{self.where(path)} cannot be written: the store reports a conflict again and again")
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, limit: int | None = None) -> bytes:
         """See `LocalStore`."""
         with _failing(self.where(path), "read", self._errors):
-            return bytes(self._obstore.get(self._store, path).bytes())
+            found = self._obstore.get(self._store, path)
+            _check_size(found.meta["size"], limit, self.where(path))
+            return bytes(found.bytes())
 
     def read_part(self, path: str, offset: int, into: memoryview) -> memoryview:
         """See `LocalStore`. What cannot be read directly is read by obstore, which repeats requests."""
@@ -280,9 +288,24 @@ class ObjectStore:
         """See `LocalStore`."""
         with _failing(self.where(path), "removed", self._errors):
             inside = [one["path"] for some in self._obstore.list(self._store, path) for one in some]
-            for one in [*inside, path]:
-                with contextlib.suppress(FileNotFoundError):
-                    self._obstore.delete(self._store, one)
+            for one in inside:
+                self._delete(one)
+            try:
+                self._delete(path)
+            except self._errors:
+                # A storage account with a hierarchical namespace has real folders, and deletes only empty ones.
+                folders = self._obstore.list_with_delimiter(self._store, path)["common_prefixes"]
+                if not folders and not inside:
+                    raise
+                for folder in folders:
+                    self.remove(folder)
+                # Another attempt may have written to it since; an empty folder that remains does no harm.
+                with contextlib.suppress(*self._errors):
+                    self._delete(path)
+
+    def _delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._obstore.delete(self._store, path)
 
     def close(self) -> None:
         """See `LocalStore`."""
@@ -326,6 +349,11 @@ def _failing(where: str, what: str, errors: tuple[type[Exception], ...] = (OSErr
         raise StorageError(
             f"{where} cannot be {what} ({reason}); free space, or restore access to it on the driver and every executor"
         ) from error
+
+
+def _check_size(size: int, limit: int | None, where: str) -> None:
+    if limit is not None and size > limit:
+        raise StorageError(f"{where} has {size} bytes, and at most {limit} are expected; restore the file")
 
 
 def _whole(part: memoryview, size: int, where: str) -> memoryview:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path, PurePosixPath
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from spark_mq_source.core.errors import MQSourceError, OptionError, StorageError, UnsupportedFeatureError
 from spark_mq_source.net import storage
 from spark_mq_source.net.storage import LocalStore, Store, open_store
+from tests.http_server import Answer, HttpServer
 
 WRITERS = 8
 ROUNDS = 40
@@ -173,3 +177,91 @@ def test_files_that_do_not_exist(tmp_path: Path):
     store.remove("a")
     with pytest.raises(FileNotFoundError):
         store.read("a")
+
+
+class AzureAccount(HttpServer):
+    """A storage account of Azure, as its Blob API shows it.
+
+    With a hierarchical namespace a blob makes the folders above it. They remain without it, are listed by their names
+    only, and cannot be deleted before what is in them ("Delete Blob", error DirectoryIsNotEmpty).
+
+    Attributes:
+        files: the blobs.
+        folders: the folders.
+        forbidden: paths that cannot be deleted.
+    """
+
+    def __init__(self, *, is_hierarchical: bool) -> None:
+        super().__init__()
+        self.files: dict[PurePosixPath, bytes] = {}
+        self.folders: set[PurePosixPath] = set()
+        self.forbidden: set[PurePosixPath] = set()
+        self._is_hierarchical = is_hierarchical
+
+    def answer(self, request: BaseHTTPRequestHandler, said: bytes) -> Answer:
+        url = urlsplit(request.path)
+        if request.command == "PUT":
+            path = PurePosixPath(url.path.removeprefix("/c/"))
+            self.files[path] = said
+            if self._is_hierarchical:
+                self.folders.update(path.parents[:-1])
+            return 201, b"", {"ETag": "1"}
+        asked = parse_qs(url.query)
+        if request.command == "GET":
+            return 200, self._listing(PurePosixPath(asked["prefix"][0]), one_level="delimiter" in asked).encode(), {}
+        # "Blob Batch": a request for each blob, in parts.
+        (path,) = re.findall(rb"DELETE /c/(.*) HTTP/1.1", said)
+        status, error = self._delete(PurePosixPath(path.decode()))
+        answer = (
+            "--part\r\nContent-Type: application/http\r\nContent-ID: 0\r\n\r\n"
+            f"HTTP/1.1 {status} {error}\r\nx-ms-error-code: {error}\r\n\r\n\r\n--part--"
+        )
+        return 202, answer.encode(), {"Content-Type": "multipart/mixed; boundary=part"}
+
+    def _delete(self, path: PurePosixPath) -> tuple[int, str]:
+        if path in self.forbidden:
+            return 403, "AuthorizationPermissionMismatch"
+        if path in self.folders and any(path in one.parents for one in (*self.files, *self.folders)):
+            return 409, "DirectoryIsNotEmpty"
+        if path not in self.files and path not in self.folders:
+            return 404, "BlobNotFound"
+        self.files.pop(path, None)
+        self.folders.discard(path)
+        return 202, "Accepted"
+
+    def _listing(self, folder: PurePosixPath, *, one_level: bool) -> str:
+        blobs = "".join(
+            f"<Blob><Name>{file}</Name><Properties><Last-Modified>Wed, 25 Nov 2026 00:00:00 GMT</Last-Modified>"
+            f"<Content-Length>{len(data)}</Content-Length><Content-Type/><Etag>1</Etag></Properties></Blob>"
+            for file, data in self.files.items()
+            if folder in (file.parents[:1] if one_level else file.parents)
+        )
+        if one_level:
+            blobs += "".join(
+                f"<BlobPrefix><Name>{one}/</Name></BlobPrefix>" for one in self.folders if one.parent == folder
+            )
+        return f"<EnumerationResults><Blobs>{blobs}</Blobs></EnumerationResults>"
+
+
+@pytest.mark.parametrize("is_hierarchical", [False, True])
+def test_folders_of_azure_are_removed_with_their_files(monkeypatch: pytest.MonkeyPatch, is_hierarchical: bool):
+    pytest.importorskip("obstore")
+    with AzureAccount(is_hierarchical=is_hierarchical) as account:
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", account.origin)
+        monkeypatch.setenv("AZURE_ALLOW_HTTP", "true")
+        store = open_store("abfss://c@account.dfs.core.windows.net/wal")
+        for path in ("1/plan", "1/0/0", "1/0/0.arrow", "1/1/0", "2/plan"):
+            store.write(path, b"x")
+        if is_hierarchical:
+            # An attempt that ended while it removed these left folders only.
+            account.folders |= {PurePosixPath("wal/0"), PurePosixPath("wal/0/3")}
+        for path in ("0", "1/plan", "1", "none"):
+            store.remove(path)
+        assert account.files.keys() == {PurePosixPath("wal/2/plan")}
+        assert account.folders == ({PurePosixPath("wal"), PurePosixPath("wal/2")} if is_hierarchical else set())
+
+        account.forbidden.add(PurePosixPath("wal/2/plan"))
+        for path in ("2/plan", "2"):
+            with pytest.raises(StorageError, match=f"^abfss://c@account.dfs.core.windows.net/wal/{path} cannot be rem"):
+                store.remove(path)

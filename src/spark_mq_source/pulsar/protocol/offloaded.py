@@ -37,6 +37,9 @@ BLOCK_MAGIC: Final = 0xFBDBABCB
 PADDING: Final = 0xFEDCDEAD
 _PADDING_BYTES: Final = PADDING.to_bytes(4, "big") * 3
 
+MAX_INDEX_BYTES: Final = 16 << 20
+"""The size of the largest index object accepted: 838,860 blocks, at S3's smallest parts 4 TB of data."""
+
 _INDEX_HEAD: Final = struct.Struct(">IiqqiI")
 _INDEX_BLOCK: Final = struct.Struct(">qiq")
 _BLOCK_HEAD: Final = struct.Struct(">Iqqq")

@@ -31,7 +31,7 @@ from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.offsets import EARLIEST, Position
 from spark_mq_source.pulsar.options.reading import ALWAYS
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, TransactionalEntryError
-from spark_mq_source.pulsar.protocol.offloaded import EntryParser, LedgerIndex, parse_index
+from spark_mq_source.pulsar.protocol.offloaded import MAX_INDEX_BYTES, EntryParser, LedgerIndex, parse_index
 from spark_mq_source.pulsar.read.decoding import decoder_of
 from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
 
@@ -233,7 +233,7 @@ class _StoredLedger:
             raise self._damaged(self.path, f"it ends after entry {self._found}, before {self._last}")
 
     def _read_index(self) -> LedgerIndex:
-        index = parse_index(self._store.read(f"{self.path}-index"))
+        index = parse_index(self._store.read(f"{self.path}-index", MAX_INDEX_BYTES))
         # It has more if the broker wrote the last ones again to the next ledger, and does not count them here.
         if index.entries < self.ledger.entries:
             raise CorruptMessageError(f"it has {index.entries} entries instead of {self.ledger.entries}")

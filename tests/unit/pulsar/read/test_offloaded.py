@@ -20,6 +20,7 @@ from spark_mq_source.net import signed_reads, storage
 from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.protocol.offloaded import MAX_INDEX_BYTES
 from spark_mq_source.pulsar.read import offloaded
 from spark_mq_source.pulsar.read.offloaded import read_offloaded, split_by_storage
 from spark_mq_source.pulsar.read.reader import PulsarRange
@@ -146,6 +147,8 @@ def damage(data: Path, index: Path, how: str) -> None:
         data.write_bytes(content[:1000])
     elif how == "other version":
         index.write_bytes(b"\x26\xa6\x6d\x32" + index.read_bytes()[4:])
+    elif how == "large":
+        index.write_bytes(bytes(MAX_INDEX_BYTES + 1))
     elif how == "other ledger":
         other_data, other_index = objects([[b"x"]])
         data.write_bytes(other_data)
@@ -160,6 +163,7 @@ def damage(data: Path, index: Path, how: str) -> None:
         ("gone", "does not exist, so ledger 3 was deleted since the query was planned"),
         ("cut", "is shorter than expected: 1918 bytes are missing"),
         ("other version", "is not ledger 3 as Pulsar's offloaders write it: the index begins with 0x26a66d32"),
+        ("large", "has 16777217 bytes, and at most 16777216 are expected"),
         ("other ledger", "it has 1 entries instead of 50"),
         ("flipped", "ledger 3 in offloadStorage: message 3:7: the checksum does not match"),
     ],
