@@ -94,7 +94,8 @@ def program_environment(log_folder: Path, jvm: Mapping[str, str] = SMALL_JVM) ->
     """Return the environment for Pulsar's shell scripts, which then write only into the folder."""
     return {
         **jvm,
-        "PULSAR_GC_LOG": " ",  # the default writes GC logs next to the distribution
+        # The default writes logs next to the distribution. A killed JVM leaves the libraries that it has unpacked.
+        "PULSAR_GC_LOG": f"-Djava.io.tmpdir={log_folder}",
         "PULSAR_LOG_DIR": str(log_folder),
         "PULSAR_LOG_LEVEL": "info",
         # Output without colours and banner.

@@ -581,7 +581,8 @@ class TubeCluster:
 
     def _jvm_options(self, name: str) -> list[str]:
         # Benchmarks measure JVMs as users start them.
-        return [*self.jvm, *(class_data(name).options(record=True) if self.jvm is SMALL_JVM else ())]
+        options = [*self.jvm, f"-Djava.io.tmpdir={self.folder}"]
+        return [*options, *(class_data(name).options(record=True) if self.jvm is SMALL_JVM else ())]
 
     def _make_class_data(self, server: Server) -> None:
         if server.process is not None and self.jvm is SMALL_JVM:

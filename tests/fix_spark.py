@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -45,7 +46,8 @@ def spark_environment(*, record: bool = False) -> dict[str, str]:
     Args:
         record: whether the driver records its classes if they have no archive yet.
     """
-    options = " ".join([SHORT_LIVED_JVM, *class_data().options(record=record)])
+    temporary = f"-Djava.io.tmpdir={tempfile.gettempdir()}"  # a killed session leaves libraries and blocks there
+    options = " ".join([SHORT_LIVED_JVM, temporary, *class_data().options(record=record)])
     return {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,

@@ -23,7 +23,7 @@ class JavaProgram:
     def __init__(self, source: str, libraries: Path, log: Path) -> None:
         self._log = log.open("wb")
         self._asking = threading.Lock()
-        options = ["-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        options = ["-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={log.parent}"]
         self._process = subprocess.Popen(
             ["java", *options, "-cp", f"{libraries}/*", SOURCES / source],
             stdin=subprocess.PIPE,

@@ -16,9 +16,11 @@ other.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -108,7 +110,9 @@ def run(found: Sequence[Part], jobs: int) -> int:
     """Run the parts, `jobs` at a time, and print; return 1 if one of them failed, or none had a test to run.
 
     An interrupt, or the signal to end, is passed on once to the parts that run: they report the failures until then.
+    Their temporary files are in one folder, which remains after a failure.
     """
+    folder = tempfile.mkdtemp(prefix="tests-")
     running: list[subprocess.Popen[str]] = []
     stopping = threading.Event()
 
@@ -120,16 +124,21 @@ def run(found: Sequence[Part], jobs: int) -> int:
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(partial(_run, running=running, stopping=stopping), found))
+            list(pool.map(partial(_run, folder=folder, running=running, stopping=stopping), found))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    has_failed = any(part.failed for part in found)
+    if has_failed:
+        print(f"\nThe files of these tests are in {folder}.")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
     for part in sorted(found, key=lambda part: part.failed):
         print(f"\n======== {part.name}: {part.minutes:.1f} minutes, exit code {part.code}", *part.summary(), sep="\n")
-    return int(any(part.failed for part in found) or all(part.code == NOTHING_SELECTED for part in found))
+    return int(has_failed or all(part.code == NOTHING_SELECTED for part in found))
 
 
-def _run(part: Part, *, running: list[subprocess.Popen[str]], stopping: threading.Event) -> None:
+def _run(part: Part, *, folder: str, running: list[subprocess.Popen[str]], stopping: threading.Event) -> None:
     if stopping.is_set():
         return
     began = time.monotonic()
@@ -139,7 +148,7 @@ def _run(part: Part, *, running: list[subprocess.Popen[str]], stopping: threadin
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": folder},
         start_new_session=True,  # an interrupt of the terminal reaches it only by `stop`
     ) as process:
         running.append(process)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -20,9 +21,11 @@ TESTS = {
 
 
 @pytest.fixture(autouse=True)
-def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts pytest without plug-ins: loading them takes longer than everything else here."""
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Start pytest without plug-ins, which take longer than the rest; return the folder in which run makes its own."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("folders")))
+    return Path(tempfile.gettempdir())
 
 
 def part(folder: Path, name: str) -> Part:
@@ -61,12 +64,25 @@ def test_one_failure_fails_all_and_so_does_having_no_test_in_any_part(codes: lis
     assert run([Part("part", [sys.executable, "-S", "-c", f"raise SystemExit({each:d})"]) for each in codes], 1) == code
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_temporary_files_remain_only_after_a_failure(
+    folder: Path, capfd: pytest.CaptureFixture[str], fails: bool
+) -> None:
+    writing = f"import tempfile; tempfile.mkstemp(); raise SystemExit({fails:d})"
+    assert run([Part("writing", [sys.executable, "-S", "-c", writing])], 1) == fails
+    found = list(folder.iterdir())
+    assert [len(list(one.iterdir())) for one in found] == [1] * fails
+    assert all(f"are in {one}." in capfd.readouterr().out for one in found)
+
+
 def test_an_interrupt_ends_the_parts_that_run_and_starts_no_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    waiting = Part("waiting", [sys.executable, "-c", f"open({str(pipe)!r}, 'w').close(); import time; time.sleep(60)"])
+    # An interrupt within an import or a destructor would be ignored.
+    program = f"import os, time; os.close(os.open({str(pipe)!r}, os.O_WRONLY)); time.sleep(60)"
+    waiting = Part("waiting", [sys.executable, "-c", program])
 
     def interrupt() -> None:
         pipe.read_text()  # until it is open at the other end
