@@ -87,6 +87,8 @@ class TubeMQStream:
             else _AllPartitions(self._client, options)
         )
         self._target: Positions | None = None
+        # The positions of the offset that `latest` returned last.
+        self._ends: Positions = {}
         # The offset that Spark committed last; before, the start of a query without a checkpoint.
         self._committed: Mapping[str, object] | None = None
         self._served: TopicPartition | None = None
@@ -153,7 +155,8 @@ class TubeMQStream:
                 self.commit(start)
                 raise all_read("tubemq", len(ends))
             return dict(start)
-        return encode_offsets(Trigger({**known, **ends}, read))
+        self._ends = {**known, **ends}
+        return encode_offsets(Trigger(self._ends, read))
 
     def _stops(self, begins: Positions) -> Positions:
         """Return the ends of the query; none without `endingOffsets`.
@@ -214,12 +217,14 @@ class TubeMQStream:
     def commit(self, end: Mapping[str, object]) -> None:
         """Commit `end`: move the group's position on the brokers after the query, for monitoring.
 
-        If that fails, the next trigger's commit replaces it.
+        If that fails, the next trigger's commit replaces it. Spark commits a trigger after it has the end of the next
+        one (4.x, `MicroBatchExecution`), which is earlier if a broker has lost messages.
         """
-        trigger = _decode(end)
+        positions = _decode(end).positions
         self._committed = end
         try:
-            self._assigned.commit({tp: trigger.positions[tp] for tp in trigger.begins})
+            # All positions: with asynchronous progress tracking Spark does not commit every trigger.
+            self._assigned.commit({tp: min(at, self._ends.get(tp, at)) for tp, at in positions.items()})
         except MQSourceError as error:
             logger.warning("tubemq: the positions of group %s stay behind: %s", self._options.group_name, error)
 
@@ -283,6 +288,8 @@ class _AllPartitions:
         self._member: ClientBalancedMember | None = None
         # The bounds of what existed when the query started; None if it waited for no topic.
         self._early: dict[TopicPartition, Bounds] | None = None
+        # The positions that this query has given the group.
+        self._stored: dict[TopicPartition, int] = {}
 
     def initial(self) -> Positions:
         self.wait()
@@ -361,7 +368,8 @@ class _AllPartitions:
         pass
 
     def commit(self, ends: Positions) -> None:
-        """Register at the position as a member of the group would, and unregister at once."""
+        """Register at each new position as a member of the group would, and unregister at once."""
+        ends = {tp: end for tp, end in ends.items() if self._stored.get(tp) != end}
         partitions = self.partitions()
         group = self._options.group_name
         consumers = {
@@ -377,6 +385,7 @@ class _AllPartitions:
         for tp, (registered, left) in answers.items():
             self._client.wait(registered, f"commit of {tp} at {ends[tp]}")
             self._client.wait(left, f"unregister of {tp}")
+            self._stored[tp] = ends[tp]
 
     def close(self) -> None:
         if self._member is not None:
@@ -389,11 +398,13 @@ class _Registration:
 
     Attributes:
         position: the group's position: that of the query in Spark's checkpoint.
+        stored: the group's position at the broker, as last known.
     """
 
     partition: BrokerPartition
     consumer: PartitionConsumer
     position: int
+    stored: int
 
 
 class Membership:
@@ -501,7 +512,7 @@ class Membership:
             for tp, end in ends.items():
                 if tp in self._held:
                     self._register(self._held[tp].consumer, end)
-                    self._held[tp].position = end
+                    self._held[tp].position = self._held[tp].stored = end
 
     def plan(self, ends: Positions) -> Positions:
         """Keep these partitions until `planned`; return the ends of those that are neither handed over nor lost.
@@ -525,15 +536,17 @@ class Membership:
             self._changed.notify_all()
 
     def commit(self, ends: Positions) -> None:
-        """Move the group's positions of held partitions to the ends that Spark has read."""
+        """Move the group's positions of held partitions to the ends that Spark has read, unless they are there."""
         with self._changed:
             # Under the lock, so that a partition is not handed over meanwhile and then moved back.
-            held = {tp: self._held[tp] for tp in ends if tp in self._held and self._held[tp].consumer.lost is None}
-            for tp, one in held.items():
+            held = {tp: one for tp, one in self._held.items() if one.consumer.lost is None}
+            moved = {tp: one for tp, one in held.items() if ends.get(tp, 0) > one.stored}
+            for tp, one in moved.items():
                 one.position = max(one.position, ends[tp])
-            asked = [self._request(one.consumer, ends[tp]) for tp, one in held.items()]
-            for one, answer in zip(held.values(), asked, strict=True):
-                self._client.wait(answer, f"commit of {one.partition} in group {self._group}")
+            asked = {tp: self._request(one.consumer, ends[tp]) for tp, one in moved.items()}
+            for tp, answer in asked.items():
+                self._client.wait(answer, f"commit of {tp} in group {self._group}")
+                moved[tp].stored = ends[tp]
 
     def close(self) -> None:
         """Leave all partitions at the query's position, and the group."""
@@ -678,7 +691,7 @@ class Membership:
             # A master that took over meanwhile, or assigned it later, does not start the group there.
             if is_starting or (session.is_counted and position < start):
                 position = self._register(consumer, start)
-        return _Registration(partition, consumer, position)
+        return _Registration(partition, consumer, position, position)
 
     def _register(self, consumer: PartitionConsumer, position: int | None, *, from_first: bool = True) -> int:
         """Register a partition in the group's name, at a position or at the group's; return the position."""
@@ -707,6 +720,7 @@ class Membership:
         position = self._register(consumer, None)
         if position < held.position or position == self._former.get(held.partition):
             position = self._register(consumer, held.position)
+        held.stored = position
         return consumer, position
 
     def _take_back_if_free(self, held: _Registration) -> tuple[PartitionConsumer, int] | None:

@@ -342,6 +342,9 @@ def test_after_a_loss_a_member_continues_at_the_end_of_what_is_left(monkeypatch:
     query.stream._assigned = member(group, A, B)
     assert query.latest({A: 280, B: 28}) == Trigger({A: 84, B: 56}, {B: 28})
     assert group.positions == {A: 84, B: 28}
+    # Spark commits the previous trigger only now.
+    query.stream.commit(encode_offsets(Trigger({A: 280, B: 28}, {A: 0})))
+    assert group.positions == {A: 84, B: 28}
     # Other messages have the lost ones' offsets.
     query.bounds[A] = Bounds(0, 308)
     assert query.latest({A: 84, B: 56}) == Trigger({A: 308, B: 56}, {A: 84})
@@ -459,6 +462,23 @@ def test_a_commit_shows_that_the_checkpoint_has_the_trigger() -> None:
     made = member(Group(a=28), A)
     made.commit({A: 56})
     assert made._held[A].position == 56
+
+
+def test_a_commit_includes_the_partitions_of_earlier_triggers() -> None:
+    group = Group(a=0, b=0)
+    made = member(group, A, B)
+    stream = TubeMQStream(options_of(assignment="server"))
+    stream._assigned = made
+    # Asynchronous progress tracking: the trigger that read B was not committed.
+    stream.commit(encode_offsets(Trigger({A: 84, B: 56}, {A: 0})))
+    assert group.positions == {A: 84, B: 56}
+
+
+def test_a_commit_never_moves_a_group_back() -> None:
+    group = Group(a=84)
+    made = member(group, A)
+    made.commit({A: 56})
+    assert group.positions == {A: 84}
 
 
 def test_only_held_partitions_are_committed() -> None:
