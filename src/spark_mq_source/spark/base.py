@@ -39,6 +39,7 @@ from spark_mq_source.spark.worker import (
     connection_of_task,
     exit_if_terminated,
     freeze_loaded_modules,
+    ignore_sigterm,
     is_read_again,
     rows_while_running,
     stop_on_sigterm,
@@ -303,6 +304,7 @@ class MQStreamReader(_Reader, StreamReaderBase):
 
     def stop(self) -> None:
         """Close the driver's connections."""
+        ignore_sigterm()
         if self._stream is not None:
             self._stream.close()
         exit_if_terminated()

@@ -67,9 +67,15 @@ def stop_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, _terminate)
 
 
-def _terminate(number: int, _: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)
+def _terminate(_: int, __: FrameType | None) -> None:
+    ignore_sigterm()
     raise _Terminated
+
+
+def ignore_sigterm() -> None:
+    """Let a stream reader that is being stopped end: Spark sends SIGTERM then, too, after an error or Ctrl-C."""
+    if signal.getsignal(signal.SIGTERM) is _terminate:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def exit_if_terminated() -> None:

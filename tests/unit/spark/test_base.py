@@ -470,18 +470,20 @@ def test_the_package_imports_pyspark_only_for_a_data_source() -> None:
     run_in_a_new_process(program)
 
 
-def test_the_end_of_a_query_closes_its_stream() -> None:
+@pytest.mark.parametrize("comes_while_closing", [False, True])
+def test_the_end_of_a_query_closes_its_stream(comes_while_closing: bool) -> None:
     program = (
         "__name__ = 'pyspark.sql.streaming.python_streaming_source_runner'\n"
         "import os, signal, pyarrow as pa\n"
         "from types import SimpleNamespace\n"
         "from spark_mq_source.spark.base import MQStreamReader\n"
-        "stream = SimpleNamespace(close=lambda: print('closed', flush=True))\n"
+        "end = lambda: os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"close = lambda: ({comes_while_closing} and end(), print('closed', flush=True))\n"
+        "stream = SimpleNamespace(close=close)\n"
         "reader = MQStreamReader(SimpleNamespace(open_stream=lambda options: stream), None, pa.schema([]))\n"
         "assert reader.stream is stream\n"
         "try:\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    signal.pause()\n"
+        f"    {comes_while_closing} or (end(), signal.pause())\n"
         "finally:\n"
         "    reader.stop()\n"
     )
