@@ -78,6 +78,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         self._max_rows: int | None = options.max_rows_per_trigger
         self._pace = TriggerPace(options.min_rows_per_trigger, options.max_trigger_delay_ms)
         self.newest: dict[str, object] | None = None
+        self._is_capped = False
         # With `cap_at_current_end`: messages still to read, by source name; None (unknown) until a batch finds none.
         self._left: dict[str, int | None] | None = None
         self._extended: set[str] = set()
@@ -110,7 +111,10 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         at = self._offset(start)
         if at.batch:
             self._update_doubts(at)
-        waiting = self._waiting(self._sources())
+        counts_all = self._is_capped and self._left is None
+        waiting = self._waiting(self._sources_now() if counts_all else self._sources())
+        if counts_all:
+            self._left = self._counted(waiting)
         known = [depth for depth in waiting.values() if depth is not None]
         self.newest = at.to_json() | {
             "topic": self._topic,
@@ -135,26 +139,14 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         return following.to_json()
 
     def cap_at_current_end(self) -> None:
-        """Limit `latest` to the messages that are waiting now (`Trigger.AvailableNow`).
+        """Limit `latest` to the messages that are waiting when it is called first (`Trigger.AvailableNow`).
+
+        Spark calls this before it tells whether the query is new; a new one creates subscriptions and channels first.
 
         A source whose number of messages is unknown is read until a batch finds none. So is one in `_doubts`, but at
         most `MAX_UNCOUNTED` messages beyond its count.
-
-        Raises:
-            TopicNotFoundError: nothing to read exists, and the query must not wait for it.
-            MQSourceError: the brokers cannot be reached, or refuse.
         """
-        sources = self._sources_now()
-        waiting = self._waiting(sources)
-        for source in sources:
-            if waiting[source] is None:
-                logger.warning(
-                    "%s: %s: number of waiting messages unknown (%s); read until a batch finds none",
-                    self._where,
-                    source.name,
-                    self._unknown_reason(source),
-                )
-        self._left = {source.name: waiting[source] for source in sources}
+        self._is_capped = True
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[TaskT]:
         """Return the tasks of a trigger, the same for the same offsets.
@@ -219,6 +211,18 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         return ids
 
     # -- inside
+
+    def _counted(self, waiting: Mapping[SourceT, int | None]) -> dict[str, int | None]:
+        """Return the number of messages to read by source name, after a warning of those that are unknown."""
+        for source, count in waiting.items():
+            if count is None:
+                logger.warning(
+                    "%s: %s: number of waiting messages unknown (%s); read until a batch finds none",
+                    self._where,
+                    source.name,
+                    self._unknown_reason(source),
+                )
+        return {source.name: count for source, count in waiting.items()}
 
     def _planned(self, at: BatchOffset) -> list[TaskT]:
         return tasks_of(self.task_type, at.folder, read_plan(self._store, at.folder))

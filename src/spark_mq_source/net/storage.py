@@ -401,7 +401,7 @@ def _store_of(url: str, name: str) -> Store:
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", url)
     scheme = found[1].lower() if found else ""
     if scheme in OBJECT_STORES:
-        if re.search(r"//[^@]*:[^@]*@|\?", url):
+        if re.search(r"//[^/@]*:[^@]*@|\?", url):
             # The URL is in errors and logs.
             raise OptionError(
                 f"{name}must not contain a password or a query: give credentials in the environment of the driver and "

@@ -147,8 +147,8 @@ def test_a_commit_keeps_its_own_batch_and_later_ones(tmp_path: Path, at: BatchOf
 def test_only_the_initial_backlog_is_read(tmp_path: Path, at: BatchOffset):
     stream = Stream(tmp_path, {"a": 5, "b": 2, "c": 0})
     stream.cap_at_current_end()
-    stream.depths = {"a": 9, "b": 9, "c": 9}
     one, planned = stream.plan(at)
+    stream.depths = {"a": 9, "b": 9, "c": 9}
     assert planned == {"a": 5, "b": 2, "c": 0}
     stream.read(one, a=3, b=2, c=0)
     two, planned = stream.plan(one)

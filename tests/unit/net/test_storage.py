@@ -55,6 +55,8 @@ def test_exactly_one_of_many_writers_creates_a_file(tmp_path: Path, monkeypatch:
         ("file:///data/wal", "/data/wal/x"),
         ("FILE://localhost/data/wal", "/data/wal/x"),
         ("/data/a:b", "/data/a:b/x"),
+        # No password: it would be before the first slash.
+        ("s3://bucket/a:b/c@d", "s3://bucket/a:b/c@d/x"),
     ],
 )
 def test_spellings_of_a_path_are_equal(url: str, path: str):

@@ -95,7 +95,8 @@ class ChunkGroups:
     the subscription and is delivered again and again, until it is skipped or expires; nothing waits for it.
 
     Args:
-        max_bytes: maximum total size; beyond it the oldest message is dropped, to be delivered again.
+        max_bytes: maximum total size; beyond it the oldest message is dropped, or of the only one the chunks that were
+            sent twice, to be delivered again.
     """
 
     def __init__(self, *, max_bytes: int) -> None:
@@ -126,6 +127,9 @@ class ChunkGroups:
             self._complete.pop(head.uuid, None)
         if group is None or head.num_chunks != group.num_chunks:
             return ()
+        is_repeated = head.chunk_id not in {0, group.next_chunk_id}
+        if is_repeated and self._nbytes + len(message.body) > self._max_bytes:
+            return ()
         group.chunks.append(message)
         group.nbytes += len(message.body)
         self._nbytes += len(message.body)
@@ -136,6 +140,10 @@ class ChunkGroups:
             return group.chunks
         while self._nbytes > self._max_bytes and len(self._groups) > 1:
             self._drop(next(iter(self._groups)))
+        if self._nbytes > self._max_bytes:
+            (last,) = self._groups.values()
+            if len(last.chunks) > last.next_chunk_id:
+                self._drop_repeated(last)
         return ()
 
     def add_known(self, message: Message) -> Sequence[tuple[int, int]]:
@@ -158,6 +166,18 @@ class ChunkGroups:
         self._groups.clear()
         self._complete.clear()
         self._nbytes = 0
+
+    def _drop_repeated(self, group: _Group) -> None:
+        kept: list[Message] = []
+        for message in group.chunks:
+            chunk_id = self._heads.read_chunk(message.body).chunk_id
+            if chunk_id == 0:
+                kept = [message]
+            elif chunk_id == len(kept):
+                kept.append(message)
+        group.chunks, before = kept, group.nbytes
+        group.nbytes = sum(len(message.body) for message in kept)
+        self._nbytes += group.nbytes - before
 
     def _drop(self, uuid: bytes) -> None:
         self._nbytes -= self._groups.pop(uuid).nbytes

@@ -224,8 +224,6 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
         self._client = PulsarClient(options)
         # A subscription that is missing once the query has begun is of a new topic-partition, or was deleted.
         self._backlogs = _Backlogs(self._client, replace(options, initial_position=InitialPosition.EARLIEST))
-        self._first: Sequence[QueueSource] | None = None
-        """The sources that a new query begins with; None if it is yet to look for them."""
         self._is_subscribed = False
         self._ends = EndWatch(self._client)
         self._idle = 0
@@ -288,15 +286,6 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
             )
         self._is_subscribed = True
 
-    def cap_at_current_end(self) -> None:
-        """See `QueueStream`; topic-partitions without the subscription are counted by the first `latest`.
-
-        The query may be new or begun, on which the position of a new subscription depends.
-        """
-        self._first = self._existing()
-        super().cap_at_current_end()
-        self._left = dict.fromkeys(source.name for source in self._sources()) | (self._left or {})
-
     def _existing(self) -> list[QueueSource]:
         """Return the sources to read now, with `waitForTopic` without those of missing topics."""
         if self._options.wait_for_topic_ms is None:
@@ -328,8 +317,7 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
     def _begin(self) -> None:
         # The subscription is created here, if necessary: messages published from now on are read, and all messages of
         # topic-partitions that appear from now on.
-        first = self._existing() if self._first is None else self._first
-        _Backlogs(self._client, self._options).fetch(first)
+        first = _Backlogs(self._client, self._options).fetch(self._existing())
         self._await_topics()
         _check_letter_topics(self._client, self._options)
         self._backlogs.fetch([source for source in self._sources() if source not in first])
@@ -340,10 +328,7 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
 
     def _sources_now(self) -> Sequence[QueueSource]:
         self._await_topics()
-        sources = self._sources()
-        stored = list(_by_partition([source for source in sources if source.is_stored]))
-        subscribed = self._client.fetch_subscribed(stored, self._options.subscription or "")
-        return [source for source in sources if not source.is_stored or source.topic_partition in subscribed]
+        return self._sources()
 
     def _waiting(self, sources: Sequence[QueueSource]) -> dict[QueueSource, int | None]:
         return self._backlogs.fetch(sources)

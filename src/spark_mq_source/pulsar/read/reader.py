@@ -266,7 +266,8 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         tp, end = self._task.topic_partition, self._task.end
         # A broker may report no last message though it has some: see `Subscriptions.confirmed`. A terminated topic,
         # which can end with a ledger without entries, and one of which compaction has left nothing may have none.
-        is_known = bounds.last > EARLIEST or end.entry < 0 or self._options.read_compacted
+        # After a range whose messages are deleted, nothing can arrive.
+        is_known = bounds.last > EARLIEST or received >= end or end.entry < 0 or self._options.read_compacted
         # With `readCompacted`, the first cursor may be after the messages of the compacted ledger.
         read = min(received, self._done) if self._options.read_compacted else received
         if bounds.last <= read and is_known:
@@ -306,6 +307,15 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             self._moved_to = max(cursor, self._moved_to)
             raise ServiceNotReadyError(msg)
 
+    def _begins_with_topic(self, earliest: Position) -> bool:
+        """Return whether the query begins with the topic's first message, and nothing was deleted since."""
+        tp, begin = self._task.topic_partition, self._task.query_start
+        if begin is None or begin in (EARLIEST, earliest):
+            return begin is not None
+        # The position before the first message that is planned for a stream: the cursor may be in an empty ledger.
+        first = self._client.fetch_first_entries({tp: EARLIEST}).get(tp, EARLIEST)
+        return begin == Position(first.ledger, first.entry - 1)
+
     def _find_first_chunk(self, consumer: Consumer, is_wanted: bool) -> None:
         """Restart earlier, by growing steps, to find the first chunk of a message whose last chunk has arrived.
 
@@ -327,8 +337,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             lost = f"the chunked message that ends at {orphan.ledger_id}:{orphan.entry_id} has no first chunk"
             # A topic that is read from its first message may begin inside a chunked message, whose first chunk was
             # deleted before. Compaction keeps only the last chunk (from the source of 4.0.8).
-            begin = self._task.query_start
-            if (begin is not None and begin <= earliest) or self._options.read_compacted:
+            if self._options.read_compacted or self._begins_with_topic(earliest):
                 logger.warning("%s: %s; it is passed over", self._task, lost)
                 return
             self._options.report_loss(

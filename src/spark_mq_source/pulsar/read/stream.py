@@ -246,7 +246,7 @@ class PulsarStream:
                 self._report(past_the_end(tp, starts[tp], end_of_tp))
                 starts[tp] = EARLIEST
         # A trigger ends with an entry, a query begins before one.
-        begins = {tp: start if start.entry < 0 else None for tp, start in starts.items()}
+        begins = {tp: self._firsts.get(tp, at) if at.entry < 0 else None for tp, at in starts.items()}
         # With a position instead of EARLIEST, the reader notices if a ledger was deleted since.
         starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
         # The reader would report a deleted start as loss; here it is known to be none, or was reported already.

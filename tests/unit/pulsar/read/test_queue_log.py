@@ -188,6 +188,28 @@ def test_messages_beyond_the_bound_are_dropped_oldest_first() -> None:
     assert added(groups, *last) == [[1, 11], [2, 12]]
 
 
+@pytest.mark.parametrize(
+    ("sent", "taken"),
+    [
+        # A producer that ends again and again after its first chunk.
+        ([0] * 200 + [1], [198, 199, 200]),
+        ([0] + [1] * 200 + [2], [0, 1, 201]),
+        ([0, 1, 0, 1, 1, 1, 2], [2, 3, 6]),
+        ([0, 0, 1, 2], [1, 2, 3]),
+    ],
+)
+def test_chunks_sent_twice_are_not_held_beyond_the_bound(sent: list[int], taken: list[int]) -> None:
+    groups = ChunkGroups(max_bytes=2500)
+    count = max(sent) + 1
+    held = []
+    for number, n in enumerate(sent[:-1]):
+        assert groups.add(chunk(number, "u", n, count, 1000)) == ()
+        held.append(groups._nbytes)
+    assert max(held) <= 2500
+    assert added(groups, chunk(len(sent) - 1, "u", sent[-1], count, 1000)) == [taken]
+    assert groups._nbytes == 0
+
+
 def test_redelivered_chunks_are_acknowledged_after_the_last_one() -> None:
     groups = ChunkGroups(max_bytes=1 << 20)
     chunks = [chunk(number, uuid, n, 3) for number, (uuid, n) in enumerate((u, n) for n in range(3) for u in "ab")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,6 +109,27 @@ def test_available_now_begins_a_topic_where_the_query_does(
     end = query.latest(query.initial() if is_new else end)
     assert client.made == {A: "Latest", B: begins}
     assert [task.source.name for task in query.ranges(end | {"batch": 0}, end)][-1:] == [B]
+
+
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_existing_topics_are_subscribed_before_the_wait_for_missing_ones(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_available_now: bool
+) -> None:
+    made_before: list[dict[str, str]] = []
+
+    def until_found(look: Callable[[], Sequence[object]], _: int) -> Sequence[object]:
+        made_before.append(dict(client.made))
+        client.topics.append(B)
+        return look()
+
+    monkeypatch.setattr(module, "topics_of", lambda *_: [A, B])
+    monkeypatch.setattr(module, "until_found", until_found)
+    query = stream(tmp_path, waitForTopic="5m")
+    if is_available_now:
+        query.cap_at_current_end()
+    query.initial()
+    assert made_before == [{A: "Latest"}]
+    assert client.made == {A: "Latest", B: "Earliest"}
 
 
 @pytest.mark.parametrize("calls_first", ["latest", "ranges", "cap"])

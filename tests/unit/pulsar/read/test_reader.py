@@ -333,6 +333,11 @@ def test_the_search_for_the_first_chunk_of_a_message(opened, orphan, wanted, loo
         assert made._look_back == expected
 
 
+def test_a_range_of_a_topic_from_which_everything_is_deleted_ends(caplog):
+    assert values(reader(Topic({8: ()}), Position(7, 0), Position(7, 2), failOnDataLoss="false")) == []
+    assert "the broker has deleted the messages from 7:0 to 8:-1" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("start", "query_start", "options", "is_loss"),
     [
@@ -341,6 +346,9 @@ def test_the_search_for_the_first_chunk_of_a_message(opened, orphan, wanted, loo
         # What is read from the first message on may begin inside a chunked message.
         (Position(7, -1), Position(7, -1), {}, False),
         (Position(7, 1), Position(7, -1), {}, False),
+        (Position(7, 1), EARLIEST, {}, False),
+        # The topic began with another ledger when the query was planned.
+        (Position(7, 1), Position(6, -1), {}, True),
         # An earlier trigger has read the ledger before, which had the first chunk.
         (Position(7, -1), None, {}, True),
         (Position(7, 1), None, {"readCompacted": "true"}, False),
