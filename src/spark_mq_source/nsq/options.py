@@ -163,7 +163,8 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "deadLetterTopic": " NSQ's messages have no properties: the log has a dead letter's origin and reason. "
         "With `onMaxAttempts=deadLetter`: the topic for messages with too many attempts, on the nsqd they came "
         "from.",
-        "sendTimeout": " Meanwhile it tries other nsqd.",
+        "sendTimeout": " Meanwhile it tries other nsqd. While none can be reached, `operationTimeout` applies if it is "
+        "shorter.",
     }
     parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {"deadLetterTopic": _parse_topic}
 

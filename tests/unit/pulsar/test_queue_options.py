@@ -60,6 +60,8 @@ def test_a_stream_without_a_queue_is_exclusive():
             SHARED | WAL | {"maxBytesPerTrigger": "1m"},
             "maxBytesPerTrigger has no meaning for a queue",
         ),
+        (STREAM, SHARED | WAL | {"failOnDataLoss": "false"}, "failOnDataLoss has no meaning for a queue"),
+        (READ, DRAIN | {"failOnDataLoss": "false"}, "failOnDataLoss has no meaning for a queue"),
         (
             STREAM,
             SHARED | WAL | {"readCompacted": "true"},

@@ -127,6 +127,7 @@ class PulsarOptions(
         "tlsVerifyHostname": ("pulsar.client.tlsHostnameVerificationEnable",),
     }
     notes: ClassVar[Mapping[str, str]] = {
+        "failOnDataLoss": " Not for queues, which have no positions.",
         "walDir": " A broker deletes acknowledged messages, so batches of a queue are replayed from here. In a stream "
         "it makes a queue of `subscription`; `shared` and `key_shared` need it.",
         "maxRows": " Rounded down to whole entries, but at least one for each task; received messages that do not fit "

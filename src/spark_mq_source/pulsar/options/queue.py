@@ -26,7 +26,7 @@ from spark_mq_source.core.options import (
     parse_list,
     parse_text,
 )
-from spark_mq_source.core.shared_options import DrainOptions
+from spark_mq_source.core.shared_options import DrainOptions, LossOptions
 from spark_mq_source.pulsar.options.reading import RangeOptions
 
 _READING: Final = READ | STREAM
@@ -267,7 +267,7 @@ class QueueOptions(DrainOptions):
         yield from (
             f"{self.name_of(field)} has no meaning for a queue, which has no positions: a subscription begins where it "
             f"was left"
-            for field in fields_of(RangeOptions)
+            for field in (*fields_of(LossOptions), *fields_of(RangeOptions))
             if field in given
         )
         if "max_records_per_partition" in given:

@@ -139,8 +139,8 @@ class TopicOptions(Options):
     )
     create_topic: bool = option(
         "Whether a missing topic is created, with `topicPartitions` or the broker's defaults; otherwise it is an "
-        "error. Reading: whether `deadLetterTopic` is created, and a `non-persistent://` topic, which exists only "
-        "while a client uses it.",
+        "error. Reading: whether topics of dead letters and of messages put off are created, and a "
+        "`non-persistent://` topic, which exists only while a client uses it.",
         default=False,
         scope=EVERYWHERE,
     )
