@@ -132,15 +132,42 @@ def test_a_stream_of_pulsar_spark_continues_after_its_last_batch(
     values = numbers(60)
     for batch, part in ((2, values[:20]), (3, values[20:40])):
         feed.publish(part)
-        file = old / "offsets" / str(batch)
-        ends = {feed.topic_partitions[one.partition]: message_id(one) for one in stored(feed)}
-        file.write_text("\n".join([*file.read_text().splitlines()[:2], json.dumps(ends)]))
+        set_end(old / "offsets" / str(batch), feed)
     migrated_checkpoint(old, sink.folder / "checkpoint")
     feed.publish(values[40:])
     for _ in range(2):  # before Spark 4.2 the first of these ends after the interrupted batch
         sink.run(spark, feed.options)
     assert sink.batches == [20, 20]
     assert sorted(int(message.value) for message in sink.messages) == list(range(20, 60))
+
+
+def test_a_stream_of_pulsar_spark_repeats_its_first_batch_from_its_start(
+    spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink
+) -> None:
+    """The new query, whose start is the latest message, begins where the interrupted one did."""
+    feed, values = PulsarFeed(pulsar, 2), numbers(40)
+    old = Path(shutil.copytree(PULSAR_SPARK_CHECKPOINT, sink.folder / "old"))
+    for folder in ("state", "commits"):
+        shutil.rmtree(old / folder)
+    for batch in range(1, 4):
+        (old / "offsets" / str(batch)).unlink()
+    feed.publish(values[:20])
+    set_end(old / "offsets" / "0", feed)
+    start = old / "sources" / "0" / "0"
+    earliest = next(iter(json.loads(start.read_text().removeprefix("v1")).values()))
+    start.write_text("v1\n" + json.dumps(dict.fromkeys(feed.topic_partitions, earliest)))
+    feed.publish(values[20:])
+    migrated_checkpoint(old, sink.folder / "checkpoint")
+    for _ in range(2):
+        sink.run(spark, feed.options)
+    assert sink.batches == [20, 20]
+    assert sorted(int(message.value) for message in sink.messages) == list(range(40))
+
+
+def set_end(file: Path, feed: PulsarFeed) -> None:
+    """Let a batch of a checkpoint end with the newest messages of the topic."""
+    ends = {feed.topic_partitions[one.partition]: message_id(one) for one in stored(feed)}
+    file.write_text("\n".join([*file.read_text().splitlines()[:2], json.dumps(ends)]))
 
 
 def message_id(message: Message) -> list[int]:

@@ -52,8 +52,10 @@ class Migrated:
     """A converted checkpoint.
 
     Attributes:
+        committed: the last committed batch; -1 if there is none.
         planned: the last planned batch: the same, or the one after it, which the query repeats.
-        offsets: the end of the last committed batch by source, in the form of `pulsar-native`.
+        offsets: the end of the last committed batch, or of batch 0 with its start, by source, in the form of
+            `pulsar-native`.
     """
 
     committed: int
@@ -63,7 +65,7 @@ class Migrated:
     def rows(self) -> Iterator[dict[str, object]]:
         """Yield the last position that is read of each topic-partition."""
         for source, offsets in self.offsets.items():
-            for name, position in offsets["positions"].items():
+            for name, position in offsets.get("from", offsets["positions"]).items():
                 yield {"source": source, "topic_partition": name, "last_read": position}
 
 
@@ -80,12 +82,11 @@ def migrated_checkpoint(old: Path, new: Path) -> Migrated:
     if new.exists() and (not new.is_dir() or any(new.iterdir())):
         raise OptionError(f"{new} is not empty: name a new folder")
     committed, planned = _last_batches(old)
-    files = {batch: _Offsets.of(old / "offsets" / str(batch)) for batch in _batches(old / "offsets")}
-    sources = files[committed].sources
+    files = {batch: _Offsets.of(old, batch, is_first=committed < 0) for batch in _batches(old / "offsets")}
+    last = files[max(committed, 0)]
+    sources = last.sources
     if not sources:
-        raise OptionError(
-            f"{old}: none of the query's sources is pulsar-spark's: its last batch has {files[committed]}"
-        )
+        raise OptionError(f"{old}: none of the query's sources is pulsar-spark's: its last batch has {last}")
     draft = new.with_name(f".{new.name}.migrating")
     try:
         _copy(old, draft, leave_out=sources)
@@ -100,21 +101,18 @@ def migrated_checkpoint(old: Path, new: Path) -> Migrated:
 
 
 def _last_batches(checkpoint: Path) -> tuple[int, int]:
-    """Return the last committed and the last planned batch."""
+    """Return the last committed batch, or -1, and the last planned one."""
     planned, committed = (_batches(checkpoint / folder) for folder in ("offsets", "commits"))
     if not planned or not (checkpoint / "metadata").exists():
         raise OptionError(f"{checkpoint} is not the checkpoint of a streaming query: it has no metadata or no offsets")
-    if not committed:
+    last = committed[-1] if committed else -1
+    if last not in [*planned, -1] or not last <= planned[-1] <= last + 1:
         raise OptionError(
-            f"{checkpoint}: the query has not committed its batch {planned[-1]}, so its start is not known: start it "
-            f"without this checkpoint, with startingOffsets as in the last line of {checkpoint / 'sources/0/0'}"
+            f"{checkpoint}: the last batch in commits is {last if committed else 'missing'}, and in offsets "
+            f"{planned[-1]}: Spark would not continue from this either (asynchronous progress tracking is not "
+            "supported)"
         )
-    if committed[-1] not in planned or not committed[-1] <= planned[-1] <= committed[-1] + 1:
-        raise OptionError(
-            f"{checkpoint}: the last batch in commits is {committed[-1]}, and in offsets {planned[-1]}: Spark would "
-            "not continue from this either (asynchronous progress tracking is not supported)"
-        )
-    return committed[-1], planned[-1]
+    return last, planned[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +128,13 @@ class _Offsets:
     sources: Mapping[int, Mapping[str, Any]]
 
     @classmethod
-    def of(cls, path: Path) -> _Offsets:
-        # It is imported here, because the other commands also use other formats.
-        from spark_mq_source.pulsar.format import PulsarFormat  # noqa: PLC0415
-
+    def of(cls, checkpoint: Path, batch: int, *, is_first: bool) -> _Offsets:
+        path = checkpoint / "offsets" / str(batch)
         metadata, *lines = _lines(path)
         sources = {}
         for number, line in enumerate(lines):
             try:
-                found = PulsarFormat.from_pulsar_spark(load_json_object(line)) if line.startswith("{") else None
+                found = _converted(line, checkpoint / "sources" / str(number) / "0", is_first=is_first)
             except ValueError as error:
                 raise OptionError(f"{path}: source {number}: {error}") from error
             if found is not None:
@@ -148,6 +144,33 @@ class _Offsets:
     def __str__(self) -> str:
         converted = {number: json.dumps(offsets, separators=(",", ":")) for number, offsets in self.sources.items()}
         return "\n".join([*self.head, *(converted.get(number, line) for number, line in enumerate(self.lines))])
+
+
+def _converted(line: str, start: Path, *, is_first: bool) -> Mapping[str, Any] | None:
+    """Return the offsets of pulsar-spark's source in our form; None if the source is another.
+
+    Args:
+        line: the end of a batch.
+        start: the file in which pulsar-spark keeps the message ids at which the query began.
+        is_first: whether the query has not committed a batch, so that the repeated one begins at `start`.
+    """
+    # It is imported here, because the other commands also use other formats.
+    from spark_mq_source.pulsar.format import PulsarFormat  # noqa: PLC0415
+
+    convert = PulsarFormat.from_pulsar_spark
+    # `{}` may be of a source of any kind.
+    if not line.startswith("{") or (line == "{}" and not start.exists()):
+        return None
+    offsets = load_json_object(line)
+    if convert(offsets) is None or (offsets and not is_first):
+        return convert(offsets)
+    try:
+        begins = load_json_object(_read(start).removeprefix(f"{_VERSION}\n"))
+        if not offsets and convert(begins) is None:
+            return None
+        return convert(offsets, begins if is_first else None)
+    except ValueError as error:
+        raise ValueError(f"{start} does not contain the start of the query: {error}") from error
 
 
 def _copy(old: Path, draft: Path, *, leave_out: Iterable[int]) -> None:

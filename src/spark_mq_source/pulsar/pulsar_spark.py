@@ -14,7 +14,15 @@ from functools import partial
 from typing import Final
 from urllib.parse import unquote
 
-from spark_mq_source.pulsar.offsets import LATEST, TopicPartition, encode_offsets, parse_message_id, parse_topic
+from spark_mq_source.pulsar.offsets import (
+    LATEST,
+    Position,
+    TopicPartition,
+    encode_offsets,
+    parse_message_id,
+    parse_position,
+    parse_topic,
+)
 
 _CLIENT: Final = "pulsar.client."
 _ADMIN: Final = "pulsar.admin."
@@ -51,7 +59,9 @@ _PARAMS_KEY: Final = "pulsar.client.authparams"
 _PLUGIN_PACKAGE: Final = "org.apache.pulsar.client.impl.auth."
 
 
-def from_pulsar_spark(offsets: Mapping[str, object]) -> dict[str, object] | None:
+def from_pulsar_spark(
+    offsets: Mapping[str, object], begins: Mapping[str, object] | None = None
+) -> dict[str, object] | None:
     """Return the end of a micro-batch of pulsar-spark as that of a checkpoint of ours; None if it is another source's.
 
     Its batches end with a whole entry, also if the message id has an index in the entry's batch (3.1.1.4 to 3.4.1.3,
@@ -59,6 +69,8 @@ def from_pulsar_spark(offsets: Mapping[str, object]) -> dict[str, object] | None
 
     Args:
         offsets: the decoded JSON of `SpecificPulsarOffset`: a message id, as a list of bytes, by topic-partition.
+        begins: the start of the micro-batch in the same form, if it is the first one of a query. A repeated batch reads
+            the entry of these message ids, too (`markOffsetUserProvided`), but nothing if it ends with the same id.
 
     Raises:
         ValueError: a list is not a message id, or it is the latest, which says nothing about what was read.
@@ -71,10 +83,19 @@ def from_pulsar_spark(offsets: Mapping[str, object]) -> dict[str, object] | None
     """
     if not all(isinstance(value, list) for value in offsets.values()):
         return None
-    positions = {TopicPartition.parse(parse_topic(name)): parse_message_id(value) for name, value in offsets.items()}
+    positions = _by_topic_partition(offsets, parse_message_id)
     if LATEST in positions.values():
         raise ValueError("a batch ends with the latest message, which says nothing about what was read")
-    return encode_offsets(positions)
+    if begins is None:
+        return encode_offsets(positions)
+    unread = _by_topic_partition(begins, parse_message_id).items() & positions.items()
+    return encode_offsets(positions, _by_topic_partition(begins, parse_position) | dict(unread))
+
+
+def _by_topic_partition(
+    offsets: Mapping[str, object], parse: Callable[[object], Position]
+) -> dict[TopicPartition, Position]:
+    return {TopicPartition.parse(parse_topic(name)): parse(value) for name, value in offsets.items()}
 
 
 def translate(given: dict[str, str], names: Iterable[str], *, is_read: bool) -> Iterator[str]:

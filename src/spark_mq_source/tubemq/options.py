@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import zoneinfo
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
@@ -38,6 +37,7 @@ from spark_mq_source.core.shared_options import (
     parse_one_of,
     parse_regex,
 )
+from spark_mq_source.core.time_zones import time_zone
 from spark_mq_source.core.user_functions import parse_function
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, OffsetOption, parse_offsets, parse_topic
 from spark_mq_source.values.inlong.fields import StreamLayout
@@ -135,10 +135,7 @@ def _parse_session_key(text: str) -> str:
 
 
 def _parse_zone(text: str) -> str:
-    try:
-        zoneinfo.ZoneInfo(parse_text(text))
-    except (zoneinfo.ZoneInfoNotFoundError, OSError):
-        raise ValueError("unknown time zone on this machine; expected a name such as UTC or Asia/Shanghai") from None
+    time_zone(parse_text(text))
     return text
 
 
@@ -313,7 +310,8 @@ class TubeMQOptions(TlsOptions, LossOptions, CorruptOptions, InlongOptions, Pace
         section=Section.LIMIT,
     )
     message_time_zone: str = option(
-        "Time zone of message times, which TubeMQ stores as minutes without a zone.",
+        "Time zone of message times, which TubeMQ stores as minutes without a zone. A zone other than UTC needs the "
+        "time zones of the operating system or the package `tzdata` on every machine.",
         default="UTC",
         scope=EVERYWHERE,
         parse=_parse_zone,

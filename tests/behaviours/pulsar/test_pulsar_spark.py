@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pyarrow as pa
@@ -58,7 +59,7 @@ def test_flat_columns_are_written_and_read_as_pulsar_spark_has_them(pulsar: Puls
     assert ddl == f"id int, key string, {BESIDE}"
     partition = f"{topic}-partition-0"
     official = read_official(pulsar, partition, 3)
-    # The C++ client adds the size of the batch, which pulsar-spark leaves out.
+    # The C++ client adds the size of the batch, as pulsar-spark from 3.2 on does.
     assert [
         one.message_id().serialize()[: len(row["__messageId"])] for one, row in zip(official, rows, strict=True)
     ] == [row["__messageId"] for row in rows]
@@ -69,6 +70,23 @@ def test_flat_columns_are_written_and_read_as_pulsar_spark_has_them(pulsar: Puls
     assert [int(row["__publishTime"].timestamp() * 1000) for row in rows] == [
         one.publish_timestamp() for one in official
     ]
+
+
+def test_a_key_of_text_has_the_stored_form_and_the_partition_of_its_bytes(pulsar: PulsarUnderTest) -> None:
+    topic = pulsar.topic(4)
+    keys = [f"k{number}" for number in range(8)]
+    write(pulsar, topic, {"n": keys, "__key": [key.encode() for key in keys]})
+    write(pulsar, topic, {"n": keys, "__key": keys})
+    stored: dict[str, list[tuple[str, str]]] = {}
+    for number in range(4):
+        partition = f"{topic}-partition-{number}"
+        _, rows = read(pulsar, partition)
+        for one in read_official(pulsar, partition, len(rows)):
+            stored.setdefault(one.data().decode(), []).append((partition, one.partition_key()))
+    assert all(len(places) == 2 and len(set(places)) == 1 for places in stored.values()), stored
+    assert {key: places[0][1] for key, places in stored.items()} == {
+        key: base64.b64encode(key.encode()).decode() for key in keys
+    }
 
 
 def test_topics_with_different_schemas_are_read_as_bytes_by_option(pulsar: PulsarUnderTest) -> None:

@@ -76,6 +76,39 @@ def test_an_uncommitted_batch_is_repeated_with_the_same_end(old: Path) -> None:
     assert json.loads(source_lines(old.with_name("new"), 3)[0])["positions"][f"{TOPIC}-partition-1"] == position(4, 9)
 
 
+def test_a_query_without_a_committed_batch_repeats_its_first_one_from_its_start(old: Path) -> None:
+    for batch in range(4):
+        (old / "commits" / str(batch)).unlink()
+        (old / "offsets" / str(batch)).unlink()
+    earliest = [8, *[-1] * 9, 1, 16, *[-1] * 9, 1]
+    names = [f"{TOPIC}-partition-{n}" for n in range(4)]
+    starts = [earliest, [8, 4, 16, 1, 24, 1], [8, 5, 16, 0, 24, 2, 32, 1]]
+    ends = [earliest, [8, 4, 16, 1, 24, 1], [8, 5, 16, 3, 24, 2], [8, 6, 16, 0, 24, 3]]
+    offsets = json.dumps(dict(zip(names, ends, strict=True)))
+    (old / "offsets" / "0").write_text(f'v1\n{{}}\n{{"logOffset":4}}\n{offsets}')
+    (old / "sources" / "0").rename(old / "sources" / "1")
+    (old / "sources" / "1" / "0").write_text("v1\n" + json.dumps(dict(zip(names[:3], starts, strict=True))))
+    answer = spark_mq("migrate-checkpoint", str(old), str(old.with_name("new")), "--json")
+    assert answer.stderr == "batch 0 was not committed: the query repeats it with the same messages\n"
+    # The second topic-partition has nothing to read, and the fourth did not exist when the query began.
+    begins = dict(zip(names, [position(-1, -1), position(4, 1), position(5, -1)], strict=False))
+    assert [json.loads(line)["last_read"] for line in answer.stdout.splitlines()] == list(begins.values())
+    positions = dict(zip(names, [position(-1, -1), position(4, 1), position(5, 3), position(6, 0)], strict=True))
+    other, line = source_lines(old.with_name("new"), 0)
+    assert (other, json.loads(line)) == ('{"logOffset":4}', {"version": 1, "positions": positions, "from": begins})
+
+
+@pytest.mark.parametrize("start", ["{}", '{"t":{"0":4}}', None])
+def test_offsets_without_topics_are_converted_only_if_the_source_is_pulsar_sparks(old: Path, start: str | None) -> None:
+    for path in (old / "offsets").iterdir():
+        path.write_text(path.read_text() + "\n{}")
+    if start is not None:
+        (old / "sources" / "1").mkdir()
+        (old / "sources" / "1" / "0").write_text(f"v1\n{start}")
+    expected = '{"version":1,"positions":{}}' if start == "{}" else "{}"
+    assert source_lines(migrated(old), 3)[1] == expected
+
+
 def test_other_sources_of_the_query_are_unchanged(old: Path) -> None:
     for path in (old / "offsets").iterdir():
         path.write_text(path.read_text() + '\n-\n{"logOffset":4}')
@@ -120,13 +153,26 @@ def test_the_lag_of_a_checkpoint_without_an_offset_is_refused(
     assert reason in answer.stderr
 
 
+def _first(path: str, text: str) -> Callable[[Path], None]:
+    def change(old: Path) -> None:
+        _remove(*COMMITS, "offsets/1", "offsets/2", "offsets/3")(old)
+        (old / path).write_text(text)
+
+    return change
+
+
 COMMITS = [f"commits/{batch}" for batch in range(4)]
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_remove(*COMMITS), "has not committed its batch 3, so its start is not known"),
+        (_remove(*COMMITS), "the last batch in commits is missing, and in offsets 3"),
+        (
+            _first("sources/0/0", 'v1\n{"t":4}'),
+            "sources/0/0 does not contain the start of the query: expected a message",
+        ),
+        (_first("sources/0/0", "v1\n"), "sources/0/0 does not contain the start of the query: not JSON"),
         (_remove("commits/3", "commits/2"), "the last batch in commits is 1, and in offsets 3"),
         (_remove("offsets/3"), "the last batch in commits is 3, and in offsets 2"),
         (_remove("metadata"), "is not the checkpoint of a streaming query"),

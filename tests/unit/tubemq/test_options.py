@@ -135,7 +135,7 @@ def test_options_of_security_depend_on_each_other():
 
 def test_zones():
     assert made(messageTimeZone="Asia/Shanghai").message_time_zone == "Asia/Shanghai"
-    assert "unknown time zone on this machine" in refusal(messageTimeZone="Asia/Nowhere")
+    assert "unknown time zone 'Asia/Nowhere' on this machine" in refusal(messageTimeZone="Asia/Nowhere")
 
 
 @pytest.mark.parametrize("read", [{"topic": "dead"}, {"topicsPattern": "d.*"}])

@@ -1,8 +1,9 @@
 """The rows of pulsar-spark: its columns instead of ours, and the fields of the value as columns beside them.
 
 Names and types are those of `SchemaUtils.metaDataFields` and `pulsarSourceSchema`, and of `PulsarWriteTask` for writes
-(streamnative/pulsar-spark 3.1.1.4 to 3.4.1.3). A value without fields is the column `value`; a write takes the only
-column that is not a struct as the value, whatever its name.
+(streamnative/pulsar-spark 3.1.1.4 to 3.4.1.3). Message ids have the bytes of 3.1.1; newer releases add to them. A value
+without fields is the column `value`; a write takes the only column that is not a struct as the value, whatever its
+name.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 
+KEY: Final = "__key"
 TOPIC: Final = "__topic"
 MESSAGE_ID: Final = "__messageId"
 PUBLISH_TIME: Final = "__publishTime"
 EVENT_TIME: Final = "__eventTime"
 
 SPARK_COLUMNS: Final = ColumnTable(
-    Column("__key", ("binary",), ("binary", "string")),
+    Column(KEY, ("binary",), ("binary", "string")),
     Column(TOPIC, ("string",), ("string",)),
     Column(MESSAGE_ID, ("binary",)),
     Column(PUBLISH_TIME, ("timestamp",)),
@@ -36,7 +38,7 @@ SPARK_COLUMNS: Final = ColumnTable(
 """The columns beside the value."""
 
 _OURS: Final = {
-    "__key": "key",
+    KEY: "key",
     TOPIC: "topic",
     MESSAGE_ID: "message_id",
     PUBLISH_TIME: "publish_time",
@@ -139,7 +141,11 @@ def _native(field: pa.Field) -> pa.Field:
 
 
 def _message_ids(positions: pa.Array, partition: int) -> pa.Array:
-    """Return the message ids as ``MessageId.toByteArray`` writes them: ``MessageIdData`` without the batch's size."""
+    """Return the message ids as `MessageId.toByteArray` of Pulsar 2.4.2 writes them, the client of pulsar-spark 3.1.1.
+
+    Newer clients (2.10.2 in pulsar-spark 3.2 to 4.0.8) add the size of the batch, 0 without one, and the first chunk of
+    a chunked message, which are in no column. They read these ids too.
+    """
     tail = b"\x18" + encode_varint(partition) if partition >= 0 else b""
     cells: dict[int, bytes] = {}
     last, head = None, b""
@@ -207,17 +213,22 @@ class SparkWrite:
         if self._is_record:
             fields = [batch.schema.field(name) for name in self._values]
             values = [pa.StructArray.from_arrays(values, fields=fields)]
-        beside = [
-            _event_time(batch.column(name)) if name == EVENT_TIME else batch.column(name) for name in self._beside
-        ]
+        beside = [_to_write(name, batch.column(name)) for name in self._beside]
         return pa.RecordBatch.from_arrays([*values, *beside], schema=self._native(batch.schema))
 
     def _native(self, schema: pa.Schema) -> pa.Schema:
         values = [schema.field(name) for name in self._values]
         value = pa.struct(values) if self._is_record else values[0].type
-        beside = [schema.field(name).with_name(_OURS[name]) for name in self._beside]
-        beside = [field.with_type(_TIME) if field.name == _OURS[EVENT_TIME] else field for field in beside]
+        types = {KEY: pa.binary(), EVENT_TIME: _TIME}
+        beside = [pa.field(_OURS[name], types.get(name, schema.field(name).type)) for name in self._beside]
         return pa.schema([pa.field(VALUE, value), *beside])
+
+
+def _to_write(name: str, column: pa.Array) -> pa.Array:
+    if name == KEY:
+        # pulsar-spark stores every key as bytes (`keyBytes`); the text of a key would choose another partition.
+        return column.view(pa.binary())
+    return _event_time(column) if name == EVENT_TIME else column
 
 
 def _event_time(times: pa.Array) -> pa.Array:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError
 from spark_mq_source.core.protobuf import signed64
 from spark_mq_source.core.protobuf_fields import signed32, take_fields
+from spark_mq_source.core.time_zones import time_zone
 
 FAIL, SKIP, NULL = 0, 1, 2
 """Treatments of a corrupt message, see `MessageColumns.append`."""
@@ -31,7 +31,7 @@ def message_times(zone: str) -> Callable[[int], int | None]:
         >>> message_times("Asia/Shanghai")(197001010800), message_times("UTC")(202602290340)
         (0, None)
     """
-    local_zone = ZoneInfo(zone)
+    local_zone = time_zone(zone)
 
     @lru_cache(maxsize=10_000)
     def time_of(digits: int) -> int | None:

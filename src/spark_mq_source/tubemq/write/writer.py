@@ -24,12 +24,12 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Final
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from spark_mq_source.core.columns import default_topic
 from spark_mq_source.core.errors import ConnectionLostError, MQSourceError, RequestTimeoutError, UnwritableRowError
+from spark_mq_source.core.time_zones import time_zone
 from spark_mq_source.core.utf8 import check_texts
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.sending import Writer
@@ -96,9 +96,9 @@ class RowEncoder:
         [('demo', b'\x00\x00\x00\x0b$msgType$=av', 1, 'a', None)]
     """
 
-    def __init__(self, topic: str | None, time_zone: str = "UTC") -> None:
+    def __init__(self, topic: str | None, zone: str = "UTC") -> None:
         self._topic = topic
-        self._zone = ZoneInfo(time_zone)
+        self._zone = time_zone(zone)
         self._minutes: dict[tuple[int, bool], str] = {}
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes, int, str | None, str | None]]:

@@ -26,12 +26,12 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
-from zoneinfo import ZoneInfo
 
 from spark_mq_source.core.compression import decompress
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf import signed64
 from spark_mq_source.core.protobuf_fields import take_fields
+from spark_mq_source.core.time_zones import time_zone
 from spark_mq_source.core.varint import take_varint
 from spark_mq_source.values._loops_python import BadPayloadError
 from spark_mq_source.values.inlong.texts import ATTRIBUTES, split_kv
@@ -236,12 +236,12 @@ def _time_us(millis: str, local: str, zone: str) -> int | None:
         return None
     digits = local[: 8 if len(local) < 10 else 10 if len(local) < 12 else 12]
     try:
-        time = datetime.strptime(digits, "%Y%m%d%H%M"[: len(digits) - 2]).replace(tzinfo=ZoneInfo(zone))
+        time = datetime.strptime(digits, "%Y%m%d%H%M"[: len(digits) - 2])
     except ValueError:
         raise BadPayloadError(
             f"the attribute t is {local[:40]!r}, expected yyyyMMdd, yyyyMMddHH or yyyyMMddHHmm"
         ) from None
-    return int(time.timestamp()) * 1_000_000
+    return int(time.replace(tzinfo=time_zone(zone)).timestamp()) * 1_000_000
 
 
 def _micros(millis: int | None, text: object) -> int:

@@ -97,6 +97,14 @@ def test_an_event_time_not_after_1970_is_null_as_in_pulsar_spark() -> None:
     assert made.column("event_time").cast(pa.int64()).to_pylist() == [1_700_000_000_123_000, None, None, None, None]
 
 
+def test_a_key_of_text_is_written_as_its_bytes_like_pulsar_spark_does() -> None:
+    rows = pa.record_batch({"a": ["x", "y", "z"], "__key": ["k", None, "é"]}).slice(1)
+    write = SparkWrite(rows.schema, has_topic=True)
+    made = write.take(rows)
+    assert made.schema == write.native == pa.schema([("value", pa.string()), ("key", pa.binary())])
+    assert made.column("key").to_pylist() == [None, "é".encode()]
+
+
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
@@ -145,7 +153,7 @@ def test_fields_of_the_value_may_have_the_names_of_our_columns() -> None:
 @pytest.mark.parametrize(
     ("partition", "tail"), [(-1, []), (0, [24, 0]), (2, [24, 2])], ids=["unpartitioned", "first", "third"]
 )
-def test_message_ids_have_the_bytes_of_pulsar_spark(partition: int, tail: list[int]) -> None:
+def test_message_ids_have_the_bytes_of_pulsar_spark_3_1(partition: int, tail: list[int]) -> None:
     rows = SparkRows(pa.schema([("__messageId", pa.binary()), ("__topic", pa.string())]), pa.binary())
     positions = pa.array([(3, 0, 0), (3, 0, 3), (300, 101, -1)], POSITION)
     topic_partition = TopicPartition("persistent://public/default/t", partition)
