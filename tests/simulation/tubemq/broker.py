@@ -62,6 +62,8 @@ class Broker:
         is_up: whether its process runs.
         stores: by topic and number of the store.
         starts: how often its process has been started.
+        started_at: the time of the last start.
+        is_quiet: whether foreign producers do not publish to it.
         moved_back: partitions, with group and topic, whose position a kill moved back after a reader had left them.
         started_again: partitions, with group and topic, of which readers set the position a second time, to an earlier
             one: a start that a fault interrupts is repeated by the next member that gets the partition.
@@ -78,6 +80,8 @@ class Broker:
         self.info = f"{number}:{self.address}"
         self.is_up = False
         self.starts = 0
+        self.started_at = 0.0
+        self.is_quiet = False
         self.stores: dict[tuple[str, int], Store] = {}
         self.links: list[Link] = []
         self.moved_back: set[tuple[str, str, int]] = set()
@@ -108,6 +112,7 @@ class Broker:
             return
         self.is_up = True
         self.starts += 1
+        self.started_at = self.world.now
         self._holders.clear()
         for each in (self._fetched, self._last_fetches, self._late_fetches):
             each.clear()
@@ -122,6 +127,7 @@ class Broker:
         self._end()
         for store in self.stores.values():
             store.lose_memory()
+        self.is_quiet = self.cluster.is_quiet_after_kills
         self.world.note(f"broker {self.number} is killed")
 
     def stop(self) -> None:

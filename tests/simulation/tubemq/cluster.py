@@ -46,6 +46,7 @@ class Cluster:
         removals: the number of messages to remove from a fetch's position on, by the number of the fetch.
         keeps_index: whether messages are removed without their index, in stores of one partition; a client cannot
             notice it in others.
+        is_quiet_after_kills: whether a killed broker becomes quiet, until a scenario ends this.
         max_message_bytes: of any topic.
         unstarted: partitions that a session was to start, and the client id of the member that was to start each and
             has not reported it since; another member continues at the group's position.
@@ -72,6 +73,7 @@ class Cluster:
         self.overflows = 0.0
         self.removals: dict[int, int] = {}
         self.keeps_index = False
+        self.is_quiet_after_kills = False
         self.max_message_bytes = 1_048_576
         self.unstarted: dict[tuple[str, int, int], str] = {}
         self.topics: dict[str, Topic] = {}
@@ -108,9 +110,9 @@ class Cluster:
     def publish(
         self, topic: str, broker: int, partition: int, values: Sequence[bytes], type_: str | None = None
     ) -> None:
-        """Publish messages as a foreign producer, or nothing if the broker is down."""
+        """Publish messages as a foreign producer, or nothing if the broker is down or quiet."""
         server = self.brokers[broker - 1]
-        if not server.is_up:
+        if not server.is_up or server.is_quiet:
             return
         for value in values:
             payload, flag = value, 0

@@ -765,6 +765,79 @@ def _check_repeats(cluster: Cluster, queries: Sequence[Query], killed_drivers: i
             )
 
 
+class GroupReadOfMemory:
+    """A query in a group that reads brokers' memory, which kills lose.
+
+    A broker that has new messages at the offsets of lost ones before the query asks it hides the loss, as documented.
+    So after each kill nothing is published until the query has planned a trigger.
+    """
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 10.0 + 4.0 * size
+        found = list(common_faults(dice, streams=16, processes=("driver-0", *EXECUTORS), seconds=seconds))
+        for _ in range(dice.choice((1, 1, 2, 3))):
+            args = dice.randrange(2), dice.choice((0.5, 5.0, 20.0))
+            found.append(Fault("kill_broker", at=round(dice.random() * seconds, 3), args=args))
+        return found
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = make_cluster(world, plan)
+        producer = Producer(cluster)
+        seconds = 10.0 + 4.0 * plan.size
+        producer.publish(5 * plan.size)
+        producer.keep_publishing(6 * plan.size, seconds)
+        more = {"assignment": "server", "group": "g", "startingOffsets": "earliest"}
+        more |= {"lowLatency": "true", "failOnDataLoss": "false"}
+        cluster.is_quiet_after_kills = True
+        options = FORMAT.parse_stream_options(reading_options(cluster, dice, **more))
+        arrange(world, cluster, plan.faults)
+        query = Query(_Resuming(cluster), options, SCHEMA, any_executors(dice), Checkpoint(), interval=1.0)
+        over_at = world.now + seconds
+
+        def until() -> bool:
+            if world.now > over_at + PATIENCE_SECONDS:
+                raise ViolationError(f"not read within {PATIENCE_SECONDS} s: the group makes no progress")
+            return world.now > over_at and _all_read(cluster, query)
+
+        run_again_and_again(world, plan, query, until)
+        found = Counter(row["value"] for row in query.checkpoint.rows())
+        stores = [cluster.store(tp.topic, tp.broker_id, tp.partition) for tp in partitions(cluster)]
+        for tp, store in zip(partitions(cluster), stores, strict=True):
+            there = truth(cluster, tp, 0, store.file_end, options.filters)
+            if missing := [value for value in there if value not in found]:
+                raise ViolationError(f"{tp}: never read: {missing}")
+        if twice := [value for value, count in found.items() if count > 1]:
+            raise ViolationError(f"read twice: {twice}")
+        check_nothing_leaks(world, cluster)
+        return "read after a loss" if any(store.lost for store in stores) else "read"
+
+
+class _Resuming(TubeMQFormat):
+    """The format, whose stream lets the cluster's producers continue after a kill once it has planned a trigger."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def open_stream(self, options: TubeMQOptions) -> TubeMQStream:
+        return _ResumingStream(options, self._cluster)
+
+
+class _ResumingStream(TubeMQStream):
+    def __init__(self, options: TubeMQOptions, cluster: Cluster) -> None:
+        super().__init__(options)
+        self._cluster = cluster
+
+    def latest(self, start: Mapping[str, object], *, limited: bool = True) -> dict[str, object]:
+        began = here().now
+        end = super().latest(start, limited=limited)
+        for broker in self._cluster.brokers:
+            broker.is_quiet = broker.is_quiet and not (broker.is_up and broker.started_at < began)
+        return end
+
+
 # -- writing
 
 
@@ -831,6 +904,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "batch_read_removal": BatchRead(removal=True),
     "dead_letters": DeadLetters(),
     "group_read": GroupRead(),
+    "group_read_memory": GroupReadOfMemory(),
     "stream_read": StreamRead(),
     "write": Write(),
 }
