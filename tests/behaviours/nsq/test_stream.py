@@ -113,6 +113,7 @@ def test_available_now_reports_messages_that_another_connection_holds(
     q = query(nsq, topic)
     nsq.publish(topic, *numbered(5))
     q.stream.cap_at_current_end()
+    q.plan()
     with open_session(nsq.tcp_address) as session:
         consumer = session.subscribe(topic, "c")
         consumer.ready(2)
