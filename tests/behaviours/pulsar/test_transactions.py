@@ -13,12 +13,14 @@ import pulsar as official
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import BrokerError, UnsupportedFeatureError
-from spark_mq_source.core.options import WRITE
+from spark_mq_source.core.errors import BrokerError, EndOfStreamError, UnsupportedFeatureError
+from spark_mq_source.core.options import STREAM, WRITE, Scope
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.read import stops
+from spark_mq_source.pulsar.read.stream import PulsarStream
 from spark_mq_source.pulsar.write.transactions import (
     TaskTransaction,
     Transaction,
@@ -62,12 +64,16 @@ def proxy(broker: PulsarUnderTest) -> Iterator[CountingProxy]:
 
 def options(broker: PulsarUnderTest, topic: str, **more: Any) -> PulsarOptions:
     given = {
-        "serviceUrl": broker.service_url, "topic": topic, "deliveryGuarantee": "transaction", "sendTimeout": "30s",
-        "batchingMaxMessages": 10, "transactionTimeout": "2m",
+        "deliveryGuarantee": "transaction", "sendTimeout": "30s", "batchingMaxMessages": 10, "transactionTimeout": "2m",
     } | more  # fmt: skip
+    return options_of(broker, WRITE, topic=topic, **given)
+
+
+def options_of(broker: PulsarUnderTest, scope: Scope, **given: Any) -> PulsarOptions:
+    given["serviceUrl"] = broker.service_url
     if broker.broker is not None and broker.broker.admin_token is not None:
         given["authToken"] = broker.broker.admin_token
-    return PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, WRITE)
+    return PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, scope)
 
 
 def rows(*numbers: int) -> pa.RecordBatch:
@@ -102,6 +108,22 @@ def test_rows_are_visible_when_the_driver_has_committed(broker: PulsarUnderTest)
     found = [visible(broker, name) for name in partitions]
     assert all(found)
     assert sorted(found[0] + found[1]) == list(range(100))
+
+
+def test_a_stream_ends_at_a_time_behind_markers_and_in_an_empty_partition(
+    broker: PulsarUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic(2)
+    commit_transactions(options(broker, topic), [write(broker, f"{topic}-partition-0", 1, 2)])
+    monkeypatch.setattr(stops, "LATE_MS", 0)
+    until = int(time.time() * 1000) + 1000
+    wait_until(lambda: time.time() * 1000 > until, "the end")
+    given = options_of(broker, STREAM, topic=topic, startingOffsets="earliest", endingTimestamp=until)
+    with contextlib.closing(PulsarStream(given)) as stream:
+        end = stream.latest(stream.initial())
+        assert stream.latest(end) == end
+        with pytest.raises(EndOfStreamError):
+            stream.latest(end)
 
 
 def test_rows_of_a_discarded_attempt_are_never_visible(broker: PulsarUnderTest) -> None:

@@ -23,7 +23,7 @@ from spark_mq_source.core.errors import (
     ServiceNotReadyError,
 )
 from spark_mq_source.pulsar.format import PulsarFormat
-from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_begins
 from spark_mq_source.pulsar.read.stream import offsets_from_json
 from spark_mq_source.pulsar.write.transactions import Transaction
 from spark_mq_source.pulsar.write.writer import WriteReport
@@ -659,11 +659,13 @@ class StreamRead:
         begins = offsets_from_json(query.checkpoint.offsets[0][0]) if query.checkpoint.offsets else {}
         for number, rows in query.checkpoint.replays:
             start, end = (offsets_from_json(offset) for offset in query.checkpoint.offsets[number])
+            # The end names the first entry of what is read for the first time.
+            own = decode_begins(query.checkpoint.offsets[number][1]) or {}
             for at in end:
                 mine = [r for r in rows if r["topic"] == at.topic and r["partition"] == at.partition]
-                begin = start.get(at, EARLIEST)
+                begin = own.get(at, start.get(at, EARLIEST))
                 try:
-                    is_first = begins.get(at, EARLIEST) == begin
+                    is_first = begins.get(at, EARLIEST) == start.get(at, EARLIEST)
                     self._check_rows(cluster, at, begin, end[at], mine, may_lose=not fails, is_first=is_first)
                 except ViolationError as error:
                     raise ViolationError(f"batch {number}: {error}") from error

@@ -9,11 +9,12 @@ from typing import Final
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.net.stops import check_stop
 from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.subscriptions import DELIVERY_MS
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 
 LATE_MS: Final = 60_000
-"""Time after `endingTimestamp` in which messages from before it may still arrive, from slow producers."""
+"""Time after `endingTimestamp` in which messages from before it may arrive: of slow producers, of transactions."""
 
 
 def stored_ends(client: PulsarClient, ends: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
@@ -82,16 +83,31 @@ class Stops:
         passed = {tp: at for tp, at in positions.items() if at < ends[tp]}
         self._found |= {tp: at for tp, at in positions.items() if at == ends[tp]} | stored_ends(self._client, passed)
         past = {tp for tp, at_ms in times.items() if self._is_past(at_ms)}
-        for tp, at in self._client.fetch_positions_at(times).items():
-            self._looked[tp] = ends[tp]
-            if at < ends[tp] or tp in past:
-                self._found[tp] = at
+        found = self._client.fetch_positions_at(times)
+        self._looked |= {tp: ends[tp] for tp in found}
+        self._found |= {tp: at for tp, at in found.items() if at < ends[tp] or (at == ends[tp] and tp in past)}
+        self._found |= self._without_messages(
+            {tp: ends[tp] for tp, at in found.items() if at > ends[tp] and tp in past}
+        )
         stops = positions | self._found
         return {tp: max(begins.get(tp, EARLIEST), min(end, stops.get(tp, end))) for tp, end in ends.items()}
 
     def are_reached(self, positions: Mapping[TopicPartition, Position]) -> bool:
         """Return whether a query that has read to these positions has nothing more to read."""
+        if not positions:
+            until = self._options.ending_timestamp
+            return until is not None and until.everywhere is not None and self._is_past(until.everywhere)
         return self.are_set and all(tp in self._found and at >= self._found[tp] for tp, at in positions.items())
+
+    def _without_messages(self, ends: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+        """Return those of `ends` after which no message is delivered.
+
+        A time is after the last message of an empty or trimmed topic-partition, and of one that ends with a marker or
+        an open transaction (seen on 4.0.8).
+        """
+        starts = {tp: end if end == EARLIEST else end.next_entry for tp, end in ends.items()}
+        delivered = self._client.fetch_first_entries(starts, DELIVERY_MS) if starts else {}
+        return {tp: end for tp, end in ends.items() if tp not in delivered}
 
     def check_begins(
         self, begins: Mapping[TopicPartition, Position], firsts: Mapping[TopicPartition, Position]

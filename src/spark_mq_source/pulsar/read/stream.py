@@ -97,9 +97,14 @@ class PulsarStream:
         self._successors: dict[tuple[TopicPartition, Position], Position] = {}
         # The start of the current trigger in topic-partitions of which nothing was read yet.
         self._firsts: dict[TopicPartition, Position] = {}
+        # The start of the first trigger, if Spark repeats that trigger.
+        self._repeated: Offsets | None = None
         # The start of a new query, and whether its durable subscription has been moved there.
         self._initial: dict[str, object] | None = None
         self._is_placed = False
+        # The offset that Spark committed last, and whether its checkpoint surely has the last planned trigger.
+        self._committed: Mapping[str, object] | None = None
+        self._is_stored = True
         if options.subscription is None:
             logger.warning(
                 "pulsar-native: nothing keeps this query's data on the broker: with Pulsar's default retention, "
@@ -122,6 +127,8 @@ class PulsarStream:
             DataLossError: `startingOffsets` names a position that was deleted, or is past the end, and `failOnDataLoss`
                 is true.
         """
+        if self._repeated is not None:
+            return encode_offsets(self._repeated, self._repeated)
         early = self._confirmed(self._present()[0])
         partitions = until_found(self._all_present, self._options.wait_for_topic_ms)
         check_named(self._options, partitions)
@@ -138,6 +145,9 @@ class PulsarStream:
         initial = {}
         for tp, start in starts.items():
             first, last = look_again(self._client, tp, start, bounds[tp].first), bounds[tp].last
+            if EARLIEST < last <= first:
+                # TTL may have moved the watcher to the end.
+                first = self._client.fetch_bounds([tp])[tp].first
             if EARLIEST < start < first:
                 self._report_deleted(f"{tp}: the broker has deleted the messages from {start} to {first}")
             # In an empty topic-partition all later messages are wanted. The current ledger is no start: while it is
@@ -149,6 +159,7 @@ class PulsarStream:
         # If nothing is new, it is the end of the first trigger, too: Spark runs an empty first batch, and gets another
         # start for it if it has to repeat it.
         self._initial = encode_offsets(initial, initial)
+        self._committed = self._initial
         return self._initial
 
     def latest(self, start: Mapping[str, object], *, limited: bool = True) -> dict[str, object]:
@@ -198,7 +209,10 @@ class PulsarStream:
             if begin == given and not is_last and self._is_delayed(starts, ends):
                 return dict(start)
             ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))
-        offered = encode_offsets(ends, given if start == self._initial else None)
+        # With a position instead of EARLIEST, the reader notices if a ledger was deleted since, also in a repeated
+        # trigger. Compaction deletes ledgers, too.
+        firsts = {} if self._options.read_compacted else self._firsts
+        offered = encode_offsets(ends, {**given, **firsts} if firsts or start == self._initial else None)
         if given == ends:
             offered = dict(start)
         if self._target is None:
@@ -212,7 +226,8 @@ class PulsarStream:
         if not repeats or not (is_stopped or self._ends.are_ended(ends)) or repeats < Finish.ENOUGH:
             return
         # Spark commits a trigger when the next one begins, and there is none.
-        self.commit(offered)
+        if self._is_stored:
+            self.commit(offered)
         raise all_read("pulsar-native", len(ends), STOPPED if is_stopped else TERMINATED)
 
     def _is_delayed(self, starts: Offsets, ends: Offsets) -> bool:
@@ -234,7 +249,11 @@ class PulsarStream:
                 ledgers may be offloaded).
         """
         if start == end:
-            return []  # Spark asks after a restart, and reads nothing
+            # Spark asks after a restart, and reads nothing (`setLatestSeenOffset`).
+            self._repeated = decode_begins(end)
+            return []
+        # With asynchronous progress tracking Spark does not store each trigger, see `TubeMQStream.ranges`.
+        self._is_stored = self.newest is None or start == self._committed
         # A first trigger that is repeated gets a new start from Spark, so its end has the start too.
         finish, begin = offsets_from_json(end), decode_begins(end)
         if begin is None:
@@ -246,9 +265,7 @@ class PulsarStream:
                 self._report(past_the_end(tp, starts[tp], end_of_tp))
                 starts[tp] = EARLIEST
         # A trigger ends with an entry, a query begins before one.
-        begins = {tp: self._firsts.get(tp, at) if at.entry < 0 else None for tp, at in starts.items()}
-        # With a position instead of EARLIEST, the reader notices if a ledger was deleted since.
-        starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
+        begins = {tp: at if at.entry < 0 or at == self._firsts.get(tp) else None for tp, at in starts.items()}
         # The reader would report a deleted start as loss; here it is known to be none, or was reported already.
         starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
         ranges = [PulsarRange(tp, starts[tp], finish[tp], query_start=begins[tp]) for tp in sorted(finish)]
@@ -260,6 +277,7 @@ class PulsarStream:
         The entry of `end` itself is kept: without it the next trigger could not see whether its ledger had more, once
         the ledger is deleted. So the backlog of a query that has read everything is one entry per topic-partition.
         """
+        self._committed = end
         if self._options.subscription is not None:
             done = offsets_from_json(end)
             try:

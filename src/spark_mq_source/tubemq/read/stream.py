@@ -89,6 +89,8 @@ class TubeMQStream:
         self._target: Positions | None = None
         # The positions of the offset that `latest` returned last.
         self._ends: Positions = {}
+        # The last trigger of the checkpoint, after a restart.
+        self._repeated: Trigger | None = None
         # The offset that Spark committed last; before, the start of a query without a checkpoint.
         self._committed: Mapping[str, object] | None = None
         self._served: TopicPartition | None = None
@@ -109,8 +111,12 @@ class TubeMQStream:
             DataLossError: `startingOffsets` names an offset that does not exist, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
-        initial = self._assigned.initial()
-        self._stops(initial)
+        if self._repeated is not None:
+            # Spark repeats the first trigger.
+            initial: Positions = {**self._repeated.positions, **self._repeated.begins}
+        else:
+            initial = self._assigned.initial()
+            self._stops(initial)
         self._committed = encode_offsets(Trigger(initial))
         return dict(self._committed)
 
@@ -201,7 +207,9 @@ class TubeMQStream:
         is_stored = self.newest is None or start == self._committed
         self._assigned.planned({tp: trigger.positions[tp] for tp in trigger.begins} if is_stored else {})
         if start == end:
-            return []  # Spark asks after a restart, and reads nothing (`setLatestSeenOffset`)
+            # Spark asks after a restart, and reads nothing (`setLatestSeenOffset`).
+            self._repeated = trigger
+            return []
         # The end itself has this trigger's start, which may differ from the previous end.
         partitions = self._assigned.located(trigger.begins.keys())
         is_all = self._options.assignment is not Assignment.SERVER

@@ -1,5 +1,6 @@
 """A stream's decisions, and streams of topics in memory: begins and ends of triggers, and subscriptions."""
 
+import json
 import pickle
 from types import SimpleNamespace
 
@@ -180,7 +181,8 @@ class OnTopic(FakeStream):
         # Of an empty topic, all future messages are wanted.
         ("latest", {5: ()}, None, EARLIEST),
         ("earliest", {5: ()}, None, EARLIEST),
-        ("latest", LEDGERS, Position(7, 2), EARLIEST),
+        # TTL has moved the watcher to the end.
+        ("latest", LEDGERS, Position(7, 2), Position(7, 2)),
     ],
 )
 def test_where_a_query_without_a_checkpoint_begins(starting, ledgers, watched, expected):
@@ -312,12 +314,16 @@ def test_the_tasks_of_a_trigger(start, end, spans):
 
 
 def test_a_range_from_the_beginning_has_a_position_if_latest_found_one():
-    # With `earliest` the reader would not notice a ledger that is deleted meanwhile.
-    stream = OnTopic({5: (), 6: (1, 1)})
-    end = stream.after({AT: EARLIEST})
-    assert stream.spans({AT: EARLIEST}, end) == [f"{TOPIC} (6:-1, 6:1]"]
-    assert stream.after({AT: Position(6, 0)}) == end
-    assert stream.spans({AT: EARLIEST}, end) == [f"{TOPIC} (earliest, 6:1]"]
+    # With `earliest` the reader would not notice a ledger that is deleted meanwhile, also after a restart.
+    stream, restarted = (OnTopic({5: (), 6: (1, 1)}) for _ in range(2))
+    start = encode_offsets({AT: EARLIEST})
+    end = stream.latest(start)
+    for one in (stream, restarted):
+        (task,) = one.ranges(start, end)
+        assert (str(task), task.query_start) == (f"{TOPIC} (6:-1, 6:1]", Position(6, -1))
+    following = stream.latest(encode_offsets({AT: Position(6, 0)}))
+    assert following == encode_offsets({AT: Position(6, 1)})
+    assert [str(task) for task in stream.ranges(start, following)] == [f"{TOPIC} (earliest, 6:1]"]
 
 
 def test_a_start_in_a_deleted_ledger_moves_to_the_next_ledger():
@@ -478,6 +484,40 @@ def test_a_repeated_first_trigger_has_the_same_start(starting):
     following = again.latest(end)
     assert following.keys() == {"version", "positions"}
     assert [str(task) for task in again.ranges(end, following)] == [f"{TOPIC} (7:1, 7:2]"]
+
+
+def test_a_repeated_first_trigger_does_not_check_a_new_start():
+    given = {"startingOffsets": "latest", "endingOffsets": json.dumps({TOPIC: {"ledger": 7, "entry": 1}})}
+    stream = OnTopic({5: (1, 1), 7: (1,)}, **given)
+    stream.bounds[AT] = Bounds(Position(5, -1), Position(7, 0))
+    start = stream.initial()
+    stream.bounds[AT] = Bounds(Position(5, -1), Position(7, 1))
+    end = stream.latest(start)
+    # The topic is past the end by now.
+    again = OnTopic(LEDGERS, **given)
+    assert again.ranges(end, end) == []
+    assert again.initial() == start
+    assert again.ranges(start, end) == stream.ranges(start, end)
+    with pytest.raises(OptionError, match="would end at"):
+        OnTopic(LEDGERS, **given).initial()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_end_of_a_query_moves_the_subscription_only_to_what_the_checkpoint_surely_has(commits):
+    stream = Pinned(Position(5, -1), startingOffsets="earliest", endAtTermination="true")
+    ends = [stream.initial()]
+    for last in (Position(5, 1), Position(7, 2)):
+        stream.bounds[AT] = Bounds(Position(5, -1), last)
+        ends.append(stream.latest(ends[-1]))
+        if commits and len(ends) > 2:
+            stream.commit(ends[-2])
+        stream.ranges(ends[-2], ends[-1])
+    stream.moves.clear()
+    assert stream.latest(ends[-1]) == ends[-1]
+    with pytest.raises(EndOfStreamError):
+        stream.latest(ends[-1])
+    # Asynchronous progress tracking may not have stored the last trigger.
+    assert stream.moves == [("ack", Position(7, 1))] * commits
 
 
 def test_a_first_trigger_without_a_topic_is_repeated_from_the_first_message():

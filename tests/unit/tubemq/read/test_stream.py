@@ -207,6 +207,15 @@ def test_a_range_whose_partition_has_vanished(monkeypatch: pytest.MonkeyPatch) -
             assert [str(one) for one in query.stream.ranges({}, end)] == spans
 
 
+def test_a_repeated_first_trigger_does_not_check_a_new_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    # By now the topic is past the end of the query, and has another partition.
+    query = Query(monkeypatch, {A: Bounds(0, 84), B: Bounds(0, 84)}, endingOffsets='{"1:t:0": 56}')
+    end = encode_offsets(Trigger({A: 56}, {A: 28}))
+    assert query.stream.ranges(end, end) == []
+    assert query.stream.initial() == encode_offsets(Trigger({A: 28}))
+    assert [str(one) for one in query.stream.ranges(query.stream.initial(), end)] == ["1:t:0 [28, 56)"]
+
+
 class Master:
     """The client of a query whose master lists these partitions in turn; None for a topic that is on no broker."""
 
