@@ -53,11 +53,14 @@ class BatchOffset:
 
 
 def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
-    """Return the number of messages waiting after a batch; an empty list if the broker did not report it.
+    """Return what waits after a batch, at least; an empty list if the broker did not report it.
+
+    Spark counts a row once for each scan: a `foreachBatch` with two actions on a batch counts its rows twice.
 
     Args:
         read: the offset of the batch.
-        newest: the offset as planned, with the number of messages waiting at that time, including those of the batch.
+        newest: the offset as planned, with the number of messages, or of entries, waiting at that time, including those
+            of the batch.
         rows: the number of rows of the batch.
 
     Raises:
@@ -65,13 +68,13 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
 
     Example:
         >>> at = BatchOffset("8f0e", 7).to_json()
-        >>> print(*count_lag(at, at | {"topic": "flights", "waiting": 1000}, 400))
-        flights 600 messages
+        >>> print(*count_lag(at, at | {"topic": "flights", "waiting": 1000, "unit": "messages"}, 400))
+        flights at least 600 messages
     """
     BatchOffset.from_json(read)
     BatchOffset.from_json(newest)
     planned = versioned_offsets(newest)
-    topic, waiting = planned.get("topic"), planned.get("waiting")
-    if not isinstance(topic, str) or type(waiting) is not int:
+    topic, waiting, unit = (planned.get(key) for key in ("topic", "waiting", "unit"))
+    if not isinstance(topic, str) or type(waiting) is not int or not isinstance(unit, str):
         return []
-    return [Lag(topic, max(0, waiting - rows), "messages")]
+    return [Lag(topic, max(0, waiting - rows), unit, is_exact=False)]

@@ -119,6 +119,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         self.newest = at.to_json() | {
             "topic": self._topic,
             "waiting": sum(known) if len(known) == len(waiting) else None,
+            "unit": "entries" if self.counts_held else "messages",
         }
         following = BatchOffset(at.wal, at.batch + 1)
         if is_planned(self._store, following.folder):

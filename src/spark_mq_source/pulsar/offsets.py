@@ -448,9 +448,7 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
         persistent://public/default/t 7 entries
     """
     if isinstance(read, Mapping) and "wal" in read:
-        return [
-            Lag(lag.topic, lag.behind, "entries", is_exact=False) for lag in queue_offsets.count_lag(read, newest, rows)
-        ]
+        return queue_offsets.count_lag(read, newest, rows)
     at = decode_offsets(read)
     behind: dict[str, int] = {}
     inexact = set()

@@ -116,10 +116,10 @@ def test_shares_of_tasks_differ_by_one_at_most():
 def test_the_backlog_is_known_only_if_every_source_reports_it(tmp_path: Path, at: BatchOffset):
     stream = Stream(tmp_path, {"a": 2, "b": 3})
     stream.plan(at)
-    assert stream.newest == at.to_json() | {"topic": "t", "waiting": 5}
+    assert stream.newest == at.to_json() | {"topic": "t", "waiting": 5, "unit": "messages"}
     stream.depths["b"] = None
     stream.plan(at)
-    assert stream.newest == at.to_json() | {"topic": "t", "waiting": None}
+    assert stream.newest == at.to_json() | {"topic": "t", "waiting": None, "unit": "messages"}
 
 
 def test_a_trigger_has_the_batches_between_its_offsets(tmp_path: Path, at: BatchOffset):

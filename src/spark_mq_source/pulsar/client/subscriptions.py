@@ -243,6 +243,17 @@ class Subscriptions(Topics):
         answers = self.wait_for(((tp, one.request_stats()) for tp, one in consumers.items()), "backlog")
         return {tp: answer.msg_backlog for tp, answer in answers.items()}
 
+    def wait_for_durable_backlogs(self, consumers: Mapping[TopicPartition, BaseConsumer]) -> dict[TopicPartition, int]:
+        """Return the same for consumers of a durable subscription, and 1 for a backlog that is wrongly 0 or negative.
+
+        Acknowledged entries that the topic does not count make a backlog too low until the topic is loaded anew (seen
+        on 4.0.8). The cursor is then before the last message.
+        """
+        found = self.wait_for_backlogs(consumers)
+        empty = [tp for tp, entries in found.items() if entries <= 0]
+        bounds = self.wait_for(((tp, consumers[tp].request_bounds()) for tp in empty), "the last message")
+        return found | {tp: int(at.first < at.last) for tp, at in bounds.items()}
+
     def open_consumer(self, topic_partition: TopicPartition, start: Position) -> Consumer:
         """Open one consumer, see `open_consumers`."""
         return self.open_consumers({topic_partition: start})[topic_partition]
@@ -337,7 +348,7 @@ class Subscriptions(Topics):
         consumers = self.open_consumers(
             dict.fromkeys(topic_partitions, EARLIEST), durable=self.subscription(name), waits_for_turn=False
         )
-        backlogs = self.wait_for_backlogs(consumers)
+        backlogs = self.wait_for_durable_backlogs(consumers)
         self.wait_for(((tp, one.request_unsubscribe()) for tp, one in consumers.items()), "UNSUBSCRIBE")
         return backlogs
 
@@ -380,7 +391,7 @@ class Subscriptions(Topics):
         for tp, opened in opening.items():
             with suppress(ResourceBusyError):
                 joined[tp] = self.wait(opened, f"SUBSCRIBE of {tp}")
-        found = self.wait_for_backlogs(joined)
+        found = self.wait_for_durable_backlogs(joined)
         self.wait_for(((tp, one.request_close()) for tp, one in joined.items()), "CLOSE_CONSUMER")
         return found
 

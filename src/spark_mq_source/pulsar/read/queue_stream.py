@@ -173,12 +173,7 @@ class _Backlogs:
                 return found
         with self._joined(sources) as consumers:
             self._made.update(sources)
-            found = client.wait_for_backlogs(consumers)
-            # Acknowledged entries that the topic does not count make the backlog too low, also negative, until the
-            # topic is loaded anew (seen on 4.0.8). The cursor is then before the last message.
-            empty = [tp for tp, entries in found.items() if entries <= 0]
-            bounds = client.wait_for(((tp, consumers[tp].request_bounds()) for tp in empty), "the last message")
-            return found | {tp: int(at.first < at.last) for tp, at in bounds.items()}
+            return client.wait_for_durable_backlogs(consumers)
 
     @contextmanager
     def _joined(

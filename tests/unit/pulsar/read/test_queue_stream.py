@@ -58,7 +58,7 @@ class Client:
         )
         return dict.fromkeys(topic_partitions, consumer)
 
-    def wait_for_backlogs(self, consumers: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def wait_for_durable_backlogs(self, consumers: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(consumers, 1)
 
     def wait_for(self, answers: Iterable[tuple[TopicPartition, object]], _: str) -> dict[TopicPartition, Bounds]:
