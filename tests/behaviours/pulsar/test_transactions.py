@@ -70,7 +70,7 @@ def options(broker: PulsarUnderTest, topic: str, **more: Any) -> PulsarOptions:
 
 
 def options_of(broker: PulsarUnderTest, scope: Scope, **given: Any) -> PulsarOptions:
-    given["serviceUrl"] = broker.service_url
+    given.setdefault("serviceUrl", broker.service_url)
     if broker.broker is not None and broker.broker.admin_token is not None:
         given["authToken"] = broker.broker.admin_token
     return PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, scope)
