@@ -142,8 +142,13 @@ class Offloader:
 
 
 def names_the_ledger(error: MQSourceError, how: str) -> bool:
-    """Return whether an error of `readOffloaded=always` names the ledger that is missing or incomplete in the store."""
+    """Return whether an error of `readOffloaded=always` names the ledger that is missing or incomplete in the store.
+
+    Or the start, if its ledger was deleted while the read was planned.
+    """
     text = str(error)
     if how != "always" or not isinstance(error, StorageError | UnsupportedFeatureError):
         return False
-    return "ledger " in text or "-ledger-" in text or "belongs to a transaction" in text
+    return any(
+        words in text for words in ("ledger ", "-ledger-", "belongs to a transaction", "the topic has no position")
+    )
