@@ -98,7 +98,7 @@ def test_prometheus_has_the_metrics_of_the_dashboard(
     assert phases["latestOffset"] > 0
     if HAS_ADMISSION_CONTROL:
         assert [(one.labels["topic"], one.labels["unit"]) for one in found if one.name == "spark_mq_lag"] == [
-            (topic, "messages")
+            (topic, "entries")
         ]
         shown = re.findall(r"spark_mq_\w+", " ".join(expressions(json.loads(DASHBOARD.read_text(encoding="utf-8")))))
         assert set(shown) == values.keys()
