@@ -140,7 +140,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         return following.to_json()
 
     def cap_at_current_end(self) -> None:
-        """Limit `latest` to the messages that are waiting when it is called first (`Trigger.AvailableNow`).
+        """Limit `latest` to the messages that wait at its first call (`Trigger.AvailableNow`).
 
         Spark calls this before it tells whether the query is new; a new one creates subscriptions and channels first.
 
