@@ -608,12 +608,36 @@ class _SlowlyPlanned(TubeMQStream):
         return super().ranges(start, end)
 
 
+def group_seconds(size: int) -> float:
+    """Return the seconds for which messages are published to a group."""
+    return 10.0 + 4.0 * size
+
+
+def make_cluster_of_a_group(world: World, plan: Plan) -> tuple[Cluster, float]:
+    """Return a cluster to which messages are published from now on, and the time of the last ones."""
+    cluster = make_cluster(world, plan)
+    producer = Producer(cluster)
+    producer.publish(5 * plan.size)
+    producer.keep_publishing(6 * plan.size, group_seconds(plan.size))
+    return cluster, world.now + group_seconds(plan.size)
+
+
+def check_progress(world: World, over_at: float) -> None:
+    """Check that a group has not stood still since the last message, at `over_at`.
+
+    Raises:
+        ViolationError: it has.
+    """
+    if world.now > over_at + PATIENCE_SECONDS:
+        raise ViolationError(f"not read within {PATIENCE_SECONDS} s: the group makes no progress")
+
+
 class GroupRead:
     """Two queries that share a group, between which the master moves partitions."""
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
-        seconds = 10.0 + 4.0 * size
+        seconds = group_seconds(size)
         processes = ("driver-0", "driver-1", *EXECUTORS)
         found = list(common_faults(dice, streams=16, processes=processes, seconds=seconds))
         found += cluster_faults(dice, kinds=(*SERVERS, "lose_session"), seconds=seconds)
@@ -622,11 +646,7 @@ class GroupRead:
     def run(self, world: World, plan: Plan) -> str:
         """See `Scenario`."""
         dice = world.dice("scenario")
-        cluster = make_cluster(world, plan)
-        producer = Producer(cluster)
-        seconds = 10.0 + 4.0 * plan.size
-        producer.publish(5 * plan.size)
-        producer.keep_publishing(6 * plan.size, seconds)
+        cluster, over_at = make_cluster_of_a_group(world, plan)
         more = {"assignment": "server", "group": "g", "startingOffsets": "earliest"}
         starts: dict[TopicPartition, int] = {}
         former: dict[TopicPartition, int] = {}
@@ -655,16 +675,14 @@ class GroupRead:
             )
             for _ in range(2)
         ]
-        over_at = world.now + seconds
         ended: list[bool] = []
 
         def until() -> bool:
-            if world.now > over_at + PATIENCE_SECONDS:
-                raise ViolationError(f"not read within {PATIENCE_SECONDS} s: the group makes no progress")
+            check_progress(world, over_at)
             return bool(ended) or (world.now > over_at and _all_read(cluster, *queries) and not ended.append(True))
 
         # One query may end and return while the other continues, so partitions move in both directions.
-        leaves_at = world.now + seconds * dice.choice((0.3, 0.6, 1e9))
+        leaves_at = world.now + group_seconds(plan.size) * dice.choice((0.3, 0.6, 1e9))
         away_seconds = dice.choice((4.0, 15.0))
 
         def live(query: Query, number: int) -> None:
@@ -774,32 +792,24 @@ class GroupReadOfMemory:
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
-        seconds = 10.0 + 4.0 * size
+        seconds = group_seconds(size)
         found = list(common_faults(dice, streams=16, processes=("driver-0", *EXECUTORS), seconds=seconds))
-        for _ in range(dice.choice((1, 1, 2, 3))):
-            args = dice.randrange(2), dice.choice((0.5, 5.0, 20.0))
-            found.append(Fault("kill_broker", at=round(dice.random() * seconds, 3), args=args))
+        found += cluster_faults(dice, kinds=("kill_broker",), seconds=seconds)
         return found
 
     def run(self, world: World, plan: Plan) -> str:
         """See `Scenario`."""
         dice = world.dice("scenario")
-        cluster = make_cluster(world, plan)
-        producer = Producer(cluster)
-        seconds = 10.0 + 4.0 * plan.size
-        producer.publish(5 * plan.size)
-        producer.keep_publishing(6 * plan.size, seconds)
+        cluster, over_at = make_cluster_of_a_group(world, plan)
         more = {"assignment": "server", "group": "g", "startingOffsets": "earliest"}
         more |= {"lowLatency": "true", "failOnDataLoss": "false"}
         cluster.is_quiet_after_kills = True
         options = FORMAT.parse_stream_options(reading_options(cluster, dice, **more))
         arrange(world, cluster, plan.faults)
         query = Query(_Resuming(cluster), options, SCHEMA, any_executors(dice), Checkpoint(), interval=1.0)
-        over_at = world.now + seconds
 
         def until() -> bool:
-            if world.now > over_at + PATIENCE_SECONDS:
-                raise ViolationError(f"not read within {PATIENCE_SECONDS} s: the group makes no progress")
+            check_progress(world, over_at)
             return world.now > over_at and _all_read(cluster, query)
 
         run_again_and_again(world, plan, query, until)
